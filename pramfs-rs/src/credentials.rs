@@ -5,14 +5,14 @@ use std::fmt;
 /// The groups of a caller.
 #[derive(Clone, Copy, Default)]
 pub enum Groups<'a> {
-    /// The caller has the rights of each group, as root does.
+    /// The caller has the rights of every group, as root does.
     All,
-    /// The caller is in its effective group only. User 0 has the rights of each group.
+    /// The caller is in its effective group only. User 0 has the rights of every group.
     #[default]
     Effective,
-    /// The function tells whether the caller is in a group, or has the rights of the
-    /// group without that (`CAP_FSETID`). The engine calls it without locks, and only if
-    /// the answer matters. It may block.
+    /// The function returns whether the caller is in a group, or has the rights of the
+    /// group without membership (`CAP_FSETID`). The engine calls it without locks, and
+    /// only if the answer matters. It may block.
     Ask(&'a (dyn Fn(u32) -> bool + Sync)),
 }
 
@@ -49,15 +49,14 @@ pub struct Credentials<'a> {
     pub uid: u32,
     /// Effective group: the group of new inodes, unless their directory has sgid.
     pub gid: u32,
-    /// Permission bits that new inodes do not get, unless their directory has a default
-    /// ACL.
+    /// Permission bits to clear in new inodes. A default ACL of the directory replaces it.
     pub umask: u32,
     /// The groups of the caller.
     pub groups: Groups<'a>,
 }
 
 impl Credentials<'static> {
-    /// User 0 and group 0 with all rights and an umask of 0. The direct API uses them by
+    /// User 0 and group 0 with all rights and a umask of 0. The direct API uses them by
     /// default.
     pub const ROOT: Credentials<'static> = Credentials {
         uid: 0,
@@ -66,7 +65,7 @@ impl Credentials<'static> {
         groups: Groups::All,
     };
 
-    /// Credentials of a user, who is in this group only, with an umask of 0.
+    /// Returns the credentials of a user in a single group, with a umask of 0.
     pub const fn new(uid: u32, gid: u32) -> Credentials<'static> {
         Credentials {
             uid,
@@ -78,12 +77,12 @@ impl Credentials<'static> {
 }
 
 impl<'a> Credentials<'a> {
-    /// The same credentials with another umask.
+    /// Returns the same credentials with another umask.
     pub const fn with_umask(self, umask: u32) -> Credentials<'a> {
         Credentials { umask, ..self }
     }
 
-    /// The same credentials with other groups.
+    /// Returns the same credentials with other groups.
     pub const fn with_groups<'b>(self, groups: Groups<'b>) -> Credentials<'b> {
         Credentials {
             uid: self.uid,
@@ -93,7 +92,7 @@ impl<'a> Credentials<'a> {
         }
     }
 
-    /// Whether the caller is in a group, or has the rights of the group without that.
+    /// Returns whether the caller is in a group, or has its rights without membership.
     pub fn in_group(&self, group: u32) -> bool {
         match self.groups {
             Groups::All => true,

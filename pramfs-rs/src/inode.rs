@@ -1,10 +1,14 @@
-//! The lower interface, for front ends: inode numbers instead of paths, a caller's
-//! credentials with each operation, references that a kernel counts.
+//! The lower-level interface, for front ends. It differs from
+//! [`FileSystem`](crate::FileSystem) in three points:
+//!
+//! - Operations take inode numbers instead of paths.
+//! - Operations take the credentials of the caller.
+//! - A kernel can count the references to inodes.
 //!
 //! [`Fs`] is a mounted file system; its operations are the methods of [`Engine`], which
-//! open files and threads share. A program that wants files uses
-//! [`FileSystem`](crate::FileSystem); [`FileSystem::inodes`](crate::FileSystem::inodes)
-//! leads here.
+//! open files and threads share. A program that works with paths and files uses
+//! [`FileSystem`](crate::FileSystem) instead;
+//! [`FileSystem::inodes`](crate::FileSystem::inodes) returns its [`Fs`].
 //!
 //! ```
 //! use pramfs::MountOptions;

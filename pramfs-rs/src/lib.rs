@@ -3,10 +3,10 @@
 //! ```text
 //! api  ->  fs  ->  htree, map  ->  volume  ->  journal, alloc  ->  media  ->  pmem
 //! ```
-//! An arrow never points up. See `docs/architecture.md` in the repository.
+//! A layer uses only the layers to its right. See `docs/architecture.md` in the repository.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
-// What is `pub` can be named by users of the crate: tests/public_items.rs relies on it.
+// Users of the crate can name every `pub` item: tests/public_items.rs relies on it.
 #![cfg_attr(not(test), deny(unreachable_pub))]
 
 mod api;
@@ -17,7 +17,7 @@ pub mod inode;
 /// The memory that holds a file system.
 ///
 /// [`RegionOptions`](pmem::RegionOptions) creates or opens a region: a file on a DAX file
-/// system, a device, or an ordinary file. [`Region::new`](pmem::Region::new) makes one of
+/// system, a device, or an ordinary file. [`Region::new`](pmem::Region::new) makes one from
 /// a backend, such as [`HeapBackend`](pmem::HeapBackend) for tests.
 pub mod pmem {
     pub use pramfs_medium::pmem::{
@@ -26,7 +26,7 @@ pub mod pmem {
     };
 }
 
-/// Making a file system in a region.
+/// Formatting: creates a file system in a region.
 pub mod format {
     pub use pramfs_medium::format::{FormatOptions, format};
 }

@@ -344,7 +344,7 @@ fn lost_range_is_logged_once_per_file_and_minute() {
     let region = mount.region();
     for ((name, ino), line) in ["one", "two"].iter().zip(inodes).zip(told) {
         let what = format!(
-            "{}: damage: \"/{name}\" (inode {ino}): the bytes at offset 32768 were lost, and are EIO until they are written; `pramfs stat` shows",
+            "{}: damage: \"/{name}\" (inode {ino}): the bytes at offset 32768 were lost, and reading them fails with EIO until they are written; `pramfs stat` lists",
             region.display()
         );
         assert!(

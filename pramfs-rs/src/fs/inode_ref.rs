@@ -55,7 +55,7 @@ impl InodeRef {
     }
 
     pub(crate) fn new(engine: &Arc<Engine>, ino: Ino) -> InodeRef {
-        // A forked child must take no lock; its operations all fail.
+        // A forked child takes no lock, and all its operations fail.
         if !engine.open.is_inherited() {
             engine.refs.add(ino, 1, By::Guard);
         }
@@ -70,9 +70,9 @@ impl InodeRef {
         self.ino
     }
 
-    /// Leaves the reference to the caller's count, as a server of the kernel needs it:
-    /// the kernel counts lookups by inode number, and returns them by `forget`. The
-    /// caller releases it by [`Engine::forget`] or [`Engine::release`].
+    /// Converts the reference to a counted one, which the caller releases by
+    /// [`Engine::forget`] or [`Engine::release`]. A server of the kernel needs this: the
+    /// kernel counts lookups by inode number, and returns them by `forget`.
     ///
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
@@ -119,7 +119,7 @@ impl InodeRefs {
         &self.inos
     }
 
-    /// As [`InodeRef::into_count`], for all of them.
+    /// Converts all references to counted ones, as [`InodeRef::into_count`] does.
     pub fn into_counts(self) -> Vec<Ino> {
         if !self.engine.open.is_inherited() {
             for &ino in &self.inos {
@@ -138,8 +138,8 @@ impl Drop for InodeRefs {
     }
 }
 
-/// The operations that find or make inodes, with a reference to each. The reference is
-/// taken before another operation can remove the inode.
+/// The operations that find or create inodes. Each also takes a reference, before another
+/// operation can remove the inode.
 ///
 /// [`Fs::holding`] returns it. The methods of [`Engine`] of the same names take no
 /// reference.

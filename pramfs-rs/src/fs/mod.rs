@@ -4,8 +4,8 @@
 //! operation that changes metadata is atomic and durable when it returns; see
 //! `docs/semantics.md` for data.
 //!
-//! The folders, from the lowest up. A folder uses those above it in this list, and none
-//! below; the test `fs_has_no_circles` checks that.
+//! The folders, from the lowest to the highest. A folder uses only those above it in this
+//! list; the test `fs_has_no_circles` checks that.
 //!
 //! | folder | holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Where an open file grows.
+//! The append cursor: the place where an open file grows.
 
 use pramfs_medium::sync::atomic::{AtomicU64, Ordering};
 use pramfs_medium::types::Bno;

@@ -1,25 +1,28 @@
-//! The attribute cache: what `stat` shows of the inodes in memory, and the name
-//! by which each was found last, to be read without a lock.
+//! The attribute cache: the `stat` attributes of inodes in memory, and the name by which
+//! each inode was last found. Readers take no lock.
 //!
-//! A look-up that takes locks takes a dozen of them, and each waits for all
-//! loads before it: the memory is waited for once after the other. Here a
-//! reader only loads, so that the processor begins the next look-up while this
-//! one waits.
+//! A lookup with locks takes about a dozen of them. Each waits for all earlier loads, so
+//! the memory latencies add up. A reader of this cache only loads, so the processor
+//! begins the next lookup while this one waits.
 //!
-//! Each inode has a slot, which its number gives; two numbers may share one,
-//! and the later takes it. A slot is under a sequence lock: a reader believes
-//! what it read if the number was even and has not moved.
+//! An inode has one slot, chosen by its number. If two inodes have the same slot, the
+//! later one replaces the other. Each slot has a sequence lock: a read is valid if the
+//! sequence number was even and did not change.
 //!
-//! Invariant: what a slot shows of an inode is what its core says. It is put
-//! in under the lock of the inode, shared or not, and taken out when somebody
-//! takes that lock exclusively ([`InodeLock::write`](crate::fs::inode::lock)), before
-//! anything changes. The name is put in under the lock of the directory, too;
-//! whoever removes or replaces a name holds the exclusive lock of the inode that
-//! it leads to. A slot shows no inode that is not in memory: a [`AttrSlot`] takes
-//! it out as it goes.
+//! Invariant: a slot shows the attributes in the inode's
+//! [`InodeState`](crate::fs::inode::state::InodeState).
 //!
-//! So a directory that is gone has no names here, since it was empty: what it
-//! counts is not believed (`check_empty_dir` in [`unlink`](crate::fs::ops::unlink)).
+//! - An inode is published under its lock, shared or exclusive.
+//! - Taking that lock exclusively ([`InodeLock::write`](crate::fs::inode::lock))
+//!   invalidates the slot before anything changes.
+//! - A name is published under the lock of its directory as well. A thread that removes
+//!   or replaces a name holds the exclusive lock of the inode that the name leads to.
+//! - A slot never shows an inode that has left memory: dropping its [`AttrSlot`]
+//!   invalidates the slot.
+//!
+//! A removed directory was empty, so no name in it is left here. The check for
+//! emptiness reads the entries and does not trust the directory's count
+//! (`check_empty_dir` in [`unlink`](crate::fs::ops::unlink)).
 
 use std::sync::Arc;
 
@@ -34,36 +37,37 @@ use pramfs_medium::types::{Attr, Ino};
 const WORDS: usize = USED + 1;
 type Slot = [AtomicU64; WORDS];
 
-// The first line is what a look-up compares.
+// A lookup compares the words of the first cache line.
 const SEQUENCE: usize = 0;
-/// Number of the inode; 0 where the slot shows nothing, and never did.
+/// Number of the inode; 0 if the slot was never used.
 const INO: usize = 1;
-/// Of that number: the slot shows it no more. No number is so large.
+/// A flag in the number: the slot no longer shows this inode. Inode numbers are smaller.
 const INVALID: u64 = 1 << 63;
-/// Directory of the name; 0 where there is none.
+/// Directory of the name; 0 if the slot has no name.
 const DIR: usize = 2;
 const NAME: usize = 3;
 const ATTR: usize = NAME + NAME_WORDS;
-/// Looked at since the clock hand passed. Not under the sequence lock.
+/// Nonzero if the slot was read since the last pass of the eviction. The sequence lock
+/// does not cover this word.
 const USED: usize = ATTR + ATTR_WORDS;
-// Three cache lines. The model checker takes fewer words for names and attributes.
+// Three cache lines. The model checker uses fewer words for names and attributes.
 const _: () = assert!(WORDS == 24 || cfg!(loom));
 
-/// See the module.
+/// The attribute cache, see the module.
 #[derive(Debug)]
 pub(crate) struct AttrCache {
     words: AtomicTable,
     slots: u64,
 }
 
-/// An inode's part in the cache, kept beside its lock.
+/// The slot of an inode, kept with its lock. Dropping it invalidates the slot.
 #[derive(Debug)]
 pub(crate) struct AttrSlot {
     cache: Arc<AttrCache>,
     ino: Ino,
 }
 
-/// Where something was found, and when.
+/// A successful [`AttrCache::find`]: the inode, and the sequence number of its slot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SeqToken {
     ino: Ino,
@@ -71,7 +75,7 @@ pub(crate) struct SeqToken {
 }
 
 impl AttrCache {
-    /// A cache of so many slots. It takes memory as they are filled.
+    /// Creates a cache of `slots` slots. Memory is allocated as slots are filled.
     pub(crate) fn new(slots: usize) -> AttrCache {
         AttrCache {
             words: AtomicTable::new(
@@ -91,7 +95,7 @@ impl AttrCache {
         self.words.get(at..)?.first_chunk()
     }
 
-    /// Has fetched where an inode is shown.
+    /// Prefetches the slot of an inode.
     #[inline]
     pub(crate) fn prefetch(&self, ino: Ino) {
         if let Some(slot) = self.slot(ino) {
@@ -99,7 +103,7 @@ impl AttrCache {
         }
     }
 
-    /// Attributes of an inode.
+    /// Returns the attributes of an inode, if they are cached.
     #[inline]
     pub(crate) fn get(&self, ino: Ino) -> Option<Attr> {
         let slot = self.slot(ino)?;
@@ -110,11 +114,11 @@ impl AttrCache {
         Some(attr)
     }
 
-    /// Attributes of an inode, if it is the one that a name leads to.
+    /// Returns the attributes of an inode if its slot has this name.
     #[inline]
     pub(crate) fn find(&self, ino: Ino, p: &Probe) -> Option<(Attr, SeqToken)> {
         let slot = self.slot(ino)?;
-        // Its lines are asked for at once.
+        // Fetch all lines of the slot at once.
         pmem::prefetch_object(slot);
         let (attr, sequence) = read(slot, |s| {
             let word = |at: usize| s[at].load(Ordering::Relaxed);
@@ -128,23 +132,28 @@ impl AttrCache {
         Some((attr, SeqToken { ino, sequence }))
     }
 
-    /// Whether what was seen is still shown. Nothing is read from the slot afterwards, and
-    /// [`Refs::add`](crate::fs::inode::refs::Refs::add) orders this after the reference.
+    /// Whether the slot still shows the attributes that `find` returned. The caller reads
+    /// nothing from the slot afterwards, and
+    /// [`Refs::add`](crate::fs::inode::refs::Refs::add) orders this load after the reference.
     #[inline]
     pub(crate) fn is_current(&self, seen: &SeqToken) -> bool {
         self.slot(seen.ino)
             .is_some_and(|s| s[SEQUENCE].load(Ordering::Relaxed) == seen.sequence)
     }
 
-    /// Shows an inode, and the name that leads to it. The caller holds its lock,
-    /// and that of the directory if there is a name; the inode is not gone.
-    /// A [`AttrSlot`] is given to the lock first. True when its slot was never used.
+    /// Publishes the attributes of an inode, and a name that leads to it. The caller:
+    ///
+    /// - holds the lock of the inode, and of the directory if there is a name;
+    /// - has checked that the inode is not gone;
+    /// - has given the lock an [`AttrSlot`].
+    ///
+    /// True if the slot was never used before.
     pub(crate) fn publish(&self, attr: &Attr, name: Option<&Probe>) -> bool {
         let Some(slot) = self.slot(attr.ino) else {
             return false;
         };
         let now = |at: usize| slot[at].load(Ordering::Relaxed);
-        // Who has only a number takes no name away.
+        // A caller without a name must not remove the cached one.
         if name.is_none() && now(INO) == attr.ino.0 {
             return false;
         }
@@ -164,10 +173,12 @@ impl AttrCache {
         sequence == 1
     }
 
-    /// Takes an inode out. The caller holds its exclusive lock, so that nobody
-    /// else is putting it in: who is at the slot puts another in its place. Or the
-    /// inode leaves memory; if its number has a new one by then, that is hidden
-    /// once too often.
+    /// Invalidates the slot of an inode. One of two cases holds:
+    ///
+    /// - The caller holds the exclusive lock of the inode, so no thread publishes this
+    ///   inode. A thread that is writing the slot publishes another inode there.
+    /// - The inode leaves memory. If its number has been reused, this invalidates the new
+    ///   inode's slot, which is unnecessary but harmless.
     fn invalidate(&self, ino: Ino) {
         let Some(slot) = self.slot(ino) else {
             return;
@@ -181,8 +192,9 @@ impl AttrCache {
         }
     }
 
-    /// Directory and name by which an inode was found last, be it shown or not:
-    /// a hint for who tells of it. It may have another name since, or none.
+    /// Returns the directory and the name by which an inode was last found, even if the
+    /// slot is invalid. This is a hint for messages: the inode may have been renamed or
+    /// unlinked since.
     pub(crate) fn last_name(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
         let slot = self.slot(ino)?;
         let (found, _) = read(slot, |s| {
@@ -197,7 +209,7 @@ impl AttrCache {
         Some((dir, name))
     }
 
-    /// Whether an inode has been looked at since this was asked last.
+    /// Whether an inode was read here since the last call of this method.
     pub(crate) fn take_used(&self, ino: Ino) -> bool {
         self.slot(ino).is_some_and(|s| {
             let word = |at: usize| s[at].load(Ordering::Relaxed);
@@ -216,7 +228,7 @@ impl AttrCache {
 }
 
 impl AttrSlot {
-    /// For the lock of an inode that the cache will show.
+    /// Creates the slot for the lock of an inode that is about to be published.
     pub(crate) fn new(cache: &Arc<AttrCache>, ino: Ino) -> AttrSlot {
         AttrSlot {
             cache: cache.clone(),
@@ -224,7 +236,7 @@ impl AttrSlot {
         }
     }
 
-    /// Takes the inode out of the cache, before it changes.
+    /// Invalidates the slot, before the inode changes.
     #[inline]
     pub(crate) fn invalidate(&self) {
         self.cache.invalidate(self.ino);
@@ -239,13 +251,13 @@ impl Drop for AttrSlot {
 
 #[inline]
 fn note_use(slot: &Slot) {
-    // Read first: a line that many threads share is seldom written.
+    // Read first, to write a shared cache line rarely.
     if slot[USED].load(Ordering::Relaxed) == 0 {
         slot[USED].store(1, Ordering::Relaxed);
     }
 }
 
-/// Reads a slot as it was at one moment, and tells its sequence number.
+/// Reads a consistent state of a slot. Returns it with the sequence number.
 #[inline]
 fn read<T>(slot: &Slot, f: impl FnOnce(&Slot) -> Option<T>) -> Option<(T, u64)> {
     let sequence = slot[SEQUENCE].load(acquire("attr-read-begin"));
@@ -255,14 +267,14 @@ fn read<T>(slot: &Slot, f: impl FnOnce(&Slot) -> Option<T>) -> Option<(T, u64)> 
     (same && sequence & 1 == 0).then_some((found, sequence))
 }
 
-/// Begins to write a slot; `None` where another thread is at it.
+/// Begins to write a slot; `None` if another thread is writing it.
 fn begin(slot: &Slot, sequence: u64) -> Option<u64> {
     let odd = sequence.wrapping_add(1);
     let mine = sequence & 1 == 0
         && slot[SEQUENCE]
             .compare_exchange(sequence, odd, acquire("attr-begin"), Ordering::Relaxed)
             .is_ok();
-    // No word is stored before the number is odd.
+    // Orders the odd number before the stores of the other words.
     fence(release("attr-begin-fence"));
     mine.then_some(odd)
 }
@@ -352,7 +364,7 @@ mod tests {
         cache.publish(&attr_of(50), None);
         cache.publish(&attr_of(1050), None);
         assert_eq!(cache.get(Ino(50)), None);
-        // Who has lost it takes nothing away.
+        // An inode without its slot invalidates nothing.
         drop(AttrSlot::new(&cache, Ino(50)));
         assert_eq!(cache.get(Ino(1050)), Some(attr_of(1050)));
     }
@@ -393,7 +405,7 @@ mod tests {
     fn inode_number_zero_is_never_published() {
         let cache = Arc::new(AttrCache::new(1000));
         assert_eq!(cache.get(Ino(0)), None);
-        // Of the place that it would have.
+        // An inode in the slot that number 0 would have.
         cache.publish(&attr_of(1000), None);
         drop(AttrSlot::new(&cache, Ino(1000)));
         assert_eq!(cache.get(Ino(0)), None);
@@ -428,11 +440,11 @@ mod tests {
         drop(AttrSlot::new(&cache, Ino(50)));
     }
 
-    /// Two inodes of one slot, shown and hidden by two threads: what a reader
-    /// gets is one of them, whole.
+    /// Two threads publish and invalidate two inodes of one slot. A reader gets all
+    /// attributes from one of them.
     #[test]
     fn concurrent_read_never_mixes_inodes() {
-        // Few slots: Miri looks at each of them where one is looked up.
+        // Few slots, because Miri visits all of them on each access.
         let cache = Arc::new(AttrCache::new(10));
         let stop = AtomicBool::new(false);
         std::thread::scope(|s| {

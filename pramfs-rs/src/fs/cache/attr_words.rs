@@ -1,15 +1,16 @@
-//! The attributes of an inode as the words of a slot of the attribute cache.
+//! Conversion between the attributes of an inode and the words of a slot of the
+//! attribute cache.
 
 use pramfs_medium::types::{Attr, FileType, Ino, Time};
 
-/// Words that [`to_words`] returns.
+/// Number of words that [`to_words`] returns.
 pub(crate) const ATTR_WORDS: usize = 14;
 
 const fn pair(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
-/// Packs what a slot keeps of an inode, except the number.
+/// Packs the attributes of an inode, except its number.
 pub(crate) fn to_words(a: &Attr) -> [u64; ATTR_WORDS] {
     [
         a.generation,
@@ -41,7 +42,7 @@ pub(crate) fn attr_of_words(ino: Ino, word: impl Fn(usize) -> u64) -> Attr {
     Attr {
         ino,
         generation: word(0),
-        // In a slot that is being written it may be anything.
+        // Any value is possible in a slot that is being written.
         kind: FileType::from_mode(low(1)).unwrap_or(FileType::Regular),
         perm: low(1) & 0o7777,
         nlink: high(1),

@@ -1,19 +1,20 @@
-//! The dentry cache: which inode in memory a name leads to.
+//! The dentry cache: maps names to inodes in memory.
 //!
-//! A look-up in the htree of a large directory waits for four or five cache
-//! lines of the medium, each named by the one before, and then for the inode.
-//! Here it waits for a line of the table and for the inode's slot in the
-//! [`AttrCache`], which keeps the name by which it was found last beside what
-//! `stat` shows.
+//! A lookup in the htree of a large directory waits for four or five cache lines of the
+//! medium, each of which names the next, and then for the inode. A lookup here waits for
+//! two places: a line of the table, and the inode's slot in the [`AttrCache`]. The slot
+//! has the `stat` attributes and the name by which the inode was last found.
 //!
-//! The table holds hints: part of a hash, and a number. Whether the name leads
-//! there is for the slot to say, so that a hint may be lost, be late or be wrong,
-//! and nothing has to be taken out when a name goes. An inode has one name
-//! here, that by which it was found last; the other names of a file with several
-//! take the way over the medium and become that name in their turn.
+//! Invariant: the table holds only hints. A hint is a part of the name's hash and an
+//! inode number; the slot decides whether the name leads to that inode. A hint may
+//! therefore be lost, late or wrong, and the removal of a name leaves its hint in place.
 //!
-//! Caches of the registry keep the keys in memory of their own, which is one
-//! more line to wait for; that wait is all that is to be saved here.
+//! An inode has at most one name here, the last one by which it was found. Lookups by
+//! the other names of a file with several links read the medium, and the name then
+//! replaces the cached one.
+//!
+//! No crate for caches is used. They keep the keys in separate memory, which costs one
+//! more cache miss, and this cache exists to save that miss.
 
 use std::sync::Arc;
 
@@ -23,36 +24,36 @@ use pramfs_medium::pmem::AtomicTable;
 use pramfs_medium::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pramfs_medium::types::{Attr, Ino};
 
-/// Hints of a line: one cache line.
+/// Hints per line of the table. A line is one cache line.
 const WAYS: usize = 8;
-/// Bits of a hint that are the number of the inode.
+/// Bits of a hint for the inode number.
 const INO_BITS: u32 = 40;
 
-/// Slots that have been filled before huge pages are asked for: a cache that
-/// stays small takes no more memory than it needs.
+/// Number of filled slots after which the cache requests huge pages. A small cache then
+/// takes no more memory than it needs.
 const HUGE_ADVICE_MIN: usize = 4096;
 
-/// The bits of the hash that a hint keeps.
+/// Returns the bits of the hash that a hint keeps.
 #[inline]
 fn tag(p: &Probe) -> u64 {
     p.hash >> INO_BITS
 }
 
-/// See the module.
+/// The dentry cache, see the module.
 #[derive(Debug)]
 pub(crate) struct Dcache {
     hints: AtomicTable,
-    /// Number of lines, less one.
+    /// Number of lines minus one.
     mask: usize,
     /// Key of the hashes, for [`Probe::new`].
     pub key: u64,
-    /// What is known of the inodes.
+    /// The attributes of the inodes.
     pub attrs: Arc<AttrCache>,
     filled: AtomicUsize,
 }
 
 impl Dcache {
-    /// A cache for the names of so many inodes.
+    /// Creates a cache for the names of `inodes` inodes.
     pub(crate) fn new(inodes: usize, key: u64) -> Dcache {
         let lines = (inodes * 2).div_ceil(WAYS).next_power_of_two();
         let hints = AtomicTable::new(
@@ -74,14 +75,14 @@ impl Dcache {
         self.hints.get(first..)?.first_chunk()
     }
 
-    /// Where in its line a name is put if there is a choice.
+    /// Returns the `nth` place to try in the line of a name.
     #[inline]
     fn way(p: &Probe, nth: usize) -> usize {
         (tag(p) as usize + nth) % WAYS
     }
 
-    /// Attributes of the inode that a name leads to, if that is known, and
-    /// when that was so.
+    /// Returns the attributes of the inode that a name leads to, if cached, with a token
+    /// for [`AttrCache::is_current`].
     #[inline]
     pub(crate) fn find(&self, p: &Probe) -> Option<(Attr, SeqToken)> {
         let line = self.line(p)?;
@@ -100,9 +101,11 @@ impl Dcache {
         None
     }
 
-    /// Shows an inode from now on, and a name that leads to it. The caller holds
-    /// its lock, and that of the directory if there is a name, has found this
-    /// under them, and has given the lock a [`AttrSlot`](crate::fs::cache::attr_cache::AttrSlot).
+    /// Publishes an inode, and a name that leads to it. The caller:
+    ///
+    /// - holds the lock of the inode, and of the directory if there is a name, since
+    ///   before it read the attributes and the name;
+    /// - has given the lock an [`AttrSlot`](crate::fs::cache::attr_cache::AttrSlot).
     pub(crate) fn publish(&self, attr: &Attr, name: Option<&Probe>) {
         let first = self.attrs.publish(attr, name);
         if let Some(p) = name {
@@ -121,7 +124,7 @@ impl Dcache {
         let hint = tag(p) << INO_BITS | ino.0;
         let ways = || (0..WAYS).map(|nth| &line[Self::way(p, nth)]);
         let is = |w: u64| move |way: &&AtomicU64| way.load(Ordering::Relaxed) == w;
-        // Two threads may take the same place: one of the names is lost.
+        // If two threads choose the same place, one of the hints is lost.
         let free = ways().find(is(hint)).or_else(|| ways().find(is(0)));
         let way = free.unwrap_or(&line[Self::way(p, 0)]);
         way.store(hint, Ordering::Relaxed);
@@ -176,9 +179,9 @@ mod tests {
         }
         let all = |i: &u64| found(&cache, &name(*i)) == Some(100 + *i);
         let kept = (0..20_000).filter(all).count();
-        // A line that is full loses some.
+        // A full line loses hints.
         assert!(kept > 19_900, "{kept}");
-        // Names that moved to others' inodes.
+        // Move the names to other inodes.
         for i in (0..20_000).step_by(2) {
             cache.publish(&attr(50_000 + i), Some(&name(i)));
             cache.publish(&attr(100 + i), Some(&probe(3, b"elsewhere")));
@@ -201,7 +204,7 @@ mod tests {
                 let mut other = long.to_vec();
                 other[at] = b'-';
                 assert_eq!(found(&cache, &probe(2, &other)), None, "{len} {at}");
-                // Its hash alone does not make it another.
+                // Equal hashes are not enough: the names must be equal.
                 let p = Probe {
                     hash: probe(2, long).hash,
                     ..probe(2, &other)

@@ -1,68 +1,71 @@
-//! Where the parts of a file lie, in ordinary memory: for who reads an open
-//! file here and there, and for the inode table.
+//! The extent cache: the places of file blocks in the region, in ordinary memory. It
+//! serves random reads of open files, and the inode table.
 //!
-//! A copy of 4 KiB is so short that a processor begins with the next one while
-//! the lines of this one are on their way, but only if few instructions stand
-//! between them. The walk through the pointer tree, which checks each pointer,
-//! is too many (measured: 350 ns a read with up to 80 instructions between two,
-//! 540 with 160), and so is one checked pointer of the medium, whose page the
-//! address translation has forgotten by then. So what the walk found is kept, by
-//! parts: what one pointer block covers.
+//! A copy of 4 KiB is so short that the processor overlaps it with the next one, but only
+//! if few instructions lie between them. Measured: 350 ns per read with up to 80
+//! instructions between two copies, 540 ns with 160. The walk through the pointer tree,
+//! which checks each pointer, takes too many. Even one checked pointer of the medium is
+//! too slow, because the TLB has lost its page by then. The cache therefore keeps the
+//! results of walks.
 //!
-//! A part is a leaf of its own, or mostly its blocks lie at equal distances, since
-//! a file grows alone or by turns with others. Then a bit for each block says that
-//! it is known to lie so: what is looked at here and there has to be small, or the
-//! data that are copied drive it out of the cache. Of those that do not, half a
-//! word for each says where it is.
+//! The unit is a part: the range of a file that one pointer block covers. A part is one
+//! huge leaf, or single blocks. Single blocks usually lie at equal distances, since a file
+//! grows alone or in turns with others. The cache keeps such a run as its first block and
+//! its step ([`StridedRun`]), and one bit per block: the block is known, and lies on the
+//! run. This is small, so that copied data do not evict it from the processor's caches.
+//! Each block outside the run has a 32-bit place.
 //!
-//! Invariant: what is kept of a part says what the file map said when so many
-//! records had changed the inode, as stands beside it. Each record that changes a
-//! map changes its inode; an inode that is held stays in memory, where they are
-//! counted. Who keeps something does so under a lock, and asks there whether it
-//! is still so; who looks, takes none.
+//! Invariant: a cached part shows the file map after the number of records that is stored
+//! with the part. Each record that changes a map also changes its inode, and an inode in
+//! use stays in memory, where its records are counted. A writer of the cache takes a lock
+//! and checks under it that its result is current. A reader takes no lock.
 
 use pramfs_medium::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use pramfs_medium::sync::order::{acquire, release};
 use pramfs_medium::sync::{Mutex, OnceLock};
 use pramfs_medium::types::Bno;
 
-/// Parts of the first chunk; each further chunk has twice as many as the one
-/// before it.
+/// Parts in the first chunk. Each further chunk has twice as many as the one before it.
 const FIRST: u64 = if cfg!(loom) { 1 } else { 512 };
-/// Further chunks: with blocks of 4 KiB, all of them are the first 511 GiB of a
-/// file.
+/// Number of further chunks. With blocks of 4 KiB, all chunks together cover the first
+/// 511 GiB of a file.
 const PART_TABLES: usize = 8;
-/// Bytes for the blocks of parts, at most: with blocks of 4 KiB, those of 8 GiB
-/// of a file.
+/// Maximum memory for the single blocks of parts, bytes. With blocks of 4 KiB, it suffices
+/// for 8 GiB of a file.
 const MAX_BYTES: usize = 8 << 20;
 
-/// Words of a bit for each block of a part.
+/// Words of a bitmap with one bit per block of a part.
 const KNOWN: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// See the module. With blocks of 4 KiB: 16 KiB for the first GiB of a file, and
-/// 32 bytes for each 2 MiB behind that, up to the last that is read or twice as
-/// far, so 8 MiB at most; and for each 2 MiB that is read and lies in single
-/// blocks 96 bytes, and 2 KiB more where some distances differ.
+/// The extent cache of a file, see the module. Its memory, with blocks of 4 KiB:
+///
+/// - 16 KiB for the first GiB of a file;
+/// - 32 bytes for each further 2 MiB, up to the last part that is read or to twice that
+///   offset: at most 8 MiB;
+/// - for each 2 MiB that is read and lies in single blocks, 96 bytes, and 2 KiB more if
+///   some distances differ: at most 8 MiB.
 #[derive(Debug, Default)]
 pub(crate) struct ExtentCache {
     first: OnceLock<Box<[Part; FIRST as usize]>>,
     further: [OnceLock<Box<[Part]>>; PART_TABLES],
-    /// Bytes for the blocks of parts; the lock of whoever keeps something.
+    /// Memory in use for the single blocks of parts, bytes. Its lock serializes the
+    /// writers of the cache.
     bytes: Mutex<usize>,
 }
 
 /// A part of a file.
 #[derive(Debug, Default)]
 struct Part {
-    /// One more than the number of records behind which the rest is true.
+    /// The number of records that the fields below belong to, plus one; 0 if they are
+    /// not valid.
     valid: AtomicU64,
-    /// Where it lies as a whole.
+    /// Its first block, if it is one huge leaf.
     leaf: Place,
-    /// Where its blocks lie.
+    /// Its single blocks.
     blocks: OnceLock<Box<Blocks>>,
 }
 
-/// A block number; zero for none, as no file has block 0.
+/// A block number, or zero for none: block 0 belongs to no file.
 #[derive(Debug, Default)]
 struct Place(AtomicU32);
 
@@ -80,20 +83,20 @@ impl Place {
     }
 }
 
-/// The blocks of a part.
+/// The cached places of the single blocks of a part.
 #[derive(Debug, Default)]
 struct Blocks {
-    /// The [`Line`] on which those lie that are known.
-    line: AtomicU64,
-    /// A bit for each that is known, and lies on it.
+    /// The [`StridedRun`] of the blocks in `known`.
+    run: AtomicU64,
+    /// A bit for each block that is known and lies on the run.
     known: [AtomicU64; KNOWN],
-    /// Where each of the others lies.
+    /// The places of the other blocks.
     others: OnceLock<Box<[Place]>>,
 }
 
-/// Blocks at equal distances: where the first would be, modulo 2^32, and how far
-/// it is from one to the next. In one word, so that who loads it while another
-/// stores it sees one of the two.
+/// Blocks at equal distances: the place of the first block, modulo 2^32, and the distance
+/// from one to the next. It fits one word, so a reader sees the old run or the new one,
+/// never a mixture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct StridedRun {
     first: u32,
@@ -101,7 +104,7 @@ struct StridedRun {
 }
 
 impl StridedRun {
-    /// None yet.
+    /// No run yet.
     const NONE: StridedRun = StridedRun { first: 0, step: 0 };
 
     #[inline]
@@ -122,13 +125,13 @@ impl StridedRun {
             .wrapping_add(self.step.wrapping_mul(within as u32))
     }
 
-    /// The line of step `step` through a block.
+    /// Returns the run with this step through a block.
     fn through(within: usize, block: u32, step: u32) -> StridedRun {
         let first = block.wrapping_sub(step.wrapping_mul(within as u32));
         StridedRun { first, step }
     }
 
-    /// The line upwards through two blocks, if there is one.
+    /// Returns the ascending run through two blocks, if there is one.
     fn joining(one: (usize, u32), other: (usize, u32)) -> Option<StridedRun> {
         let apart = other.0 as i64 - one.0 as i64;
         let far = i64::from(other.1) - i64::from(one.1);
@@ -143,11 +146,11 @@ impl StridedRun {
 impl Blocks {
     #[inline]
     fn get(&self, within: usize) -> Option<Bno> {
-        // The bit before the line: who set it had stored the line.
+        // Load the bit before the run: the writer stores the run before it sets the bit.
         let bits = self.known.get(within / 64)?.load(acquire("extent-bit"));
         if bits >> (within % 64) & 1 != 0 {
-            let line = StridedRun::of(self.line.load(Ordering::Relaxed));
-            return Some(Bno(line.at(within).into()));
+            let run = StridedRun::of(self.run.load(Ordering::Relaxed));
+            return Some(Bno(run.at(within).into()));
         }
         self.others.get()?.get(within)?.get()
     }
@@ -163,7 +166,7 @@ impl Blocks {
     }
 
     fn clear(&self) {
-        self.line.store(StridedRun::NONE.word(), Ordering::Relaxed);
+        self.run.store(StridedRun::NONE.word(), Ordering::Relaxed);
         let others = self.others.get().into_iter().flatten();
         others.for_each(|b| b.put(0));
         for bits in &self.known {
@@ -171,25 +174,25 @@ impl Blocks {
         }
     }
 
-    /// Keeps where one of `count` blocks lies; `room` gives so many bytes, or does
-    /// not. Whoever looks meanwhile sees of each other block what was known, or
-    /// nothing.
+    /// Caches the place of one of `count` blocks. `room` reserves memory, in bytes, and
+    /// returns false if the limit is reached. A concurrent reader sees the cached place
+    /// of each other block, or none.
     fn put(&self, within: usize, block: u32, count: usize, room: impl FnOnce(usize) -> bool) {
-        let line = StridedRun::of(self.line.load(Ordering::Relaxed));
-        let fitting = match line {
+        let run = StridedRun::of(self.run.load(Ordering::Relaxed));
+        let fitting = match run {
             StridedRun::NONE => Some(StridedRun::through(within, block, 1)),
-            line if line.at(within) == block => Some(line),
-            line => {
+            run if run.at(within) == block => Some(run),
+            run => {
                 let mut known = (0..count).filter(|&i| self.is_known(i));
                 match (known.next(), known.next()) {
-                    // One alone lies on any.
-                    (Some(one), None) => StridedRun::joining((one, line.at(one)), (within, block)),
+                    // A single known block lies on every run through it.
+                    (Some(one), None) => StridedRun::joining((one, run.at(one)), (within, block)),
                     _ => None,
                 }
             }
         };
         if let Some(fitting) = fitting {
-            self.line.store(fitting.word(), Ordering::Relaxed);
+            self.run.store(fitting.word(), Ordering::Relaxed);
             return self.note(within);
         }
         if self.others.get().is_some() || room(count * size_of::<Place>()) {
@@ -198,24 +201,24 @@ impl Blocks {
     }
 }
 
-/// Where a block of a file lies.
+/// The cached place of a block of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CachedExtent {
-    /// The block itself; the next one may be anywhere.
+    /// The block itself. The next block may be anywhere.
     Block(Bno),
-    /// The first block of its part, which lies in one piece.
+    /// The first block of its part, which is one huge leaf.
     Leaf(Bno),
 }
 
 impl ExtentCache {
-    /// What is known of the block `within` of a part of a file whose inode so
-    /// many records have changed.
+    /// Returns the cached place of block `within` of a part. `records` is the number of
+    /// records that have changed the inode.
     ///
-    /// Where they change it meanwhile, this may be what was known of another
-    /// number: the caller asks afterwards, or keeps them from it.
+    /// If a record changes the inode meanwhile, the result may belong to another number.
+    /// The caller therefore validates the inode afterwards, or prevents such changes.
     #[inline]
     pub(crate) fn get(&self, records: u64, part: u64, within: usize) -> Option<CachedExtent> {
-        // Most files end here, and what is to be quick has no more to compute.
+        // Most files have only these parts, so the fast path computes nothing more.
         let part = if part < FIRST {
             &self.first.get()?[part as usize]
         } else {
@@ -237,28 +240,29 @@ impl ExtentCache {
         self.further.get(chunk)?.get()?.get(at)
     }
 
-    /// Keeps what is known of the block `within` of a part of so many blocks, if
-    /// `still` says that it is so: that no more records have changed the inode.
-    /// Numbers that there is no room for are not kept.
+    /// Caches the place of block `within` of a part of `blocks` blocks. Does nothing if
+    /// `is_current` returns false: further records have changed the inode. Does nothing
+    /// either if a number does not fit its field.
     pub(crate) fn put(
         &self,
         records: u64,
         part: u64,
         (within, blocks): (usize, usize),
         what: CachedExtent,
-        still: impl FnOnce() -> bool,
+        is_current: impl FnOnce() -> bool,
     ) {
         let (CachedExtent::Block(block) | CachedExtent::Leaf(block)) = what;
         let (Ok(block), Some(valid)) = (u32::try_from(block.0), records.checked_add(1)) else {
             return;
         };
-        // Two that know of different numbers of records would leave a mixture.
+        // Concurrent writers with different numbers of records would leave a mixture.
         let mut bytes = self.bytes.lock();
-        if !still() {
+        if !is_current() {
             return;
         }
-        // A reader of another number who meets any of what follows, and then asks
-        // whether the inode is unchanged, sees the change that led to it.
+        // Orders the change of the inode before the stores below. A reader with another
+        // number that sees one of these stores, and then validates the inode, sees the
+        // change.
         fence(release("extent-after-change"));
         let Some(part) = self.part_to_keep(part) else {
             return;
@@ -269,7 +273,7 @@ impl ExtentCache {
             if let Some(blocks) = part.blocks.get() {
                 blocks.clear();
             }
-            // Who sees this sees that there is nothing of before.
+            // A reader that sees the new number also sees the cleared part.
             part.valid.store(valid, release("extent-cleared"));
         }
         match what {
@@ -304,7 +308,7 @@ impl ExtentCache {
     }
 }
 
-/// Which of the further chunks a part is in, and its place there.
+/// Returns the further chunk that holds a part, and the part's place in it.
 fn further(part: u64) -> Option<(usize, usize)> {
     let nth = part.checked_add(FIRST)?;
     let chunk = nth.ilog2().checked_sub(FIRST.ilog2() + 1)?;
@@ -338,24 +342,24 @@ mod tests {
         assert_eq!(cache.get(7, 5, 9), None);
         assert_eq!(cache.get(8, 3, 0), None);
         assert_eq!(cache.get(8, 4, 9), None);
-        // A leaf that has become blocks, and the other way round.
+        // A huge leaf that becomes single blocks, and the reverse.
         keep(8, 3, 5, CachedExtent::Block(Bno(1000)));
         assert_eq!(cache.get(8, 3, 5), Some(CachedExtent::Block(Bno(1000))));
         assert_eq!(cache.get(8, 3, 6), None);
         keep(9, 4, 9, CachedExtent::Leaf(Bno(1024)));
         assert_eq!(cache.get(9, 4, 9), Some(CachedExtent::Leaf(Bno(1024))));
-        // Nothing of before comes back with the next thing that is known.
+        // A new place does not bring old ones back.
         keep(10, 4, 8, CachedExtent::Block(Bno(7)));
         assert_eq!(cache.get(10, 4, 8), Some(CachedExtent::Block(Bno(7))));
         assert_eq!((cache.get(10, 4, 9), cache.get(9, 4, 9)), (None, None));
-        // What is not so any more is not kept.
+        // An outdated place is not cached.
         cache.put(10, 4, (9, BLOCKS), CachedExtent::Block(Bno(8)), || false);
         assert_eq!(cache.get(10, 4, 9), None);
     }
 
-    /// One changes the inode, another keeps where it lies since then, a third
-    /// reads: what is kept of a change is not believed to be of before it. Miri
-    /// shows a reader old values of what is not ordered.
+    /// One thread changes the inode, another caches its place after the change, and a
+    /// third reads. The reader must not take a place from after a change for one from
+    /// before it. Miri returns stale values for loads that nothing orders.
     #[test]
     fn extent_of_change_is_unseen_before_change() {
         use std::sync::atomic::AtomicBool;
@@ -366,16 +370,16 @@ mod tests {
         use pramfs_medium::media::DiskInode;
         use pramfs_medium::types::Ino;
 
-        let d = DiskInode {
+        let disk = DiskInode {
             mode: libc::S_IFREG | 0o644,
             ..DiskInode::new_zeroed()
         };
-        let (inode, cache) = (Inode::new(Ino(50), 0, d), ExtentCache::default());
+        let (inode, cache) = (Inode::new(Ino(50), 0, disk), ExtentCache::default());
         let place = |records: u64| CachedExtent::Leaf(Bno(512 * (records + 1)));
         let keep = || {
             if let Some(g) = inode.state.snapshot(inode.ino) {
-                let still = || inode.state.validate(g.changes);
-                cache.put(g.records, 0, (0, BLOCKS), place(g.records), still);
+                let is_current = || inode.state.validate(g.changes);
+                cache.put(g.records, 0, (0, BLOCKS), place(g.records), is_current);
             }
         };
         let rounds = if cfg!(miri) { 12 } else { 50_000 };
@@ -462,7 +466,7 @@ mod tests {
         assert_eq!(get(most, 3), Some(CachedExtent::Leaf(Bno(6))));
     }
 
-    /// In any order, on any line or none, what is known is what was kept.
+    /// The cache returns the places that were put, in any order, on a run or not.
     #[test]
     fn cache_returns_blocks_at_any_distance() {
         let order = |i: usize| (i * 77 + 13) % BLOCKS;
@@ -477,7 +481,7 @@ mod tests {
         ];
         for (way, place) in ways.into_iter().enumerate() {
             let cache = ExtentCache::default();
-            // The second time after another record has changed the inode.
+            // The second round follows another record of the inode.
             for records in [7, 8] {
                 for n in 0..BLOCKS {
                     let what = CachedExtent::Block(Bno(place(order(n)).into()));
@@ -493,12 +497,12 @@ mod tests {
             let blocks = part.blocks.get().unwrap();
             let regular = blocks.others.get().is_none();
             assert_eq!(regular, [0, 1, 3].contains(&way), "{way}");
-            let on_line = (0..BLOCKS).filter(|&i| blocks.is_known(i)).count();
-            assert_eq!(on_line, [512, 512, 1, 512, 2, 511, 1][way], "{way}");
+            let on_run = (0..BLOCKS).filter(|&i| blocks.is_known(i)).count();
+            assert_eq!(on_run, [512, 512, 1, 512, 2, 511, 1][way], "{way}");
         }
     }
 
-    /// What an open file reads after its map has changed in each way.
+    /// An open file reads the right bytes after each kind of change of its map.
     #[test]
     fn reader_sees_every_map_change() {
         use crate::api::OpenOptions;
@@ -510,7 +514,7 @@ mod tests {
         const PART: u64 = 2 << 20;
         let region = Region::new("test", HeapBackend::boxed(32 << 20));
         format(&region, &FormatOptions::default()).unwrap();
-        // No read waits for the lock to set an atime.
+        // Reads then take no lock to set an atime.
         let options = MountOptions {
             atime: AtimePolicy::NoAtime,
             ..MountOptions::default()
@@ -525,8 +529,8 @@ mod tests {
                 .unwrap()
         };
         let (file, other) = (open("/file"), open("/other"));
-        // A part in small blocks, which those of another file keep apart, and
-        // one in a large leaf.
+        // A part in single blocks, separated by those of another file, and one in a
+        // huge leaf.
         for at in (0..PART).step_by(4096) {
             file.write_at(&[1; 4096], at).unwrap();
             other.write_at(&[9; 4096], at).unwrap();
@@ -566,12 +570,12 @@ mod tests {
             expect(at, 4);
         }
         file.set_len(100).unwrap();
-        // The blocks go to others, who fill them.
+        // Another file gets the blocks and fills them.
         other.write_at(&vec![9; PART as usize], PART).unwrap();
         assert_eq!(file.read_at(&mut [0; 10], PART).unwrap(), 0);
         file.set_len(2 * PART).unwrap();
         places[1..].iter().for_each(|&at| expect(at, 0));
-        // What is written now goes to new blocks, and not to those of before.
+        // New writes go to new blocks, not to the former ones.
         for &at in &places {
             file.write_at(&[5; 3000], at).unwrap();
             expect(at, 5);

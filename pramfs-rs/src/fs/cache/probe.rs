@@ -1,13 +1,14 @@
-//! A name of a directory in the form that the caches compare.
+//! A name in a directory, in the form that the caches compare.
 
 use pramfs_medium::types::Ino;
 
-/// Words of a name; the model checker takes short ones.
+/// Words of a name. The model checker uses short names.
 pub(crate) const NAME_WORDS: usize = if cfg!(loom) { 1 } else { 6 };
-/// Longest name that is kept, bytes; its length takes one more.
+/// Length of the longest name that the caches keep, bytes. The last byte holds the
+/// length.
 pub(crate) const MAX_NAME: usize = NAME_WORDS * 8 - 1;
 
-/// A name of a directory, made ready to be looked for.
+/// A directory and a name, hashed and packed for a lookup in the caches.
 #[derive(Debug)]
 pub(crate) struct Probe {
     pub(crate) hash: u64,
@@ -16,16 +17,16 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// `None` for a name that is too long to be kept, and for an empty one. `key` is
-    /// that of the [`Dcache`].
+    /// Hashes and packs a name. `None` if the name is empty or too long for the caches.
+    /// `key` is the key of the [`Dcache`](crate::fs::cache::dcache::Dcache).
     #[inline]
     pub(crate) fn new(key: u64, dir: Ino, name: &[u8]) -> Option<Probe> {
         if name.is_empty() || name.len() > MAX_NAME {
             return None;
         }
         const K: u64 = 0xf135_7aea_2e62_a9c5;
-        // A multiplication for each word, as FxHash has it. Who guesses the key
-        // and makes names that collide has them looked up on the medium.
+        // One multiplication per word, as in FxHash. An attacker who guesses the key
+        // can create colliding names; these are then looked up on the medium.
         let mut hash = (dir.0 ^ key ^ name.len() as u64).wrapping_mul(K);
         let mut words = [0; NAME_WORDS];
         let (parts, rest) = name.as_chunks::<8>();

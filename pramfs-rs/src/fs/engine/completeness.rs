@@ -1,14 +1,17 @@
-//! Whether the holes of an inode are holes.
+//! The completeness check: tells real holes of an inode from lost pointers.
 //!
-//! A zero in a pointer block or an index block has no check: a line of the
-//! medium that was lost reads as eight of them. The inode knows how many blocks
-//! it owns, and a directory how many entries it has: where a hole matters, what
-//! the trees own is counted and compared, once for each inode in memory. Who
-//! meets no hole pays nothing.
+//! A zero pointer has no checksum, and a lost cache line of the medium reads as eight zero
+//! pointers. The inode stores the number of its blocks, and a directory also the number of
+//! its entries. When an operation depends on a hole, this check counts the blocks and
+//! entries in the trees and compares the numbers, once for each inode in memory. An
+//! operation that finds no hole pays nothing.
 //!
-//! Invariant: every record changes the count together with the trees, so that
-//! both agree at every moment at which the lock of the inode is free, after a
-//! crash too. So an inode that was whole stays so, and a new one is.
+//! Invariant: every record changes the counts together with the trees. They agree whenever
+//! the lock of the inode is free, and after a crash. An inode that was complete therefore
+//! stays complete, and a new inode is complete.
+//!
+//! The flags that remember the result are in
+//! [`inode::completeness`](crate::fs::inode::completeness).
 
 use std::sync::atomic::Ordering;
 
@@ -23,31 +26,31 @@ use pramfs_medium::htree::{self, TreeRef};
 use pramfs_medium::map;
 use pramfs_medium::types::{FileType, Ino};
 
-/// Where a hole was met.
+/// The tree in which a hole was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hole {
-    /// In a file map, or the tree of a directory.
+    /// A file map, or the tree of a directory.
     Contents,
-    /// In the tree of attributes.
+    /// The tree of extended attributes.
     Xattrs,
 }
 
-/// Blocks that an inode owns, by its trees.
+/// The blocks and entries that the trees of an inode hold.
 struct Owned {
     contents: u64,
-    /// `None`: they are damaged, and say so themselves.
+    /// `None` if the attribute tree is damaged. Its checksums report that damage.
     xattrs: Option<u64>,
     /// Entries of a directory, if its leaves are readable.
     entries: Option<u64>,
 }
 
 impl Engine {
-    /// What was met is a hole, and not what is left of blocks that were lost.
-    /// The caller holds the lock of the inode.
+    /// Checks that a hole is real, and not the trace of lost pointers. The caller holds
+    /// the lock of the inode.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where the inode counts other blocks, or entries, than
-    /// it has.
+    /// [`Error::Corrupt`] if the trees do not hold the blocks or entries that the inode
+    /// counts.
     #[inline]
     pub(crate) fn check_hole(&self, state: &InodeState, hole: Hole) -> Result<()> {
         if state.complete.is_known() {
@@ -56,8 +59,8 @@ impl Engine {
         self.count_blocks(state, hole)
     }
 
-    /// As [`check_hole`](Self::check_hole), of contents; reads without a lock know it
-    /// from then on.
+    /// As [`check_hole`](Self::check_hole), for the contents. Also passes the result to
+    /// readers without a lock.
     #[inline]
     pub(crate) fn check_hole_of(&self, inode: &Inode, state: &InodeState) -> Result<()> {
         self.check_hole(state, Hole::Contents)?;
@@ -67,7 +70,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A name was not found in a tree of a locked inode: it is not in it.
+    /// Checks that a name that was not found in a tree of a locked inode is missing, and
+    /// not behind a lost pointer.
     ///
     /// # Errors
     /// As for [`check_hole`](Self::check_hole).
@@ -97,14 +101,14 @@ impl Engine {
 
     #[cold]
     fn count_blocks(&self, state: &InodeState, hole: Hole) -> Result<()> {
-        let d = &state.disk;
+        let disk = &state.disk;
         let bad = || {
             Err(Error::corrupt(
                 Damage::BlocksMissing,
-                Ino(d.ino).to_string(),
+                Ino(disk.ino).to_string(),
                 format!(
-                    "it does not have the {} blocks that it counts: what reads as a hole may be lost",
-                    d.blocks
+                    "it does not have the {} blocks that it counts: a hole in it may be lost data",
+                    disk.blocks
                 ),
             ))
         };
@@ -115,15 +119,16 @@ impl Engine {
         }
         let owned = self.owned(state)?;
         let counted = match owned.xattrs {
-            Some(xattrs) => owned.contents.checked_add(xattrs) == Some(d.blocks),
-            // Then nobody can tell; what is known to be missing is theirs.
+            Some(xattrs) => owned.contents.checked_add(xattrs) == Some(disk.blocks),
+            // The contents cannot be checked. The only damage that is known is in the
+            // attributes, so accept the hole.
             None if hole == Hole::Contents => {
                 state.complete.0.store(UNREADABLE_XATTRS, Ordering::Relaxed);
                 return Ok(());
             }
             None => false,
         };
-        let listed = !state.is_dir() || owned.entries.is_none_or(|n| n == d.size);
+        let listed = !state.is_dir() || owned.entries.is_none_or(|n| n == disk.size);
         if counted && listed {
             state.complete.note();
             return Ok(());
@@ -131,33 +136,33 @@ impl Engine {
         state.complete.0.store(DAMAGED, Ordering::Relaxed);
         match owned.entries {
             Some(found) if counted => Err(Error::corrupt(
-                match found < d.size {
+                match found < disk.size {
                     true => Damage::EntriesMissing,
                     false => Damage::EntryCount,
                 },
-                Ino(d.ino).to_string(),
-                format!("it has {found} entries, but counts {}", d.size),
+                Ino(disk.ino).to_string(),
+                format!("it has {found} entries, but counts {}", disk.size),
             )),
             _ => bad(),
         }
     }
 
     fn owned(&self, state: &InodeState) -> Result<Owned> {
-        let d = &state.disk;
+        let disk = &state.disk;
         let mut owned = Owned {
             contents: 0,
             xattrs: Some(0),
             entries: Some(0),
         };
-        if d.root != 0 && state.kind() == FileType::Directory {
-            let count = htree::count(&self.vol, &dir_tree(d), d.blocks)?;
+        if disk.root != 0 && state.kind() == FileType::Directory {
+            let count = htree::count(&self.vol, &dir_tree(disk), disk.blocks)?;
             (owned.contents, owned.entries) = (count.blocks, count.items);
-        } else if d.root != 0 {
-            // One too many is as bad as many.
-            let count = map::count(&self.vol, &map_of(d), d.blocks)?;
+        } else if disk.root != 0 {
+            // The count stops at one block too many; the exact number does not matter.
+            let count = map::count(&self.vol, &map_of(disk), disk.blocks)?;
             owned.contents = count.unwrap_or(u64::MAX);
         }
-        if d.xattr_root != 0 {
+        if disk.xattr_root != 0 {
             owned.xattrs = match self.owned_by_xattrs(state) {
                 Ok(blocks) => Some(blocks),
                 Err(Error::Corrupt { .. }) => None,
@@ -168,9 +173,9 @@ impl Engine {
     }
 
     fn owned_by_xattrs(&self, state: &InodeState) -> Result<u64> {
-        let (d, mut large) = (&state.disk, Vec::new());
-        let tree = xattr_tree(d);
-        let mut blocks = htree::count(&self.vol, &tree, d.blocks)?.blocks;
+        let (disk, mut large) = (&state.disk, Vec::new());
+        let tree = xattr_tree(disk);
+        let mut blocks = htree::count(&self.vol, &tree, disk.blocks)?.blocks;
         htree::scan(&self.vol, &tree, 0, &|| Ok(()), &mut |item, value, name| {
             if is_large(item) {
                 large.push((name.to_vec(), value.to_vec()));
@@ -178,10 +183,11 @@ impl Engine {
             std::ops::ControlFlow::Continue(())
         })?;
         for (name, value) in large {
-            let value = parse_large(&self.vol.geo, Ino(d.ino), &value)?;
-            let map = map_of_value(&self.vol.geo, &value, Ino(d.ino), &name);
-            // What is left of all, so that no number of values takes longer.
-            let most = d.blocks.min(self.vol.geo.blocks).saturating_sub(blocks);
+            let value = parse_large(&self.vol.geo, Ino(disk.ino), &value)?;
+            let map = map_of_value(&self.vol.geo, &value, Ino(disk.ino), &name);
+            // Bound each count by the remaining blocks, so that the total time does not
+            // depend on the number of values.
+            let most = disk.blocks.min(self.vol.geo.blocks).saturating_sub(blocks);
             match map::count(&self.vol, &map, most)? {
                 Some(count) => blocks += count,
                 None => return Ok(u64::MAX),
@@ -206,7 +212,7 @@ mod tests {
 
     const BLOCK: u64 = 4096;
 
-    /// A file of two blocks of data and a hole, as a mount finds it.
+    /// Makes a file of two data blocks and a hole, and mounts again.
     fn found(xattr: bool) -> (Fs, Ino) {
         let sim = SimBackend::new(4 << 20).unwrap();
         let open = || {
@@ -263,7 +269,7 @@ mod tests {
         assert_eq!(bytes, [0; BLOCK as usize]);
         assert_eq!(state(&fs, ino), UNREADABLE_XATTRS);
         fs.read(ino, 5 * BLOCK, &mut bytes).unwrap();
-        // An attribute that is not found may be lost.
+        // A missing attribute may be lost.
         assert!(
             fs.getxattr(ino, b"user.other")
                 .is_err_and(|e| e.errno() != libc::ENODATA)

@@ -1,9 +1,12 @@
-//! Damage that is met: noted on the medium, told, and acted on (`errors=`).
+//! The reaction to damage that an operation finds: a mark in the superblock, a log
+//! message, and the error policy (`errors=`).
 //!
-//! It is told once for each object and minute, however often it is met: a
-//! program that comes to it again and again must not fill the log. Who serves a
-//! mount waits for it by [`Writability`]: what follows from it out there, such
-//! as a remount, is not for the thread that has met it.
+//! Invariant: an object is logged at most once per minute, so that a program that finds
+//! the same damage again and again does not fill the log.
+//!
+//! A front end waits for damage by [`Writability`] and remounts in a thread of its own, not
+//! in the thread that found the damage. The mark itself is in
+//! [`superblock`](crate::fs::engine::superblock).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,25 +19,27 @@ use pramfs_medium::error::Error;
 use pramfs_medium::sync::{Condvar, Mutex};
 use pramfs_medium::types::Ino;
 
-/// For how many seconds something that was told is not told again.
+/// Time in seconds during which a message is not repeated.
 const MINUTE: i64 = 60;
-/// Objects that are kept apart at most: a hostile medium has no end of them.
+/// Maximum number of objects to remember. A hostile medium can produce any number.
 const OBJECTS: usize = 1024;
-/// Directories above a file that are named at most.
+/// Maximum number of directories in the path of a message.
 const DEPTH: usize = 64;
 
-/// What was told, so that it is not told again within the minute.
+/// Limits repeated log messages to one per object and minute.
 #[derive(Debug, Default)]
 pub struct Repeats {
-    /// When each was told last, and how often it was not since.
+    /// For each object, the time of the last message in seconds, and the number of
+    /// suppressed messages since.
     told: BTreeMap<String, (i64, u64)>,
 }
 
 impl Repeats {
-    /// Whether `what` is to be told at `now`, in seconds, and how often it was
-    /// not since it was told last.
+    /// Decides whether to log a message about the object `what` at the time `now`, in
+    /// seconds. Returns the number of suppressed messages since the last one, or `None` to
+    /// suppress this message too.
     pub fn tell(&mut self, what: &str, now: i64) -> Option<u64> {
-        // A clock that was set back is no reason to be silent for long.
+        // If the clock was set back, the last message does not count as recent.
         let recent = |at: i64| (at..at.saturating_add(MINUTE)).contains(&now);
         if let Some((at, silent)) = self.told.get_mut(what) {
             if recent(*at) {
@@ -54,28 +59,29 @@ impl Repeats {
         Some(0)
     }
 
-    /// What is added to a line about that number; nothing for none.
+    /// Returns the suffix of a message after `silent` suppressed ones; empty for 0.
     pub fn since(silent: u64) -> String {
         match silent {
             0 => String::new(),
-            n => format!(" (met {n} times more since this was told last)"),
+            n => format!(" (repeated {n} times since the last message)"),
         }
     }
 }
 
-/// How far a file system has come.
+/// The state of a file system, for threads that wait for a change of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Standing {
+    /// Running normally.
     #[default]
-    Completeness,
-    /// Damage was met that forbids changes.
+    Running,
+    /// Damage was found that forbids changes.
     Stopped,
-    /// It is closed.
+    /// Closed. This state is final.
     Ended,
 }
 
-/// Whether a file system has met damage that forbids changes, or has ended, for
-/// a thread that waits for it. It keeps no file system open.
+/// Lets a thread wait until a file system finds damage that forbids changes, or until it
+/// is closed. A `Writability` does not keep the file system open.
 #[derive(Debug, Default)]
 pub struct Writability {
     standing: Mutex<Standing>,
@@ -83,21 +89,21 @@ pub struct Writability {
 }
 
 impl Writability {
-    /// Waits for damage that forbids changes. False where the file system ended
-    /// without.
+    /// Waits for damage that forbids changes. False if the file system was closed.
     pub fn wait_for_damage(&self) -> bool {
         let mut standing = self.standing.lock();
-        while *standing == Standing::Completeness {
+        while *standing == Standing::Running {
             self.changed.wait(&mut standing);
         }
         *standing == Standing::Stopped
     }
 
-    /// Waits so long for the end of the file system; tells whether it came.
+    /// Waits for the file system to close, for at most `at_most`. Returns whether it is
+    /// closed. May return false early.
     pub fn wait_for_end(&self, at_most: Duration) -> bool {
         let mut standing = self.standing.lock();
         if *standing != Standing::Ended {
-            // Woken for nothing, the caller asks again.
+            // After a spurious wakeup the caller calls again.
             let _in_time = self.changed.wait_for(&mut standing, at_most);
         }
         *standing == Standing::Ended
@@ -111,29 +117,30 @@ impl Writability {
         self.changed.notify_all();
     }
 
-    /// Nothing comes after this.
+    /// Marks the file system as closed.
     pub(crate) fn end(&self) {
         self.become_at_least(Standing::Ended);
     }
 }
 
-/// What a file system remembers of the damage it has met.
+/// The record of the damage that a file system has found.
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
     repeats: Mutex<Repeats>,
-    /// Directory and name that led to an inode which cannot be read. It has no
-    /// place in the caches.
+    /// Directory and name by which an unreadable inode was looked up. The caches hold no
+    /// such inode.
     names: Mutex<BTreeMap<Ino, (Ino, Vec<u8>)>>,
     pub(crate) writability: Arc<Writability>,
 }
 
 impl Engine {
-    /// For who waits for damage.
+    /// Returns an object to wait for damage or for the end of the mount.
     pub fn writability(&self) -> Arc<Writability> {
         self.damage.writability.clone()
     }
 
-    /// Records an error in the superblock, tells it, and acts on `errors=`.
+    /// Reacts to damage: logs it, records it in the superblock, then applies the error
+    /// policy (`errors=`).
     pub(crate) fn note_damage(&self, e: &Error) {
         let (object, what) = match e {
             Error::Corrupt { object, what, .. } => (object.clone(), what.clone()),
@@ -158,7 +165,7 @@ impl Engine {
                 self.damaged.store(true, Ordering::Relaxed);
                 if !self.read_only.swap(true, Ordering::Relaxed) {
                     tracing::error!(
-                        "{region}: the file system is read-only from here on (errors=remount-ro)"
+                        "{region}: the file system is now read-only (errors=remount-ro)"
                     );
                 }
                 self.damage.writability.become_at_least(Standing::Stopped);
@@ -170,8 +177,8 @@ impl Engine {
         }
     }
 
-    /// Tells of bytes that were met and that an earlier repair could not bring
-    /// back. That is no new damage: nothing is recorded, and changes go on.
+    /// Logs an access to bytes that an earlier repair could not recover. This is not new
+    /// damage: nothing is recorded in the superblock, and changes stay permitted.
     #[cold]
     pub(crate) fn note_lost(&self, ino: Ino, offset: u64) {
         let object = format!("{ino}, lost");
@@ -184,13 +191,12 @@ impl Engine {
             };
             let more = Repeats::since(silent);
             tracing::error!(
-                "{region}: damage: {place}: the bytes at offset {offset} were lost, and are EIO until they are written; `pramfs stat` shows all that are{more}"
+                "{region}: damage: {place}: the bytes at offset {offset} were lost, and reading them fails with EIO until they are written; `pramfs stat` lists all lost ranges{more}"
             );
         }
     }
 
-    /// Remembers by which name a damaged inode was looked for, so that it can be
-    /// told.
+    /// Remembers the name by which a damaged inode was looked up, for messages.
     pub(crate) fn note_name(&self, ino: Ino, dir: Ino, name: &[u8]) {
         let mut names = self.damage.names.lock();
         if names.len() < OBJECTS {
@@ -198,8 +204,8 @@ impl Engine {
         }
     }
 
-    /// The path by which an inode was found last, as far as memory tells: nothing
-    /// is read, and no lock of an inode taken.
+    /// Returns the path by which an inode was last found, if all its names are in memory.
+    /// Reads nothing from the medium and takes no lock of an inode.
     pub(crate) fn path_hint(&self, ino: Ino) -> Option<String> {
         let (mut path, mut at) = (Vec::new(), ino);
         for _ in 0..DEPTH {
@@ -230,7 +236,7 @@ mod tests {
         assert_eq!(
             repeats.tell("a", 160),
             Some(2),
-            "what was not told is counted"
+            "suppressed messages are counted"
         );
         assert_eq!(repeats.tell("a", 161), None);
         assert_eq!(repeats.tell("a", 50), Some(1), "the clock was set back");

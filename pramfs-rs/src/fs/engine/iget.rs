@@ -1,4 +1,10 @@
 //! Inodes by number, from memory or from the medium.
+//!
+//! Invariant: an inode is returned only if its bit on the medium is set and its home passes
+//! the checks, or if the bitmap is damaged and the inode has names. The inode may be gone
+//! by the time that the caller locks it; the caller checks that
+//! ([`InodeState::alive`](crate::fs::inode::state::InodeState::alive)). The cache is in
+//! [`inode::cache`](crate::fs::inode::cache).
 
 use std::sync::Arc;
 

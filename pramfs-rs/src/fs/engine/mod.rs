@@ -1,6 +1,18 @@
-//! The state of a mounted file system, and what every operation needs of it: the frame
-//! ([`op`]), inodes by number ([`iget`]), changes that become durable ([`change`]), room on
-//! the host ([`room`]), and damage ([`damage`], [`completeness`], [`superblock`]).
+//! The state of a mounted file system, and the services that every operation needs.
+//!
+//! | file | serves |
+//! |---|---|
+//! | [`op`] | the frame of an operation: the gate, faults, damage |
+//! | [`iget`] | inodes by number |
+//! | [`change`] | edits of inodes, and the commit of their record |
+//! | [`room`] | room on the host |
+//! | [`damage`], [`superblock`] | log messages, marks on the medium, the error policy |
+//! | [`completeness`] | telling holes from lost pointers |
+//! | [`report`] | the findings of a mount |
+//!
+//! Invariant: an operation holds the gate shared, and its changes become visible only
+//! after the commit of their record. The operations themselves are in `ops`, the steps
+//! that they share in `steps`.
 
 pub(crate) mod change;
 pub(crate) mod completeness;
@@ -36,8 +48,8 @@ use pramfs_medium::volume::Volume;
 use report::RecoveryReport;
 use superblock::SuperState;
 
-/// The part of [`Fs`] that its threads and handles share. Operations are its
-/// methods.
+/// The part of [`Fs`](crate::inode::Fs) that its threads and handles share. Operations are
+/// its methods.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) vol: Volume,

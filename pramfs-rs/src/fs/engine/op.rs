@@ -1,4 +1,9 @@
 //! The frame of every operation.
+//!
+//! Invariant: an operation that returns success ran on an open file system without a
+//! failure, under the shared gate, and without a new fault of the medium. An operation that
+//! panics fails the engine. The retry for room is in [`room`](crate::fs::engine::room), the
+//! reaction to damage in [`damage`](crate::fs::engine::damage).
 
 use std::sync::atomic::Ordering;
 
@@ -11,8 +16,8 @@ use pramfs_medium::pmem::PmemError;
 struct FailOnPanic<'a>(&'a Engine);
 
 impl FailOnPanic<'_> {
-    /// The operation has ended without a panic. (`thread::panicking` would not do: a
-    /// destructor that runs while a thread unwinds may call an operation, which succeeds.)
+    /// Notes that the operation has ended without a panic. (`thread::panicking` is not
+    /// enough: a destructor of an unwinding thread may call an operation, which succeeds.)
     #[inline]
     fn disarm(self) {
         std::mem::forget(self);
@@ -59,7 +64,7 @@ impl Engine {
         result
     }
 
-    /// The result of an operation that began when `faults` had been seen.
+    /// Returns the final result of an operation. `faults` is the number of faults before it.
     #[inline]
     fn judge<T>(&self, result: Result<T>, faults: u64) -> Result<T> {
         if self.vol.region.faults_seen() != faults {

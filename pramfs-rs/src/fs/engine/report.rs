@@ -1,8 +1,11 @@
-//! What a mount found.
+//! The report of a mount: the state that it found, and the work of recovery.
+//!
+//! `mount` fills it once; it does not change afterwards. Damage that operations find later
+//! goes to [`damage`](crate::fs::engine::damage).
 
 use std::time::Duration;
 
-/// Reports what a mount found, for logs and tests.
+/// The findings of a mount, for logs and tests.
 #[derive(Debug, Clone, Default)]
 pub struct RecoveryReport {
     /// The last unmount was clean.

@@ -161,8 +161,8 @@ fn within(region: &Region, offset: u64, len: u64) -> u64 {
     len.min(region.len().saturating_sub(offset))
 }
 
-/// Whether an operation must make do with what it has: no space is left, or no
-/// room and this is the last retry.
+/// Whether an operation gets no more blocks: no space is left, or there is no room and
+/// this is the last retry.
 pub(crate) fn is_out_of_space(e: &Error) -> bool {
     match e {
         Error::NoSpace(_) => true,

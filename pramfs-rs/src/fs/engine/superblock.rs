@@ -23,20 +23,19 @@ pub(crate) struct SuperState {
     pub fixed: Mutex<SuperStatic>,
 }
 
-/// Stores the dynamic words to both pages and fences them. Recovery can do without
-/// each of these words, or the word has a check. Their order therefore does not
-/// matter.
-fn store(medium: Medium<'_>, d: &SuperDynamic) -> Result<()> {
+/// Stores the dynamic words to both pages and fences them. The order of the words does not
+/// matter: each has a check, or recovery does not need it.
+fn store(medium: Medium<'_>, dynamic: &SuperDynamic) -> Result<()> {
     let Medium { region, geo } = medium;
     let w = region.window();
     let mut pending = Unfenced::none();
     for page in [0, geo.copy_offset] {
         if has_bug!(SuperblocksTogether) {
-            for (i, half) in d.as_bytes().chunks(4).enumerate() {
+            for (i, half) in dynamic.as_bytes().chunks(4).enumerate() {
                 w.store_unflushed(page + DYNAMIC_OFFSET + i as u64 * 4, half)?;
             }
         }
-        for (i, word) in d.as_bytes().as_chunks::<8>().0.iter().enumerate() {
+        for (i, word) in dynamic.as_bytes().as_chunks::<8>().0.iter().enumerate() {
             w.store_u64_unflushed(
                 page + DYNAMIC_OFFSET + i as u64 * 8,
                 u64::from_le_bytes(*word),
@@ -88,20 +87,20 @@ impl SuperState {
         now: i64,
         count: bool,
     ) -> Result<()> {
-        let mut d = self.dynamic.lock();
-        d.state = STATE_ACTIVE;
-        d.checkpoint = checkpoint;
-        d.last_mount_sec = now;
-        d.mounts = d.mounts.wrapping_add(u64::from(count));
-        store(medium, &d)
+        let mut dynamic = self.dynamic.lock();
+        dynamic.state = STATE_ACTIVE;
+        dynamic.checkpoint = checkpoint;
+        dynamic.last_mount_sec = now;
+        dynamic.mounts = dynamic.mounts.wrapping_add(u64::from(count));
+        store(medium, &dynamic)
     }
 
     /// Marks the file system as unmounted; every record is dead.
     pub(crate) fn unmounted(&self, medium: Medium<'_>, checkpoint: u64) -> Result<()> {
-        let mut d = self.dynamic.lock();
-        d.state = STATE_CLEAN;
-        d.checkpoint = checkpoint;
-        store(medium, &d)
+        let mut dynamic = self.dynamic.lock();
+        dynamic.state = STATE_CLEAN;
+        dynamic.checkpoint = checkpoint;
+        store(medium, &dynamic)
     }
 }
 
@@ -111,20 +110,20 @@ impl Engine {
         if self.quiet.load(Ordering::Relaxed) {
             return;
         }
-        let mut d = self.super_state.dynamic.lock();
+        let mut dynamic = self.super_state.dynamic.lock();
         let mark = ErrorMark {
             time_sec: self.now().sec.max(1),
             ino: e.ino().map_or(0, |ino| ino.0),
             errno: e.errno() as u32,
-            count: d.last_error.count.saturating_add(1),
+            count: dynamic.last_error.count.saturating_add(1),
             ..ErrorMark::new_zeroed()
         };
-        if d.first_error.time_sec == 0 {
-            d.first_error = mark;
+        if dynamic.first_error.time_sec == 0 {
+            dynamic.first_error = mark;
         }
-        d.last_error = mark;
-        if let Err(e) = store(self.vol.medium(), &d) {
-            tracing::error!(error = %e, "the error could not be recorded");
+        dynamic.last_error = mark;
+        if let Err(e) = store(self.vol.medium(), &dynamic) {
+            tracing::error!(error = %e, "could not record an error in the superblock");
         }
     }
 }

@@ -1,4 +1,13 @@
-//! Edits of an inode as it is on the medium, and how a record takes them.
+//! Edits of a [`DiskInode`], the inode as it is on the medium, and their entries in a
+//! record.
+//!
+//! Invariants:
+//!
+//! - Storing a changed map also changes the block count of the inode.
+//! - Every inode in a record is sealed, and has a higher change counter than before.
+//!
+//! These functions change only the copy that the caller passes. The record publishes it;
+//! [`change`](crate::fs::engine::change) then updates the inode in memory.
 
 use zerocopy::{IntoBytes, transmute_ref};
 
@@ -13,11 +22,11 @@ use pramfs_medium::types::{Ino, Time};
 use pramfs_medium::volume::Record;
 
 /// Returns the file map of an inode.
-pub(crate) fn map_of(d: &DiskInode) -> MapRef {
+pub(crate) fn map_of(disk: &DiskInode) -> MapRef {
     MapRef {
-        ino: Ino(d.ino),
-        root: Ptr(d.root),
-        height: u32::from(d.height),
+        ino: Ino(disk.ino),
+        root: Ptr(disk.root),
+        height: u32::from(disk.height),
         blocks: 0,
         healed: false,
     }
@@ -25,52 +34,52 @@ pub(crate) fn map_of(d: &DiskInode) -> MapRef {
 
 /// Stores a changed file map in its inode, as the transaction leaves it. If no mark
 /// of a lost pointer is left, clears the inode's flag for lost ranges.
-pub(crate) fn store_healed(tx: &Record<'_>, d: &mut DiskInode, map: &MapRef) {
-    store_map(d, map);
+pub(crate) fn store_healed(tx: &Record<'_>, disk: &mut DiskInode, map: &MapRef) {
+    store_map(disk, map);
     // A map that cannot be walked may still have marks.
-    if map.healed && d.flags & FL_LOST != 0 && matches!(map::is_any_lost(tx, map), Ok(false)) {
-        d.flags &= !FL_LOST;
+    if map.healed && disk.flags & FL_LOST != 0 && matches!(map::is_any_lost(tx, map), Ok(false)) {
+        disk.flags &= !FL_LOST;
     }
 }
 
 /// Stores a changed file map in its inode.
-pub(crate) fn store_map(d: &mut DiskInode, map: &MapRef) {
-    d.root = map.root.0;
-    d.height = map.height as u8;
-    d.blocks = d.blocks.saturating_add_signed(map.blocks);
+pub(crate) fn store_map(disk: &mut DiskInode, map: &MapRef) {
+    disk.root = map.root.0;
+    disk.height = map.height as u8;
+    disk.blocks = disk.blocks.saturating_add_signed(map.blocks);
 }
 
-/// Counts another name of an inode, or another subdirectory of one. A corrupt or
-/// hostile image may hold any count.
+/// Increments the link count of an inode, for a new name or a new subdirectory. A corrupt
+/// or hostile image may hold any count.
 ///
 /// # Errors
 /// [`Error::TooManyLinks`].
-pub(crate) fn add_link(d: &mut DiskInode) -> Result<()> {
-    if d.nlink >= LINK_MAX {
-        return Err(Error::TooManyLinks(Ino(d.ino)));
+pub(crate) fn add_link(disk: &mut DiskInode) -> Result<()> {
+    if disk.nlink >= LINK_MAX {
+        return Err(Error::TooManyLinks(Ino(disk.ino)));
     }
-    d.nlink += 1;
+    disk.nlink += 1;
     Ok(())
 }
 
 /// Sets mtime and ctime.
-pub(crate) fn touch_mtime(d: &mut DiskInode, now: Time) {
-    (d.mtime_sec, d.mtime_nsec) = (now.sec, now.nsec);
-    touch_ctime(d, now);
+pub(crate) fn touch_mtime(disk: &mut DiskInode, now: Time) {
+    (disk.mtime_sec, disk.mtime_nsec) = (now.sec, now.nsec);
+    touch_ctime(disk, now);
 }
 
 /// Restores mtime and ctime when an operation is undone.
-pub(crate) fn restore_times(d: &mut DiskInode, before: &DiskInode) {
-    (d.mtime_sec, d.mtime_nsec) = (before.mtime_sec, before.mtime_nsec);
-    (d.ctime_sec, d.ctime_nsec) = (before.ctime_sec, before.ctime_nsec);
+pub(crate) fn restore_times(disk: &mut DiskInode, before: &DiskInode) {
+    (disk.mtime_sec, disk.mtime_nsec) = (before.mtime_sec, before.mtime_nsec);
+    (disk.ctime_sec, disk.ctime_nsec) = (before.ctime_sec, before.ctime_nsec);
 }
 
 /// Sets ctime.
-pub(crate) fn touch_ctime(d: &mut DiskInode, now: Time) {
-    (d.ctime_sec, d.ctime_nsec) = (now.sec, now.nsec);
+pub(crate) fn touch_ctime(disk: &mut DiskInode, now: Time) {
+    (disk.ctime_sec, disk.ctime_nsec) = (now.sec, now.nsec);
 }
 
-/// Puts a whole inode into the record, for a home whose bytes are unused so far.
+/// Puts a new inode into the record, with all its bytes: those at its home are undefined.
 ///
 /// # Errors
 /// The record is full.
@@ -85,8 +94,8 @@ pub(crate) fn put_new_inode(
     tx.put(EntryKind::Inode, home, new.as_bytes())
 }
 
-/// As [`put_inode`], for an inode with several homes. `force` is a mask of lines to
-/// put even if they do not differ from `old`.
+/// Puts the changed lines of an inode into the record, for each of its homes. `force` is a
+/// mask of lines to put even if they equal those of `old`.
 ///
 /// # Errors
 /// The record is full.

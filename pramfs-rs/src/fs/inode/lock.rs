@@ -53,14 +53,15 @@ impl Published {
     /// advances the change counter afterwards, or has the only reference.
     #[inline]
     fn publish(&self, state: &InodeState) {
-        let d = &state.disk;
+        let disk = &state.disk;
         let file = !state.gone && state.kind() == FileType::Regular;
-        let height = if file { d.height.into() } else { NOT_A_FILE };
-        self.size.store(d.size, Ordering::Relaxed);
-        self.root.store(d.root, Ordering::Relaxed);
+        let height = if file { disk.height.into() } else { NOT_A_FILE };
+        self.size.store(disk.size, Ordering::Relaxed);
+        self.root.store(disk.root, Ordering::Relaxed);
         self.records.store(state.records, Ordering::Relaxed);
         self.height.store(height, Ordering::Relaxed);
-        self.atime_until.store(relatime_until(d), Ordering::Relaxed);
+        self.atime_until
+            .store(relatime_until(disk), Ordering::Relaxed);
     }
 }
 
@@ -270,11 +271,11 @@ mod tests {
     use pramfs_medium::media::DiskInode;
 
     fn file() -> Inode {
-        let d = DiskInode {
+        let disk = DiskInode {
             mode: libc::S_IFREG | 0o644,
             ..DiskInode::new_zeroed()
         };
-        Inode::new(Ino(50), 0, d)
+        Inode::new(Ino(50), 0, disk)
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Taking several inode locks without a deadlock.
+//! Locks on several inodes, without a deadlock.
 //!
-//! A thread waits for inode locks only in ascending order of numbers. If it holds a
-//! higher lock, it tries a lower one, and releases the first if that fails.
+//! Invariant: a thread waits for inode locks only in ascending order of numbers. To add a
+//! lower number to the locks it holds, it only tries that lock. If the try fails, the
+//! caller releases the set and starts again.
 
 use std::sync::Arc;
 

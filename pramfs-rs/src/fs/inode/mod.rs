@@ -3,6 +3,16 @@
 //! Invariant: an inode changes only under its write lock. Its state equals its home
 //! on the medium, except for the times that `lazy` names. Inodes are locked by
 //! ascending number.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `state`, `lock` | the state of an inode, and its lock |
+//! | `lock_set` | locks on several inodes |
+//! | `cache` | the inodes in memory, by number |
+//! | `table` | the homes of inodes on the medium |
+//! | `refs` | references from outside the engine |
+//! | `disk`, `trees` | edits of an inode's fields and roots |
+//! | `completeness` | the result of the completeness check |
 
 pub(crate) mod cache;
 pub(crate) mod completeness;
@@ -54,13 +64,13 @@ pub(crate) struct Inode {
 impl Inode {
     /// Creates an inode in memory.
     #[inline]
-    pub(crate) fn new(ino: Ino, home: u64, d: DiskInode) -> Inode {
+    pub(crate) fn new(ino: Ino, home: u64, disk: DiskInode) -> Inode {
         Inode {
             ino,
             home,
             last_record: LastRecord::default(),
             state: InodeLock::new(InodeState {
-                disk: d,
+                disk,
                 lazy: Lazy::default(),
                 orphan_slot: None,
                 gone: false,
@@ -98,8 +108,8 @@ impl Inode {
     /// # Errors
     /// [`Error::Corrupt`].
     pub(crate) fn load(vol: &Volume, ino: Ino, home: u64) -> Result<DiskInode> {
-        let d: DiskInode = vol.region.read_pod(home)?;
-        if d.crc != d.expected_crc(vol.geo.seed, ino) || d.ino != ino.0 {
+        let disk: DiskInode = vol.region.read_pod(home)?;
+        if disk.crc != disk.expected_crc(vol.geo.seed, ino) || disk.ino != ino.0 {
             return Err(Error::corrupt(
                 Damage::InodeDamaged,
                 ino.to_string(),
@@ -107,22 +117,27 @@ impl Inode {
             ));
         }
         let bad = |what: &str| Err(Error::corrupt(Damage::InodeField, ino.to_string(), what));
-        if FileType::from_mode(d.mode).is_none() {
+        if FileType::from_mode(disk.mode).is_none() {
             return bad("the mode has an unknown file type");
         }
-        if u32::from(d.height) > vol.geo.max_height() || d.size > vol.geo.max_file_size() {
-            return bad("height or size are impossible");
+        if u32::from(disk.height) > vol.geo.max_height() || disk.size > vol.geo.max_file_size() {
+            return bad("its height or size is impossible");
         }
-        let dir = FileType::from_mode(d.mode) == Some(FileType::Directory);
-        if dir && d.size > (vol.geo.blocks << vol.geo.block_log2) / SLOT as u64 {
-            return bad("more entries than the region can hold");
+        let dir = FileType::from_mode(disk.mode) == Some(FileType::Directory);
+        if dir && disk.size > (vol.geo.blocks << vol.geo.block_log2) / SLOT as u64 {
+            return bad("it counts more entries than the region can hold");
         }
-        if [d.mtime_nsec, d.ctime_nsec, d.atime_nsec, d.btime_nsec]
-            .iter()
-            .any(|nsec| *nsec >= 1_000_000_000)
+        if [
+            disk.mtime_nsec,
+            disk.ctime_nsec,
+            disk.atime_nsec,
+            disk.btime_nsec,
+        ]
+        .iter()
+        .any(|nsec| *nsec >= 1_000_000_000)
         {
             return bad("a time has too many nanoseconds");
         }
-        Ok(d)
+        Ok(disk)
     }
 }

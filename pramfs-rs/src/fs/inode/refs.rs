@@ -1,4 +1,9 @@
 //! References to inodes from outside the engine.
+//!
+//! Invariant: an inode without names is freed only when it has no reference. A removal and
+//! a lookup without a lock agree on that by a pair of fences ([`Refs::add`], [`Refs::has`]).
+//! This file only counts. The caller of [`Refs::sub`] frees the inode
+//! ([`orphans`](crate::fs::steps)).
 
 use rustc_hash::FxHashMap;
 
@@ -7,7 +12,7 @@ use pramfs_medium::sync::atomic::{AtomicU64, Ordering, fence};
 use pramfs_medium::sync::order::seq_cst;
 use pramfs_medium::types::Ino;
 
-/// The model checker takes few.
+/// The model checker uses few shards.
 const SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// The kind of a reference. References of one kind cannot be released as the other.

@@ -1,4 +1,9 @@
-//! The state of an inode in memory, which its lock guards.
+//! The state of an inode in memory. The inode's lock guards it.
+//!
+//! Invariant: `disk` equals the home of the inode, except for the times that `lazy` names.
+//! [`committed`](InodeState::committed) is the only way to take over a new version, after
+//! the commit of its record. The lock is in [`lock`](super::lock); reads without the lock
+//! use its snapshot, not this struct.
 
 use super::completeness::Completeness;
 use super::disk::map_of;
@@ -84,44 +89,44 @@ impl InodeState {
 
     /// Returns the attributes for `stat`.
     pub(crate) fn attr(&self, geo: &Geometry) -> Attr {
-        let d = &self.disk;
+        let disk = &self.disk;
         let kind = self.kind();
         let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
         Attr {
-            ino: Ino(d.ino),
-            generation: d.generation,
+            ino: Ino(disk.ino),
+            generation: disk.generation,
             kind,
-            perm: d.mode & 0o7777,
-            nlink: d.nlink,
-            uid: d.uid,
-            gid: d.gid,
-            rdev: if device { d.parent_or_rdev } else { 0 },
+            perm: disk.mode & 0o7777,
+            nlink: disk.nlink,
+            uid: disk.uid,
+            gid: disk.gid,
+            rdev: if device { disk.parent_or_rdev } else { 0 },
             // A directory shows 32 bytes per entry, the size of a slot.
             size: if kind == FileType::Directory {
-                d.size.saturating_mul(32)
+                disk.size.saturating_mul(32)
             } else {
-                d.size
+                disk.size
             },
-            blocks: (d.blocks << geo.block_log2) / 512,
+            blocks: (disk.blocks << geo.block_log2) / 512,
             blksize: geo.block_size as u32,
             atime: Time {
-                sec: d.atime_sec,
-                nsec: d.atime_nsec,
+                sec: disk.atime_sec,
+                nsec: disk.atime_nsec,
             },
             mtime: Time {
-                sec: d.mtime_sec,
-                nsec: d.mtime_nsec,
+                sec: disk.mtime_sec,
+                nsec: disk.mtime_nsec,
             },
             ctime: Time {
-                sec: d.ctime_sec,
-                nsec: d.ctime_nsec,
+                sec: disk.ctime_sec,
+                nsec: disk.ctime_nsec,
             },
             btime: Time {
-                sec: d.btime_sec,
-                nsec: d.btime_nsec,
+                sec: disk.btime_sec,
+                nsec: disk.btime_nsec,
             },
-            flags: d.flags & !FL_LOST,
-            change: d.change,
+            flags: disk.flags & !FL_LOST,
+            change: disk.change,
         }
     }
 }

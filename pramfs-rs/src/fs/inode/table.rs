@@ -57,10 +57,10 @@ impl InodeTable {
         }
     }
 
-    fn find(&self, vol: &Volume, d: &DiskInode, ino: Ino) -> Result<Option<u64>> {
+    fn find(&self, vol: &Volume, disk: &DiskInode, ino: Ino) -> Result<Option<u64>> {
         let (geo, at) = (&vol.geo, ino.0 * INODE_SIZE);
         let index = geo.file_block(at);
-        let Some(block) = map::find(vol, &map_of(d), index)?.block else {
+        let Some(block) = map::find(vol, &map_of(disk), index)?.block else {
             return Ok(None);
         };
         let (part, within) = part_of(geo, index);

@@ -1,4 +1,9 @@
 //! The hash trees of an inode: the entries of a directory, and the extended attributes.
+//!
+//! Invariant: storing a tree in its inode also changes the inode's block count, so that
+//! both stay equal in every record. The trees themselves are in `pramfs_medium::htree`;
+//! this file converts between them and the fields of the inode, and between an attribute
+//! item and the blocks of its value.
 
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::{self, TreeKind, TreeRef};
@@ -10,34 +15,35 @@ use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::types::Ino;
 
 /// Returns the htree of a directory.
-pub(crate) fn dir_tree(d: &DiskInode) -> TreeRef {
+pub(crate) fn dir_tree(disk: &DiskInode) -> TreeRef {
     TreeRef {
-        ino: Ino(d.ino),
+        ino: Ino(disk.ino),
         kind: TreeKind::Directory,
-        root: Ptr(d.root),
+        root: Ptr(disk.root),
         blocks: 0,
     }
 }
 
 /// Stores a changed directory tree in its inode.
-pub(crate) fn store_tree(d: &mut DiskInode, tree: &TreeRef) {
-    d.root = tree.root.0;
-    d.blocks = d.blocks.saturating_add_signed(tree.blocks);
+pub(crate) fn store_tree(disk: &mut DiskInode, tree: &TreeRef) {
+    disk.root = tree.root.0;
+    disk.blocks = disk.blocks.saturating_add_signed(tree.blocks);
 }
 
 /// Returns the attribute tree of an inode.
-pub(crate) fn xattr_tree(d: &DiskInode) -> TreeRef {
+pub(crate) fn xattr_tree(disk: &DiskInode) -> TreeRef {
     TreeRef {
-        ino: Ino(d.ino),
+        ino: Ino(disk.ino),
         kind: TreeKind::Xattrs,
-        root: Ptr(d.xattr_root),
+        root: Ptr(disk.xattr_root),
         blocks: 0,
     }
 }
 
-pub(crate) fn store_xattrs(d: &mut DiskInode, tree: &TreeRef) {
-    d.xattr_root = tree.root.0;
-    d.blocks = d.blocks.saturating_add_signed(tree.blocks);
+/// Stores a changed attribute tree in its inode.
+pub(crate) fn store_xattrs(disk: &mut DiskInode, tree: &TreeRef) {
+    disk.xattr_root = tree.root.0;
+    disk.blocks = disk.blocks.saturating_add_signed(tree.blocks);
 }
 
 /// Whether the value of an item is in separate blocks.

@@ -1,4 +1,16 @@
-//! The engine's own thread: lagging times, and what the last mount left.
+//! The background thread of a writable mount, called the timer.
+//!
+//! First it finishes the work that the last mount left: the removal of orphans, then
+//! interrupted truncations. Then, twice a second, it:
+//!
+//! - notes the current time,
+//! - frees forgotten orphans,
+//! - writes lazy times,
+//! - flushes the homes of idle lanes.
+//!
+//! Invariant: durability does not depend on this thread, except for lazy times. Every step
+//! is an operation of its own, in `steps` and `ops`. [`Background::stop`] waits for the
+//! thread to end.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,9 +22,11 @@ use crate::fs::Engine;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::types::Ino;
 
-/// mtime and ctime of overwrites are on the medium within a second.
+/// Time between two ticks. The lazy mtime and ctime of an overwrite must reach the medium
+/// within a second.
 const PERIOD: Duration = Duration::from_millis(500);
 
+/// The running timer thread.
 #[derive(Debug)]
 pub(crate) struct Background {
     stop: Sender<()>,
@@ -20,6 +34,8 @@ pub(crate) struct Background {
 }
 
 impl Background {
+    /// Starts the thread. `orphans` and `cut` are inodes in the orphan table, with their
+    /// slots: unlinked inodes, and files with an unfinished truncation.
     pub(crate) fn start(
         engine: &Arc<Engine>,
         orphans: Vec<(Ino, u32)>,
@@ -49,10 +65,10 @@ impl Background {
                     engine.note_time();
                     engine.free_forgotten();
                     if let Err(e) = engine.write_lazy() {
-                        tracing::warn!(error = %e, "times of changed files were not written");
+                        tracing::warn!(error = %e, "could not write the times of changed files");
                     }
                     if let Err(e) = engine.settle() {
-                        tracing::warn!(error = %e, "the last changes were not flushed");
+                        tracing::warn!(error = %e, "could not flush the last changes");
                     }
                 }
             })
@@ -60,11 +76,12 @@ impl Background {
         Ok(Background { stop, thread })
     }
 
+    /// Stops the thread and waits for its end.
     pub(crate) fn stop(self) {
         let Background { stop, thread } = self;
         let _ = stop.try_send(());
         if thread.join().is_err() {
-            tracing::error!("the timer thread has panicked");
+            tracing::error!("the timer thread panicked");
         }
     }
 }

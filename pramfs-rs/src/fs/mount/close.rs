@@ -1,11 +1,10 @@
-//! Unmounting, and the handles that stand against it.
+//! Unmounting, and the handles that prevent it.
 //!
-//! Invariant: a file system that has been closed stores nothing any more,
-//! whatever handles are left; the region stays mapped, and locked, until the
-//! last of them is dropped.
+//! Invariant: a closed file system stores nothing, even if handles are left. The region
+//! stays mapped and locked until the last handle is dropped.
 //!
-//! In a forked child nothing is unmounted: the file system is the parent's, and
-//! the locks of threads that the child does not have are not waited for.
+//! A forked child unmounts nothing, because the file system belongs to the parent. It
+//! waits for no lock, because the thread that holds it may not exist in the child.
 
 use std::fmt;
 use std::ops::Deref;
@@ -46,24 +45,23 @@ impl Drop for Handle {
     }
 }
 
-/// Why [`Fs::close`] did not close, or not cleanly.
+/// The error of [`Fs::close`].
 pub enum CloseError {
-    /// Files or views are open, or inodes held. Nothing has been done, and the file system goes
-    /// on.
+    /// Files or views are open, or inodes are held. Nothing was done, and the file system
+    /// stays mounted.
     InUse {
-        /// The file system, to be closed again later.
+        /// The file system, for a later call of `close`.
         fs: Box<Fs>,
         /// Open [`File`](crate::api::File)s,
         /// [`MappedFile`](crate::api::MappedFile)s and [`InodeRef`](crate::inode::InodeRef)s.
         handles: usize,
     },
-    /// The medium failed. The file system is closed, and the next mount
-    /// recovers it.
+    /// The medium failed. The file system is closed; the next mount recovers it.
     Failed(Error),
 }
 
 impl CloseError {
-    /// The errno that a system call would have set.
+    /// Returns the errno that a system call would set.
     pub fn errno(&self) -> i32 {
         match self {
             CloseError::InUse { .. } => libc::EBUSY,
@@ -89,7 +87,7 @@ impl fmt::Display for CloseError {
         match self {
             CloseError::InUse { fs, handles } => write!(
                 f,
-                "the file system on {} is not closed: {handles} open files, views or references are left; drop them first, or call close_now",
+                "cannot close the file system on {}: it has {handles} open files, views or references; drop them first, or call close_now",
                 fs.region().info().name
             ),
             CloseError::Failed(e) => e.fmt(f),
@@ -106,8 +104,8 @@ impl std::error::Error for CloseError {
     }
 }
 
-/// Drops the file system of [`CloseError::InUse`], which ends it as
-/// [`Fs::close_now`] does.
+/// Drops the file system of [`CloseError::InUse`], which closes it as [`Fs::close_now`]
+/// does.
 impl From<CloseError> for Error {
     fn from(e: CloseError) -> Error {
         let what = e.to_string();
@@ -119,8 +117,8 @@ impl From<CloseError> for Error {
 }
 
 impl Fs {
-    /// Unmounts: everything goes to the medium, and the journal is left empty.
-    /// Open files and views stand against it.
+    /// Unmounts: writes everything to the medium and leaves the journal empty. Fails if
+    /// files or views are open, or inodes are held.
     ///
     /// ```
     /// use pramfs::OpenOptions;
@@ -142,8 +140,8 @@ impl Fs {
     /// ```
     ///
     /// # Errors
-    /// [`CloseError::InUse`] gives the file system back; [`CloseError::Failed`]
-    /// is an error of the medium, and the file system is closed.
+    /// [`CloseError::InUse`] returns the file system. [`CloseError::Failed`] is an error of
+    /// the medium; the file system is closed.
     pub fn close(self) -> Result<(), CloseError> {
         match self.engine().handles.load(Ordering::Acquire) {
             0 => self.close_now().map_err(CloseError::Failed),
@@ -154,12 +152,13 @@ impl Fs {
         }
     }
 
-    /// Unmounts whatever is open: every call through a file or a view that is
-    /// left answers EIO from here on, and stores nothing; a store through a view
-    /// that another thread has begun may still arrive. The region stays locked
-    /// until the last of them is dropped. The addresses of a view stay valid as
-    /// long as it lives, and what is stored through a raw pointer is the
-    /// program's business.
+    /// Unmounts even if files or views are open. Afterwards:
+    ///
+    /// - Every call through such a file or view fails with EIO and stores nothing. A store
+    ///   that another thread has already begun may still reach the medium.
+    /// - The region stays locked until the last of them is dropped.
+    /// - The addresses of a view stay valid while the view lives. The engine cannot prevent
+    ///   stores through raw pointers.
     ///
     /// # Errors
     /// Those of the medium. The file system is closed in any case.
@@ -186,7 +185,7 @@ impl Fs {
     fn shutdown(&mut self) -> Result<()> {
         let background = self.background.get_mut().take();
         if self.engine().open.is_inherited() {
-            // Its thread is the parent's, and so is what it waits with.
+            // The thread and its channel belong to the parent.
             std::mem::forget(background);
             return Err(self.engine().ended());
         }
@@ -202,18 +201,18 @@ impl Drop for Fs {
         if let Err(e) = self.shutdown()
             && !self.engine().open.is_inherited()
         {
-            tracing::error!(error = %e, "the file system was not unmounted cleanly; the next mount recovers it");
+            tracing::error!(error = %e, "the unmount failed; the next mount recovers the file system");
         }
     }
 }
 
 impl Engine {
-    /// Stops the file system, for good: everything that has returned is
-    /// durable, and every operation from here on answers EIO. The journal stays
-    /// as it is, so the next mount recovers as it does after a crash.
+    /// Shuts the file system down for the rest of the mount. The changes of completed
+    /// operations are durable, and every later operation fails with EIO. The journal is not
+    /// emptied, so the next mount recovers as after a crash.
     ///
     /// # Errors
-    /// Those of the medium; it is shut down in any case.
+    /// Those of the medium. The file system is shut down in any case.
     pub fn shut_down(&self) -> Result<()> {
         if self.open.is_inherited() {
             return Err(self.ended());
@@ -233,9 +232,9 @@ impl Engine {
         self.sync_medium()
     }
 
-    /// The end of a mount that may change nothing any more. What it wrote while
-    /// it could, or has replayed, goes out where a fence only orders: it had
-    /// returned.
+    /// Ends a mount that may not change anything any more. Syncs its earlier writes, and
+    /// the records that it replayed: on media where a fence only orders stores, they may
+    /// not be durable yet, although their operations have completed.
     fn leave_as_it_is(&self) -> Result<()> {
         let replayed = self.report.records > 0 && !self.vol.region.info().read_only;
         match replayed || !self.quiet.load(Ordering::Relaxed) {

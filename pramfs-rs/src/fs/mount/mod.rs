@@ -1,4 +1,14 @@
-//! Mounting. Unmounting is in [`close`](crate::fs::mount::close).
+//! Mounting.
+//!
+//! Crash safety needs this order ([`Fs::open`]):
+//!
+//! 1. Read the superblock, and take room for the blocks that are never allocated.
+//! 2. Recover (`recover.rs`): replay the journal, then make its records dead.
+//! 3. Read the orphan table, and assign its slots to their inodes. No operation runs before
+//!    that, so none can give such an inode a second slot.
+//! 4. If the mount is writable, fill the reserve and start the background work.
+//!
+//! Unmounting is in [`close`](crate::fs::mount::close), the timer in [`background`].
 //!
 //! The duration of a mount depends on the number of lanes, of groups that live
 //! records touch, and of orphans. It does not depend on the number of files, the
@@ -6,6 +16,7 @@
 
 mod background;
 pub(crate) mod close;
+mod recover;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,30 +26,24 @@ use std::time::Instant;
 use crossbeam::sync::ShardedLock;
 
 use crate::fs::Engine;
+use crate::fs::engine::damage::Damage as DamageFound;
 use crate::fs::engine::report::RecoveryReport;
-use crate::fs::engine::superblock::SuperState;
+use crate::fs::engine::room::{take_fixed_room, warn_if_host_is_short};
+use crate::fs::engine::superblock::finish_label;
 use crate::fs::inode::cache::InodeCache;
-use crate::fs::inode::disk::map_of;
 use crate::fs::inode::refs::Refs;
 use crate::fs::inode::table::InodeTable;
 use crate::fs::options::MountOptions;
 use crate::fs::policy::atime::AtimeRule;
 use background::Background;
-use pramfs_medium::alloc::BitmapSet;
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::journal::{Lines, recovery};
-use pramfs_medium::media::bitmap::BitmapKind;
-use pramfs_medium::media::checksum::{seal, unseal};
+use pramfs_medium::media::checksum::seal;
 use pramfs_medium::media::probe::check_features;
-use pramfs_medium::media::superblock::{
-    BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
-};
-use pramfs_medium::media::{DiskInode, Medium, SuperDynamic, SuperblockInfo, probe_superblock};
-use pramfs_medium::pmem::mutants::has_bug;
+use pramfs_medium::media::{Medium, SuperblockInfo, probe_superblock};
 use pramfs_medium::pmem::{OpenState, Region};
 use pramfs_medium::sync::Mutex;
 use pramfs_medium::types::Ino;
-use pramfs_medium::volume::Volume;
+use recover::{Recovered, fail_if_faulted, recover};
 
 /// A mounted file system.
 ///
@@ -59,8 +64,8 @@ use pramfs_medium::volume::Volume;
 #[derive(Debug)]
 pub struct Fs {
     engine: Arc<Engine>,
-    /// The background thread of a writable mount. Locked to become writable and
-    /// to end the mount.
+    /// The background thread of a writable mount. Locked while the mount becomes writable,
+    /// and while it ends.
     background: Mutex<Option<Background>>,
     unfinished: Mutex<Unfinished>,
 }
@@ -82,48 +87,14 @@ struct Unfinished {
     cut: Vec<(Ino, u32)>,
 }
 
-/// Reads an internal inode from the first page, or from the copy.
-fn internal(medium: Medium<'_>, at: u64, ino: Ino) -> Result<DiskInode> {
-    let Medium { region, geo } = medium;
-    for page in [0, geo.copy_offset] {
-        // A page that cannot be read counts as damaged.
-        let Ok(d) = region.read_pod::<DiskInode>(page + at) else {
-            continue;
-        };
-        if d.crc == d.expected_crc(geo.seed, ino)
-            && d.ino == ino.0
-            && u32::from(d.height) <= geo.max_height()
-        {
-            return Ok(d);
-        }
+/// Reads the superblock, and checks that this version can mount it.
+fn read_superblock(region: &Region, read_only: bool) -> Result<SuperblockInfo> {
+    let info = probe_superblock(region)?;
+    check_features(&info.fixed, read_only)?;
+    if read_only && !region.info().read_only && !info.is_clean() {
+        tracing::info!("replaying the journal before the read-only mount");
     }
-    Err(Error::corrupt(
-        Damage::InternalInodeLost,
-        "the superblock",
-        format!("the inode at {at:#x} is damaged in both pages"),
-    ))
-}
-
-/// Returns the checkpoint: the newer of both pages' words that pass their check.
-fn checkpoint(medium: Medium<'_>, info: &SuperblockInfo) -> Result<u64> {
-    let Medium { region, geo } = medium;
-    let copy = region.read_pod::<SuperDynamic>(geo.copy_offset + DYNAMIC_OFFSET);
-    let words = [
-        Some(info.dynamic.checkpoint),
-        copy.ok().map(|c| c.checkpoint),
-    ];
-    words
-        .iter()
-        .flatten()
-        .filter_map(|w| unseal(geo.seed, *w))
-        .max()
-        .ok_or_else(|| {
-            Error::corrupt(
-                Damage::CheckpointDamaged,
-                "the superblock",
-                "the checkpoint is damaged in both pages",
-            )
-        })
+    Ok(info)
 }
 
 impl Fs {
@@ -136,155 +107,36 @@ impl Fs {
     pub fn open(region: Region, options: MountOptions) -> Result<Fs> {
         let start = Instant::now();
         let read_only = options.read_only || region.info().read_only;
-        let info = probe_superblock(&region)?;
-        check_features(&info.fixed, read_only)?;
-        if read_only && !region.info().read_only && !info.is_clean() {
-            tracing::info!("replaying the journal before the read-only mount");
-        }
-        let geo = info.geometry();
-        let medium = Medium {
-            region: &region,
-            geo: &geo,
-        };
+        let info = read_superblock(&region, read_only)?;
         if !(region.info().read_only || read_only && info.is_clean()) {
-            crate::fs::engine::room::take_fixed_room(medium)?;
+            let geo = info.geometry();
+            take_fixed_room(Medium {
+                region: &region,
+                geo: &geo,
+            })?;
         }
-        let faults = region.faults();
-        let relabelled = !read_only && crate::fs::engine::superblock::finish_label(&region, &info)?;
-        let old = checkpoint(medium, &info)?;
-        // Only in mutation tests.
-        let stale = has_bug!(TruncateBeforeReplay).then(|| stale_free_blocks(medium));
-        let (mut replay, pending) = recovery::replay(medium, old)?;
-
-        // After the replay, which may change the internal inodes.
-        let inode = |at, ino| internal(medium, at, ino);
-        let table = inode(INODE_TABLE_OFFSET, Ino::INODE_TABLE)?;
-        let inode_groups = map_of(&inode(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS)?).root();
-        let block_groups = map_of(&inode(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?).root();
-        let newest = replay.newest.max(old);
-        let rules = options.rules();
-        let mut vol = Volume::new(region, geo, newest, (block_groups, inode_groups), rules);
-        vol.discard = options.discard;
-        if let Some(stale) = stale {
-            vol.blocks = stale?;
-        }
-
-        let mut lines = Lines::default();
-        for (&(kind, group), touched) in &replay.groups {
-            if let Some(kind) = BitmapKind::from_code(kind) {
-                match vol
-                    .bitmap(kind)
-                    .renew_sum(vol.medium(), group, touched, &mut lines)
-                {
-                    // Only this group is unusable.
-                    Err(Error::Corrupt { kind, object, what }) => {
-                        replay.damage.push((kind, format!("{object}: {what}")));
-                    }
-                    other => other?,
-                }
-            }
-        }
-        let pending = pending.join(lines.flush(&vol.region)?);
-        let _ = vol.region.window().fence(pending);
-
-        // Stores to a faulted page are lost. Its records stay live for a recovery
-        // that can access the page again.
-        if vol.region.faults() != faults {
-            return Err(failed_while_mounting(&vol.region));
-        }
-        let super_state = SuperState::new(info.dynamic, info.fixed);
-        if !read_only || replay.records > 0 {
-            // One store makes every record dead. Until it is durable, the next
-            // recovery replays the same records.
-            let word = seal(vol.geo.seed, newest);
-            super_state.mounted(vol.medium(), word, options.clock.now().sec, !read_only)?;
-        }
-        if vol.region.faults() != faults {
-            return Err(failed_while_mounting(&vol.region));
-        }
-        let mut engine = Engine {
-            cache: InodeCache::new(options.cache_bytes, vol.geo.hash_keys.0),
-            refs: Refs::default(),
-            last_dirs: (0..vol.geo.lanes).map(|_| Default::default()).collect(),
-            table: InodeTable::new(table),
-            super_state,
-            gate: ShardedLock::new(()),
-            rename: Mutex::new(()),
-            orphans: Mutex::new(BTreeSet::new()),
-            forgotten: Mutex::new(Vec::new()),
-            freeing: Mutex::new(()),
-            lazy: Mutex::new(Vec::new()),
-            read_only: AtomicBool::new(read_only),
-            damaged: AtomicBool::new(false),
-            damage: crate::fs::engine::damage::Damage::default(),
-            quiet: AtomicBool::new(read_only),
-            open: OpenState::new(),
-            handles: AtomicUsize::new(0),
-            tick: AtomicI64::new(0),
-            atime: AtimeRule::new(&options),
-            report: RecoveryReport {
-                was_clean: info.is_clean(),
-                records: replay.records,
-                torn: replay.torn,
-                damage: Vec::new(),
-                used_copy: info.from_copy && !relabelled,
-                copy_damaged: info.copy_damaged,
-                ..RecoveryReport::default()
-            },
-            info,
-            options,
-            vol,
-        };
-        let root = engine.iget(Ino::ROOT)?;
-        if !root.state.read().is_dir() {
-            return Err(Error::corrupt(
-                Damage::InodeField,
-                "the root directory",
-                "it is not a directory",
-            ));
-        }
-        drop(root);
-        let mut damage = replay.damage;
-        if engine.report.used_copy {
-            let what = "the first superblock is damaged; its copy was used";
-            damage.push((Damage::SuperblockDamaged, what.into()));
-        }
-        let orphans = match engine.load_orphans() {
-            // Unlinked inodes stay allocated; operations that need a slot fail.
-            Err(e @ Error::Corrupt { .. }) => {
-                engine.note_damage(&e);
-                Vec::new()
-            }
-            found => found?,
-        };
-        engine.report.orphans = orphans.len();
-        engine.report.time = start.elapsed();
-        for (kind, what) in &damage {
-            engine.note_damage(&Error::corrupt(*kind, "the journal", what));
-        }
-        engine.report.damage = damage.into_iter().map(|(_, what)| what).collect();
-        // Before any other operation can change these files.
-        let (cut, orphans): (Vec<_>, Vec<_>) = orphans
-            .into_iter()
-            .partition(|&(ino, slot)| engine.claim_orphan(ino, slot));
-        let engine = Arc::new(engine);
-        let unfinished = Unfinished { orphans, cut };
+        let recovered = recover(region, &info, &options, read_only)?;
+        let (mut engine, damage) = new_engine(recovered, info, options, read_only);
+        engine.check_root()?;
+        let orphans = engine.read_orphans(damage, start)?;
+        let unfinished = engine.claim_orphans(orphans);
         let fs = Fs {
-            engine,
+            engine: Arc::new(engine),
             background: Mutex::new(None),
             unfinished: Mutex::new(unfinished),
         };
         if !read_only {
             fs.fill_reserve()?;
-            crate::fs::engine::room::warn_if_host_is_short(&fs.vol.region);
+            warn_if_host_is_short(&fs.vol.region);
             fs.vol.region.backend().advise_random();
             fs.start_work(&mut fs.background.lock())?;
         }
         Ok(fs)
     }
 
-    /// Starts the own work of a writable mount: finishes unlinks and truncations
-    /// that a crash interrupted, and writes lazy times.
+    /// Starts the background work of a writable mount: finishes the removals and the
+    /// truncations that a crash interrupted, and starts the timer. Without a timer, finishes
+    /// them before it returns.
     fn start_work(&self, background: &mut Option<Background>) -> Result<()> {
         let Unfinished { orphans, cut } = std::mem::take(&mut *self.unfinished.lock());
         if self.options.background {
@@ -330,8 +182,8 @@ impl Fs {
         }
         let mut background = self.background.lock();
         if self.become_writable()? {
-            // The mount is writable now. Even without a reserve it finishes the
-            // orphans and starts the timer.
+            // The mount is writable now. Even without a reserve, it frees the orphans
+            // and starts the timer.
             if let Err(e) = self.fill_reserve() {
                 tracing::warn!("could not reserve blocks for removals: {e}");
             }
@@ -346,7 +198,107 @@ impl Fs {
     }
 }
 
+/// Creates the engine of a recovered volume. Also returns the damage that recovery found.
+fn new_engine(
+    recovered: Recovered,
+    info: SuperblockInfo,
+    options: MountOptions,
+    read_only: bool,
+) -> (Engine, Vec<(Damage, String)>) {
+    let Recovered {
+        vol,
+        table,
+        super_state,
+        replay,
+        relabelled,
+    } = recovered;
+    let engine = Engine {
+        cache: InodeCache::new(options.cache_bytes, vol.geo.hash_keys.0),
+        refs: Refs::default(),
+        last_dirs: (0..vol.geo.lanes).map(|_| Default::default()).collect(),
+        table: InodeTable::new(table),
+        super_state,
+        gate: ShardedLock::new(()),
+        rename: Mutex::new(()),
+        orphans: Mutex::new(BTreeSet::new()),
+        forgotten: Mutex::new(Vec::new()),
+        freeing: Mutex::new(()),
+        lazy: Mutex::new(Vec::new()),
+        read_only: AtomicBool::new(read_only),
+        damaged: AtomicBool::new(false),
+        damage: DamageFound::default(),
+        quiet: AtomicBool::new(read_only),
+        open: OpenState::new(),
+        handles: AtomicUsize::new(0),
+        tick: AtomicI64::new(0),
+        atime: AtimeRule::new(&options),
+        report: RecoveryReport {
+            was_clean: info.is_clean(),
+            records: replay.records,
+            torn: replay.torn,
+            damage: Vec::new(),
+            used_copy: info.from_copy && !relabelled,
+            copy_damaged: info.copy_damaged,
+            ..RecoveryReport::default()
+        },
+        info,
+        options,
+        vol,
+    };
+    (engine, replay.damage)
+}
+
 impl Engine {
+    /// Checks that the root directory is readable, and a directory.
+    fn check_root(&self) -> Result<()> {
+        let root = self.iget(Ino::ROOT)?;
+        if !root.state.read().is_dir() {
+            return Err(Error::corrupt(
+                Damage::InodeField,
+                "the root directory",
+                "it is not a directory",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Reads the orphan table, completes the report, and notes the damage that the mount
+    /// has found. Returns the orphans with their slots.
+    fn read_orphans(
+        &mut self,
+        mut damage: Vec<(Damage, String)>,
+        start: Instant,
+    ) -> Result<Vec<(Ino, u32)>> {
+        if self.report.used_copy {
+            let what = "the first superblock is damaged; its copy was used";
+            damage.push((Damage::SuperblockDamaged, what.into()));
+        }
+        let orphans = match self.load_orphans() {
+            // Unlinked inodes stay allocated; operations that need a slot fail.
+            Err(e @ Error::Corrupt { .. }) => {
+                self.note_damage(&e);
+                Vec::new()
+            }
+            found => found?,
+        };
+        self.report.orphans = orphans.len();
+        self.report.time = start.elapsed();
+        for (kind, what) in &damage {
+            self.note_damage(&Error::corrupt(*kind, "the journal", what));
+        }
+        self.report.damage = damage.into_iter().map(|(_, what)| what).collect();
+        Ok(orphans)
+    }
+
+    /// Assigns the slots of the orphan table to their inodes, before any other operation
+    /// can change these inodes.
+    fn claim_orphans(&self, orphans: Vec<(Ino, u32)>) -> Unfinished {
+        let (cut, orphans) = orphans
+            .into_iter()
+            .partition(|&(ino, slot)| self.claim_orphan(ino, slot));
+        Unfinished { orphans, cut }
+    }
+
     /// Makes the mount writable; true if it was read-only.
     fn become_writable(&self) -> Result<bool> {
         if !self.open.is_open() {
@@ -368,39 +320,18 @@ impl Engine {
         }
         check_features(&self.info.fixed, false)?;
         region.lock_exclusive()?;
-        crate::fs::engine::room::take_fixed_room(self.vol.medium())?;
+        take_fixed_room(self.vol.medium())?;
         let faults = region.faults();
-        crate::fs::engine::superblock::finish_label(region, &self.info)?;
+        finish_label(region, &self.info)?;
         // Nothing has been committed since the replay, so this is the checkpoint of
         // the replay. It is fenced before the first change.
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
         self.super_state
             .mounted(self.vol.medium(), word, self.now().sec, true)?;
-        if region.faults() != faults {
-            return Err(failed_while_mounting(region));
-        }
+        fail_if_faulted(region, faults)?;
         region.backend().advise_random();
         self.quiet.store(false, Ordering::Relaxed);
         self.read_only.store(false, Ordering::Relaxed);
         Ok(true)
     }
-}
-
-fn failed_while_mounting(region: &Region) -> Error {
-    Error::Io(format!(
-        "{} failed while it was mounted",
-        region.info().name
-    ))
-}
-
-/// Reads the block bitmap before the journal is replayed. Only the mutant
-/// `TruncateBeforeReplay` uses this stale state.
-fn stale_free_blocks(medium: Medium<'_>) -> Result<BitmapSet> {
-    let geo = medium.geo;
-    let groups = internal(medium, BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?;
-    let set = BitmapSet::new(BitmapKind::Blocks, geo.blocks, geo, map_of(&groups).root());
-    for group in 0..set.groups() {
-        set.is_made(medium, group)?;
-    }
-    Ok(set)
 }

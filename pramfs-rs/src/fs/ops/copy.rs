@@ -1,11 +1,13 @@
-//! Copying a range of one file to another, or to another place of the same, as
-//! copy_file_range(2) does: on the medium, with no buffer in between.
+//! Copying a range between two files, or within one, as copy_file_range(2) does. The
+//! bytes go from the medium to the medium, without a buffer in between.
 //!
-//! To the target it is a write, by the same ways: in place where there are
-//! written blocks, record by record elsewhere; a crash leaves a prefix. What is
-//! a hole of the source, or reads as zeros, becomes blocks of the target that
-//! read as zeros and cost no time to write: as on other file systems, what was
-//! copied has its space.
+//! Invariant: for the target, a copy is a write ([`write`](crate::fs::ops::write)). Written
+//! blocks are overwritten in place; other blocks are allocated record by record. A crash
+//! leaves a prefix.
+//!
+//! Holes and unwritten blocks of the source become unwritten blocks of the target, which
+//! read as zeros and take no time to write. The copied range thus has its space allocated,
+//! as on other file systems.
 
 use crate::credentials::Credentials;
 use crate::fs::engine::completeness::Hole;
@@ -22,14 +24,15 @@ use pramfs_medium::map;
 use pramfs_medium::sync::RwLockReadGuard;
 use pramfs_medium::types::Ino;
 
-/// Both ends, locked; the source by the target's lock where they are one.
+/// The locked source and target.
 struct Ends<'a> {
+    /// `None` if source and target are the same file.
     source: Option<RwLockReadGuard<'a, InodeState>>,
     target: InodeGuard<'a>,
 }
 
 impl<'a> Ends<'a> {
-    /// In ascending order, as all locks.
+    /// Locks both inodes, in ascending order of numbers.
     fn lock(source: &'a Inode, target: &'a Inode) -> Ends<'a> {
         if source.ino < target.ino {
             let read = source.state.read();
@@ -51,15 +54,19 @@ impl<'a> Ends<'a> {
 }
 
 impl Engine {
-    /// Copies `len` bytes from a place of one file to a place of another, or of
-    /// the same; durable when it returns. Fewer are copied where the source
-    /// ends, the region is full, or the largest offset is reached; none at or
-    /// past the end of the source.
+    /// Copies `len` bytes from `from` to `to`, each an inode and an offset. Returns the
+    /// number of bytes that were copied; they are durable. It is less than `len` if:
+    ///
+    /// - the source ends (0 at or past its end),
+    /// - the region is full,
+    /// - the target reaches the largest offset,
+    /// - a lost range follows in the source.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for ranges of one file that overlap, and for what is
-    /// no regular file; those of [`read`](Self::read) and, where no byte was
-    /// written, of [`write`](Self::write).
+    /// - [`Error::Invalid`] for overlapping ranges of one file, and for other inodes than
+    ///   regular files;
+    /// - those of [`read`](Self::read);
+    /// - those of [`write`](Self::write), if no byte was written.
     ///
     /// # Examples
     /// ```
@@ -97,7 +104,7 @@ impl Engine {
                     _ => break ends,
                 }
                 drop(ends);
-                // While nothing is locked, see `lock_and_check_group`.
+                // Ask without locks, see `lock_and_check_group`.
                 answer = answer.map(|(group, _)| (group, caller.in_group(group)));
             };
             check_file(source.ino, ends.source())?;
@@ -125,6 +132,8 @@ impl Engine {
         })
     }
 
+    /// Copies piece by piece between locked files. Returns the number of bytes; an error
+    /// after the first piece makes the copy short.
     fn copy_locked(
         &self,
         target: &Inode,
@@ -141,8 +150,7 @@ impl Engine {
             let state = &mut ends.target;
             let copied = match place {
                 Some(at) => {
-                    // A page that cannot be had is found before anything is
-                    // stored in its place.
+                    // Detect an unreadable source page before storing to the target.
                     self.vol.region.touch(at, n)?;
                     let bytes = MediumRange {
                         at,
@@ -167,8 +175,12 @@ impl Engine {
         Ok(done)
     }
 
-    /// The first bytes of a range that lie together, and where; `None` for
-    /// those that read as zeros without being stored. What was lost ends it.
+    /// Returns the place and the length of the first contiguous piece of a range. The place
+    /// is `None` for a hole or unwritten blocks, which read as zeros. A lost range ends the
+    /// piece.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the range begins with a lost block, [`Error::Corrupt`].
     fn piece(&self, state: &InodeState, offset: u64, len: u64) -> Result<(Option<u64>, u64)> {
         let geo = &self.vol.geo;
         let (mut index, last) = (geo.file_block(offset), geo.file_block(offset + len - 1));
@@ -188,11 +200,11 @@ impl Engine {
                 self.check_hole(state, Hole::Contents)?;
             }
             let block = extent.block.filter(|_| !extent.unwritten).map(|b| b.0);
-            let goes_on = match first {
+            let is_contiguous = match first {
                 None => true,
                 Some(first) => block == first.map(|b| b + blocks),
             };
-            if !goes_on {
+            if !is_contiguous {
                 break;
             }
             first.get_or_insert(block);
@@ -203,7 +215,11 @@ impl Engine {
         Ok((place, len.min((blocks << geo.block_log2) - within)))
     }
 
-    /// Zeros without bytes, of which as many as there is space for.
+    /// Makes a range of the target read as zeros, without storing zeros. If no space is
+    /// left, tries half the length, down to a block. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// Those of [`fallocate`](Self::fallocate).
     fn write_zeros(
         &self,
         inode: &Inode,

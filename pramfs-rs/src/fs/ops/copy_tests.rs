@@ -1,4 +1,4 @@
-//! Copies between two files and within one, against two plain vectors, at every
+//! Copies between two files and within one, compared with two plain vectors, at every
 //! block size, on a region that was full of other bytes before.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use pramfs_medium::error::Error;
 use pramfs_medium::pmem::{HeapBackend, PmemBackend, SimBackend};
 use pramfs_medium::types::{Fallocate, Ino, SetAttr};
 
-/// Bytes that the files grow to.
+/// Size up to which the files grow, bytes.
 const MAX_LEN: u64 = 3 << 20;
 
 struct Two {
@@ -22,7 +22,7 @@ struct Two {
     rng: Rng,
 }
 
-/// What copies have come to.
+/// The number of copies by outcome.
 #[derive(Debug, Default)]
 struct Seen {
     complete: u32,
@@ -175,7 +175,7 @@ fn copy_in_nearly_full_region_is_short_or_fails() {
     );
 }
 
-/// What was copied has its space: holes too.
+/// A copy allocates the whole range, including holes.
 #[test]
 fn copied_hole_allocates_blocks_and_stores_little() {
     let sim = SimBackend::new(64 << 20).unwrap();
@@ -202,12 +202,56 @@ fn copied_hole_allocates_blocks_and_stores_little() {
             .all(|(i, x)| *x == 9 * u8::from(data.contains(&i)))
     );
     assert!(fs.getattr(b).unwrap().blocks * 512 >= 16 << 20);
-    // A 2 MiB leaf that gets data becomes written whole.
+    // A 2 MiB leaf that gets data becomes written as a whole.
     assert!(cost.bytes() < 3 << 20, "{cost:?}");
 }
 
-/// Who is in which group is asked while nothing is locked: the answer may come
-/// by way of the files in question. Who is not, leaves no sgid.
+/// Sets the mode and, if given, the owner of a file, as root.
+fn set_mode(fs: &Fs, file: Ino, uid: Option<u32>, perm: Option<u32>) {
+    let set = SetAttr {
+        uid,
+        perm,
+        ..SetAttr::default()
+    };
+    fs.setattr(&Credentials::ROOT, file, &set).unwrap();
+}
+
+/// Aborts the process if the test has not set `done` after a minute: a lookup of a group
+/// under a lock would wait for ever.
+fn abort_unless(done: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(60));
+        if !done.load(Ordering::Relaxed) {
+            eprintln!("the engine asks for a group under a lock that the answer needs");
+            std::process::abort();
+        }
+    });
+}
+
+/// An access ACL with rwx for the owner, r-x for the group and for others, in the format of
+/// the attribute.
+const ACL: [u8; 28] = [
+    2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255, 32, 0, 5, 0, 255,
+    255, 255, 255,
+];
+
+/// Checks a change of a file by a caller outside the group. With sgid, the engine asks for
+/// the group once and clears sgid. Without sgid it does not ask.
+fn check_change(fs: &Fs, file: Ino, asked: &AtomicU32, change: impl Fn() -> crate::Result<()>) {
+    set_mode(fs, file, None, Some(0o2755));
+    asked.store(0, Ordering::Relaxed);
+    change().unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(fs.getattr(file).unwrap().perm & 0o2000, 0);
+    set_mode(fs, file, None, Some(0o755));
+    let again = change();
+    assert!(matches!(again, Ok(()) | Err(Error::Exists)), "{again:?}");
+    assert_eq!(asked.load(Ordering::Relaxed), 1, "there is no sgid to lose");
+    truncate(fs, file, 1).unwrap();
+}
+
+/// The engine asks for the groups of a caller without locks: the answer may need the files
+/// of the operation. A change by a caller outside the group clears sgid.
 #[test]
 fn group_lookup_runs_unlocked() {
     let fs = mount(HeapBackend::boxed(4 << 20), 4096);
@@ -215,87 +259,34 @@ fn group_lookup_runs_unlocked() {
     fs.write(&Credentials::ROOT, g, 0, b"from").unwrap();
     let asked = AtomicU32::new(0);
     let done = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&done);
-    std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(60));
-        if !seen.load(Ordering::Relaxed) {
-            eprintln!("a group is asked for under a lock, and the answer waits for it");
-            std::process::abort();
-        }
-    });
+    abort_unless(Arc::clone(&done));
     let in_group = |group: u32| {
         asked.fetch_add(1, Ordering::Relaxed);
-        let set = SetAttr {
-            uid: Some(7),
-            perm: Some(0o2755),
-            ..SetAttr::default()
-        };
-        // Would wait for ever for whoever asks.
-        fs.setattr(&Credentials::ROOT, f, &set).unwrap();
-        fs.setattr(
-            &Credentials::ROOT,
-            g,
-            &SetAttr {
-                uid: Some(7),
-                ..SetAttr::default()
-            },
-        )
-        .unwrap();
+        // These take the locks of both files.
+        set_mode(&fs, f, Some(7), Some(0o2755));
+        set_mode(&fs, g, Some(7), None);
         assert_eq!(group, 0);
         false
     };
     let caller = Credentials::new(1, 1).with_groups(Groups::Ask(&in_group));
-    let sgid = |on: bool| {
-        let set = SetAttr {
-            perm: Some(if on { 0o2755 } else { 0o755 }),
-            ..SetAttr::default()
-        };
-        fs.setattr(&Credentials::ROOT, f, &set).unwrap();
-    };
     let size = SetAttr {
         size: Some(1),
         ..SetAttr::default()
     };
-    let list = [
-        2u8, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255, 32, 0, 5, 0,
-        255, 255, 255, 255,
-    ];
+    let acl = b"system.posix_acl_access";
+    let set = crate::XattrMode::Set;
     type Change<'a> = &'a dyn Fn() -> crate::Result<()>;
     let changes: [Change<'_>; 6] = [
         &|| fs.write(&caller, f, 0, b"x").map(drop),
         &|| fs.append_part(&caller, f, 1, b"x"),
         &|| fs.fallocate(&caller, f, Fallocate::PunchHole, 0, 1),
         &|| fs.setattr(&caller, f, &size).map(drop),
-        &|| {
-            fs.setxattr(
-                &caller,
-                f,
-                b"system.posix_acl_access",
-                &list,
-                crate::XattrMode::Set,
-            )
-        },
+        &|| fs.setxattr(&caller, f, acl, &ACL, set),
         &|| fs.copy_range(&caller, (g, 0), (f, 0), 4).map(drop),
     ];
     for (i, change) in changes.iter().enumerate() {
-        sgid(true);
-        asked.store(0, Ordering::Relaxed);
-        change().unwrap();
-        assert_eq!(asked.load(Ordering::Relaxed), 1, "change {i}");
-        assert_eq!(fs.getattr(f).unwrap().perm & 0o2000, 0, "change {i}");
-        sgid(false);
-        change()
-            .or_else(|e| match e {
-                Error::Exists => Ok(()),
-                e => Err(e),
-            })
-            .unwrap();
-        assert_eq!(
-            asked.load(Ordering::Relaxed),
-            1,
-            "change {i}: nothing to lose"
-        );
-        truncate(&fs, f, 1).unwrap();
+        println!("change {i}");
+        check_change(&fs, f, &asked, change);
     }
     done.store(true, Ordering::Relaxed);
 }

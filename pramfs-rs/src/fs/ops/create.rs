@@ -1,4 +1,11 @@
 //! create, mkdir, mknod: a new inode and its first name, in one record.
+//!
+//! Invariant: the new inode is in the cache and locked before its record is committed. A
+//! thread that finds it early waits for the lock, and finds it gone if the commit fails.
+//!
+//! Directory entries are in [`entries`](crate::fs::steps::entries), inherited ACLs in
+//! `steps::acl`, symlinks' targets are checked here and read in
+//! [`symlink`](crate::fs::ops::symlink).
 
 use std::sync::Arc;
 
@@ -26,7 +33,7 @@ use pramfs_medium::pmem::LINE;
 use pramfs_medium::types::{Attr, FileType, Ino, Time};
 use pramfs_medium::volume::Plan;
 
-/// What a new inode is.
+/// The type, mode, device number and symlink target of a new inode.
 pub(crate) struct InodeTemplate<'a> {
     pub mode: u32,
     pub rdev: u64,
@@ -50,7 +57,7 @@ impl<'a> InodeTemplate<'a> {
         }
     }
 
-    /// A file of the type in `mode`.
+    /// A regular file, pipe, socket or device, by the type in `mode`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for directories, symbolic links and unknown types.
@@ -100,7 +107,7 @@ struct Creation<'a> {
 }
 
 impl Engine {
-    /// Makes a regular file.
+    /// Creates a regular file.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`], [`Error::NotFound`] in a removed
@@ -127,8 +134,7 @@ impl Engine {
         self.make(caller, parent, name, &InodeTemplate::file(perm), by)
     }
 
-    /// Makes a regular file, named pipe, socket or device file, by the type in
-    /// `mode`.
+    /// Creates a regular file, named pipe, socket or device file, by the type in `mode`.
     ///
     /// # Errors
     /// As for [`create`](Self::create); [`Error::Invalid`] for other types.
@@ -149,7 +155,7 @@ impl Engine {
         )
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     ///
     /// # Errors
     /// As for [`create`](Self::create).
@@ -163,7 +169,7 @@ impl Engine {
         self.make(caller, parent, name, &InodeTemplate::dir(perm), None)
     }
 
-    /// Fills in, where all is zero, what a new file in `dir` starts as.
+    /// Fills the zeroed inode of a new file in `dir` with its initial values.
     pub(crate) fn fill_new(
         &self,
         caller: &Credentials<'_>,
@@ -194,14 +200,14 @@ impl Engine {
         d.nlink = if is_dir { 2 } else { 1 };
         d.parent_or_rdev = if is_dir { dir.ino } else { what.rdev };
         d.ino = ino.0;
-        // Below the LSN of the record that will hold it: unique for ever.
+        // Lower than the LSN of the record that will hold the inode, and never reused.
         d.generation = self.vol.journal.unique();
         touch_mtime(d, now);
         (d.atime_sec, d.atime_nsec) = (now.sec, now.nsec);
         (d.btime_sec, d.btime_nsec) = (now.sec, now.nsec);
     }
 
-    /// Puts a symlink's target into its inode or into blocks of its own.
+    /// Stores a symlink's target in its inode, or in separate blocks if it is too long.
     fn put_target(&self, tx: &mut Plan<'_>, d: &mut DiskInode, target: &[u8]) -> Result<()> {
         if target.is_empty() {
             return Ok(());
@@ -234,7 +240,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes an inode and its name; `by` takes a reference to it as well.
+    /// Creates an inode and its name. Also takes a reference of the kind `by`, if any.
     pub(crate) fn make(
         &self,
         caller: &Credentials<'_>,
@@ -350,8 +356,8 @@ impl Engine {
     }
 }
 
-/// A new inode that is in the cache and locked: whoever finds it waits. It goes
-/// again unless its record is committed.
+/// A new inode that is in the cache and locked; a thread that finds it waits. Dropping it
+/// before its record is committed removes it from the cache.
 pub(crate) struct NewInode<'a> {
     engine: &'a Engine,
     inode: &'a Arc<Inode>,
@@ -360,7 +366,7 @@ pub(crate) struct NewInode<'a> {
 }
 
 impl<'a> NewInode<'a> {
-    /// Puts an inode in reach that nobody knows yet.
+    /// Locks a new inode and inserts it into the cache.
     #[inline]
     pub(crate) fn new(engine: &'a Engine, inode: &'a Arc<Inode>) -> NewInode<'a> {
         let state = inode.state.write();
@@ -373,7 +379,7 @@ impl<'a> NewInode<'a> {
         }
     }
 
-    /// Keeps the inode, after the commit of the record that makes it.
+    /// Keeps the inode, after the commit of the record that creates it.
     #[inline]
     pub(crate) fn committed(&mut self, id: RecordId, by: Option<By>) -> Attr {
         self.inode.last_record.set(id);
@@ -403,8 +409,8 @@ mod tests {
     use pramfs_medium::media::inode::LINK_MAX;
     use pramfs_medium::pmem::{HeapBackend, Region};
 
-    /// The lane has been taken by then: it is let go of before the inode that came
-    /// to nothing leaves the cache, and the next record finds it as it was.
+    /// The failure comes after the lane is taken. The lane is released before the failed
+    /// inode leaves the cache, and the next record finds the lane unchanged.
     #[test]
     fn create_failing_after_name_insert_leaves_nothing() {
         let region = Region::new("test", HeapBackend::boxed(4 << 20));

@@ -1,4 +1,7 @@
-//! Where a file lies in the region.
+//! The extents of a file: its places in the region.
+//!
+//! Invariant: a hole is reported only after a check that it is not a lost pointer. A list of
+//! extents is a snapshot; `api::mapped` pins the blocks of a mapping.
 
 use crate::fs::engine::completeness::Hole;
 use crate::fs::inode::disk::touch_mtime;
@@ -9,13 +12,12 @@ use pramfs_medium::map;
 use pramfs_medium::types::{FileExtent, Ino};
 
 impl Engine {
-    /// The extents, holes included, that make up a range of a file, up to its
-    /// end. They are true until the next change of the file's blocks; a direct
-    /// mapping pins them.
+    /// Returns the extents of a range of a file, up to its end, including holes. They are
+    /// valid until the next change of the file's blocks; a direct mapping pins its blocks.
     ///
     /// # Errors
-    /// [`crate::Error::IsDirectory`], [`crate::Error::Invalid`] where it
-    /// is not a regular file, [`crate::Error::Corrupt`].
+    /// [`crate::Error::IsDirectory`], [`crate::Error::Invalid`] if it is not a regular
+    /// file, [`crate::Error::Corrupt`].
     pub fn file_extents(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<FileExtent>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
@@ -29,8 +31,9 @@ impl Engine {
         })
     }
 
-    /// The extents of whole blocks from `start` to `end`, for a mapping; they
-    /// may go past the end of the file within its last block.
+    /// Returns the extents from `offset` to `end` of a locked file. For a mapping, the
+    /// range consists of whole blocks, and may exceed the end of the file within its last
+    /// block.
     pub(crate) fn extents_between(
         &self,
         state: &InodeState,
@@ -70,7 +73,8 @@ impl Engine {
         Ok(list)
     }
 
-    /// Notes a change of contents that was made through a mapping.
+    /// Notes a change of the contents that a mapping made: sets the times, lazily, and
+    /// increments the change counter.
     pub(crate) fn touched_by_map(&self, ino: Ino) -> Result<()> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;

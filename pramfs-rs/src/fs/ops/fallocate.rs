@@ -1,7 +1,10 @@
 //! fallocate, and the filling of holes for direct mappings.
 //!
-//! Blocks are allocated in a chain of records; the last one sets the size. If
-//! the region fills up on the way, what the call had allocated is freed again.
+//! Invariant: blocks are allocated in a chain of records, and the last record sets the size.
+//! If the region fills up before that, the call frees the blocks that it allocated.
+//!
+//! Finding free blocks is left to `pramfs_medium::alloc`, the pointer tree to
+//! `pramfs_medium::map`.
 
 use crate::credentials::Credentials;
 use crate::fs::engine::change::Edit;
@@ -20,25 +23,26 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::types::{Bno, Fallocate, FileBlock, Ino};
 use pramfs_medium::volume::Plan;
 
-/// What allocated blocks are to be.
+/// The wanted state of a block in the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Flagged: they read as zeros.
+    /// Allocated and, if new, unwritten: reads as zeros. A lost block is an error.
     Unwritten,
-    /// The same, for a range that is being made to read as zeros: what was lost
-    /// in it does so, too.
+    /// As `Unwritten`, for a range that the caller makes read as zeros. A lost block is
+    /// replaced.
     Cleared,
-    /// Zeroed on the medium: a mapping can store to them.
+    /// Written: holes and unwritten blocks are zeroed on the medium, so that a mapping can
+    /// store to them.
     Zeroed,
 }
 
 impl Engine {
-    /// Allocates, frees or zeroes a range of a file. Allocated blocks read as
-    /// zeros and cost no time to write.
+    /// Allocates, frees or zeroes a range of a file. Allocated blocks are unwritten: they
+    /// read as zeros and take no time to write.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a range of no bytes, [`Error::TooLarge`];
-    /// [`Error::NoSpace`], and then nothing has been allocated.
+    /// [`Error::Invalid`] for an empty range, [`Error::TooLarge`]. After
+    /// [`Error::NoSpace`] nothing is allocated.
     pub fn fallocate(
         &self,
         caller: &Credentials<'_>,
@@ -72,7 +76,7 @@ impl Engine {
                         State::Unwritten,
                         !keep_size,
                     )?;
-                    // There was nothing to allocate, but it was asked for.
+                    // Nothing was missing, but the call sets the times.
                     if state.records == records {
                         self.overwritten(&inode, &mut state);
                         self.write_times(&inode, &mut state)?;
@@ -87,7 +91,7 @@ impl Engine {
         })
     }
 
-    /// Makes a range of a locked file read as zeros, in blocks of its own.
+    /// Makes a range of a locked file read as zeros, and allocates its blocks.
     pub(crate) fn zero_range(
         &self,
         inode: &Inode,
@@ -96,7 +100,7 @@ impl Engine {
         end: u64,
         keep_size: bool,
     ) -> Result<()> {
-        // What may fail for want of space comes first.
+        // First the steps that may fail for lack of space.
         let old = state.disk.size;
         self.edges(state, offset, end)?;
         self.allocate(inode, state, offset, end, State::Cleared, !keep_size)?;
@@ -108,8 +112,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes every block of a range allocated and written, so that a mapping
-    /// can store to it; what was a hole is zeros. The size stays.
+    /// Allocates and zeroes the holes and unwritten blocks of a range, so that a mapping
+    /// can store to every block. The size does not change.
     ///
     /// # Errors
     /// As for [`fallocate`](Self::fallocate).
@@ -127,7 +131,7 @@ impl Engine {
 
     fn check_range(&self, offset: u64, len: u64) -> Result<u64> {
         if len == 0 {
-            return Err(Error::Invalid("a range of no bytes"));
+            return Err(Error::Invalid("an empty range"));
         }
         let end = offset.checked_add(len).ok_or(Error::TooLarge(u64::MAX))?;
         if end > self.vol.geo.max_file_size() {
@@ -136,6 +140,9 @@ impl Engine {
         Ok(end)
     }
 
+    /// Brings the blocks of a range into the wanted state, by a chain of records. If
+    /// `extend`, the last record also sets the size to at least `end`. After an error it
+    /// frees the blocks that it allocated.
     fn allocate(
         &self,
         inode: &Inode,
@@ -148,7 +155,7 @@ impl Engine {
         let geo = &self.vol.geo;
         let before = state.disk;
         let (mut index, last) = (geo.file_block(offset), geo.file_block(end - 1));
-        // Holes that this call has filled, to be given back.
+        // Holes that this call has filled; an error frees them again.
         let mut filled: Vec<(FileBlock, FileBlock)> = Vec::new();
         loop {
             let mut new = Edit::new(inode, state);
@@ -208,8 +215,8 @@ impl Engine {
         }
     }
 
-    /// Makes a hole of whole blocks, record by record. `before`: the inode
-    /// whose times it gets, because nothing else has happened to it.
+    /// Frees a range of blocks, record by record. To undo an allocation, `before` is the
+    /// inode whose times are restored; else it is `None`.
     fn remove_blocks(
         &self,
         inode: &Inode,
@@ -226,6 +233,8 @@ impl Engine {
         Ok(())
     }
 
+    /// Frees as many blocks of a range as fit one record, and commits it. Returns the next
+    /// block to free. `before` is as for [`remove_blocks`](Self::remove_blocks).
     fn remove_step<'v>(
         &self,
         mut tx: Plan<'v>,
@@ -245,12 +254,14 @@ impl Engine {
         Ok(next)
     }
 
+    /// Zeroes the partial blocks of a range and frees the whole blocks in between.
     fn punch(&self, inode: &Inode, state: &mut InodeState, offset: u64, end: u64) -> Result<()> {
         let geo = &self.vol.geo;
         let (first, last) = (geo.file_block_from(offset), geo.file_block(end));
         self.edges(state, offset, end)?;
         let map = state.map();
-        // Among new holes those that are none would never be found.
+        // Check the holes first: after new holes are punched, lost pointers among them
+        // could not be found any more.
         let mut index = first;
         while index < last {
             let extent = map::run(&self.vol, &map, index, last - index)?;
@@ -274,8 +285,11 @@ impl Engine {
 }
 
 impl Engine {
-    /// A range that is to read as zeros has no part of a block that was lost:
-    /// what would be left of it must not read as zeros, too.
+    /// Checks that a range to be zeroed does not cover only a part of a lost block. The
+    /// rest of that block must not read as zeros.
+    ///
+    /// # Errors
+    /// [`Error::Lost`].
     fn edges(&self, state: &InodeState, offset: u64, end: u64) -> Result<()> {
         let (geo, size) = (&self.vol.geo, state.disk.size);
         for index in [geo.file_block(offset), geo.file_block(end - 1)] {
@@ -292,10 +306,10 @@ impl Engine {
 /// One record's part of an allocation.
 struct Step<'a> {
     engine: &'a Engine,
-    /// The inode before.
+    /// The inode before the record.
     state: &'a InodeState,
     map: MapRef,
-    /// Next block to look at.
+    /// Next block to process.
     index: FileBlock,
     /// Last block of the range.
     last: FileBlock,
@@ -305,7 +319,7 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Goes on until the end of the range (true) or of the record's room.
+    /// Processes blocks until the range ends (true) or the record is full (false).
     fn run(&mut self, tx: &mut Plan<'_>) -> Result<bool> {
         let geo = &self.engine.vol.geo;
         let span = geo.fan();
@@ -324,21 +338,21 @@ impl Step<'_> {
                 }
                 Some(block) => {
                     if self.wanted == State::Zeroed {
-                        // A mapping stores to what is written already.
+                        // A mapping can store to a written block, if it has room.
                         let geo = &self.engine.vol.geo;
                         let len = geo.bytes(extent.count);
                         self.engine.vol.region.need_room(geo.offset(block), len)?;
                     }
                     self.index += extent.count;
                 }
-                // Room that is promised is no reason to forget what was there.
+                // A new block would hide the loss, so only zeroing replaces a lost one.
                 None if extent.lost && self.wanted != State::Cleared => {
                     let at = self.engine.vol.geo.file_offset(self.index);
                     return Err(self.engine.lost(self.map.ino, at));
                 }
                 None => {
                     self.engine.may_fill(self.state, &extent)?;
-                    // An aligned part is left for a 2 MiB leaf.
+                    // Stop at the next aligned part, which can become a huge leaf.
                     let to_aligned = span - geo.slot_of(self.index);
                     let count = match self.engine.vol.geo.huge_leaves {
                         true if to_aligned < span && extent.count >= to_aligned + span => {
@@ -356,6 +370,7 @@ impl Step<'_> {
         Ok(true)
     }
 
+    /// Zeroes unwritten blocks and marks them as written. False if the record is full.
     fn convert(&mut self, tx: &mut Plan<'_>, block: Bno, count: u64) -> Result<bool> {
         let vol = &self.engine.vol;
         let geo = &vol.geo;
@@ -370,6 +385,8 @@ impl Step<'_> {
         Ok(n > 0)
     }
 
+    /// Fills a part of a hole of `count` blocks. False if the record is full. `lost`: the
+    /// hole has marks of lost pointers.
     fn allocate(&mut self, tx: &mut Plan<'_>, count: u64, lost: bool) -> Result<bool> {
         let vol = &self.engine.vol;
         let geo = &vol.geo;
@@ -378,7 +395,7 @@ impl Step<'_> {
         let unwritten = self.wanted != State::Zeroed;
         let left = geo.bytes(self.last - self.index + 1);
         let aligned = geo.huge_leaves && geo.slot_of(self.index) == 0;
-        // Marks of loss may stand in a pointer block.
+        // The marks of lost pointers may be in a pointer block, where a huge leaf cannot go.
         let huge = aligned && count >= span && !lost;
         if huge && !map::plan_huge(tx, &self.map, self.index)? {
             return Ok(false);

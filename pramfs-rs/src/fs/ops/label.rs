@@ -1,4 +1,8 @@
 //! The label of the file system.
+//!
+//! Invariant: at each moment one of the two superblock pages is valid. The next mount
+//! finishes a change that a crash interrupted
+//! ([`finish_label`](crate::fs::engine::superblock::finish_label)).
 
 use zerocopy::IntoBytes;
 
@@ -15,11 +19,11 @@ impl Engine {
         text(&self.super_state.fixed.lock().label)
     }
 
-    /// Changes the label, durably.
+    /// Changes the label durably.
     ///
-    /// Stores and fences the copy first, so that one page is valid at each moment. A
-    /// crash leaves the old label or the new one, and the next mount makes both pages
-    /// equal.
+    /// Stores and fences the copy, then the first page, so that one page is valid at each
+    /// moment. A crash leaves the old label or the new one, and the next mount makes both
+    /// pages equal.
     ///
     /// # Errors
     /// [`Error::Invalid`] for more than 63 bytes or one with a NUL;

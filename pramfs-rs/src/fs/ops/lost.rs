@@ -2,7 +2,7 @@
 //! until they are written. This module lists them.
 //!
 //! The file map has a mark in place of each lost pointer, and the inode has a flag.
-//! Only if the flag is set, the map is walked. The list is a read-only extended
+//! The map is walked only if the flag is set. The list is a read-only extended
 //! attribute.
 
 use std::ops::{ControlFlow, Range};

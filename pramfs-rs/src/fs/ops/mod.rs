@@ -1,4 +1,8 @@
 //! The POSIX operations: methods of [`Engine`](super::Engine), one file for each family.
+//!
+//! Invariant: each operation runs in the frame of [`Engine::op`](super::Engine), takes its
+//! locks in the lock order, and has changed nothing if it fails before its commit. Steps
+//! that several operations share are in `steps`, the credentials rules in `policy`.
 
 mod append;
 mod copy;
@@ -7,6 +11,10 @@ mod copy_tests;
 pub(crate) mod create;
 mod extents;
 mod fallocate;
+#[cfg(test)]
+mod fence_tests;
+#[cfg(test)]
+mod file_model_tests;
 #[cfg(test)]
 mod file_tests;
 mod label;
@@ -23,6 +31,8 @@ mod strip;
 mod symlink;
 mod sync;
 mod trim;
+#[cfg(test)]
+mod truncate_tests;
 mod unlink;
 mod write;
 pub(crate) mod write_source;

@@ -1,4 +1,12 @@
-//! setattr, the removal of suid and sgid, and the atime.
+//! setattr: changes of mode, owner, times, flags and size.
+//!
+//! Invariant: all changes of one call are in one record, so a crash leaves all or none. If
+//! a smaller size frees more blocks than the record holds, only that freeing continues in
+//! further records.
+//!
+//! The changes themselves are in [`attributes`](crate::fs::steps::attributes) and
+//! `steps::resize`, the chattr flags in [`chattr`](crate::fs::policy::chattr). The engine
+//! does not check permissions.
 
 use crate::credentials::Credentials;
 use crate::fs::engine::change::Edit;
@@ -12,7 +20,7 @@ use pramfs_medium::media::inode::FLAGS_KEPT;
 use pramfs_medium::types::{Attr, FileType, Ino, SetAttr, SetTime};
 
 impl Engine {
-    /// Changes attributes, all of them, including the size, in one record. If a smaller
+    /// Changes all attributes in `set`, including the size, in one record. If a smaller
     /// size frees more blocks than that record holds, further records free the rest. A new
     /// mode or size by a caller outside the group of a file clears sgid. The engine does
     /// not check permissions.

@@ -1,4 +1,12 @@
 //! The removal of suid, sgid and `security.capability` by a write.
+//!
+//! The server calls these operations before a write, as the kernel requires. Each bit and
+//! the attribute take a record each, before that of the write: a crash in between leaves a
+//! file with fewer rights and the old bytes, never the reverse.
+//!
+//! The rule for the bits is in [`policy::suid`](crate::fs::policy::suid). The sgid of a
+//! caller outside the file's group is cleared by the operations themselves
+//! ([`drop_sgid`](Engine::drop_sgid)).
 
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
@@ -21,8 +29,8 @@ impl Engine {
     pub fn strip_suid(&self, ino: Ino) -> Result<()> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
-            // Asked for with each write by a user other than root, of files that
-            // have mostly nothing to lose.
+            // Fast path: this call precedes every write by a user other than root, and
+            // most files have neither these bits nor attributes.
             {
                 let state = inode.state.read();
                 state.alive(ino)?;

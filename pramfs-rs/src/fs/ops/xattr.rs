@@ -1,8 +1,8 @@
-//! Extended attributes: an htree beside the inode's contents.
+//! The operations on extended attributes: get, list, set, remove.
 //!
-//! A small value is stored in its item. A larger one has separate blocks, which
-//! the item names (root pointer, height, length, CRC). Setting an attribute takes
-//! one record: a new large value is written to free blocks first, as new data.
+//! Invariant: setting or removing an attribute takes one record, which also has the inode.
+//! This file checks names, sizes and flags. The storage of values is in
+//! [`steps::xattrs`](crate::fs::steps::xattrs), the rules of ACLs in `steps::acl`.
 
 use crate::credentials::Credentials;
 use crate::fs::engine::change::Edit;
@@ -25,6 +25,7 @@ use pramfs_medium::types::{FileType, Ino, XattrMode};
 
 /// Maximum list of names, bytes: the limit of the kernel.
 const LIST_MAX: usize = 65_536;
+
 /// Checks that an attribute name can be set.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX {

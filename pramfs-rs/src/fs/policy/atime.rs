@@ -15,20 +15,20 @@ use pramfs_medium::types::Time;
 /// Seconds after which relatime sets the atime in any case.
 const DAY: i64 = 24 * 60 * 60;
 
-/// The second until which a read leaves the atime of an inode unchanged under relatime:
-/// `i64::MIN` if the inode has changed since its last read.
+/// Returns the time, in seconds, until which relatime leaves the atime of an inode
+/// unchanged; `i64::MIN` if the inode has changed since its last read.
 #[inline]
-pub(crate) fn relatime_until(d: &DiskInode) -> i64 {
-    let at = (d.atime_sec, d.atime_nsec);
-    if at > (d.mtime_sec, d.mtime_nsec) && at > (d.ctime_sec, d.ctime_nsec) {
+pub(crate) fn relatime_until(disk: &DiskInode) -> i64 {
+    let at = (disk.atime_sec, disk.atime_nsec);
+    if at > (disk.mtime_sec, disk.mtime_nsec) && at > (disk.ctime_sec, disk.ctime_nsec) {
         // Below `i64::MAX`, the threshold at which every read checks the inode.
-        d.atime_sec.saturating_add(DAY).min(i64::MAX - 1)
+        disk.atime_sec.saturating_add(DAY).min(i64::MAX - 1)
     } else {
         i64::MIN
     }
 }
 
-/// The policy in force.
+/// The current policy.
 #[derive(Debug)]
 pub(crate) struct AtimeRule {
     policy: AtomicU8,
@@ -79,14 +79,14 @@ impl AtimeRule {
 
     /// Whether a read at `now` sets the atime of an inode.
     #[inline]
-    pub(crate) fn is_due(&self, d: &DiskInode, now: impl FnOnce() -> Time) -> bool {
-        if d.flags & FL_NOATIME != 0 {
+    pub(crate) fn is_due(&self, disk: &DiskInode, now: impl FnOnce() -> Time) -> bool {
+        if disk.flags & FL_NOATIME != 0 {
             return false;
         }
         match self.policy() {
             AtimePolicy::NoAtime => false,
             AtimePolicy::StrictAtime => true,
-            AtimePolicy::Relatime => match relatime_until(d) {
+            AtimePolicy::Relatime => match relatime_until(disk) {
                 i64::MIN => true,
                 until => now().sec >= until,
             },

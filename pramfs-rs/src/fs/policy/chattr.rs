@@ -1,11 +1,14 @@
-//! The chattr flags that forbid something: immutable (+i) and append-only (+a).
+//! The chattr flags that restrict changes: immutable (+i) and append-only (+a).
 //!
-//! The kernel does not know of them in a FUSE file system, so the engine
-//! refuses by itself what ext4 and the kernel refuse together, with EPERM. Who
-//! may set and clear the flags is the front end's business.
+//! For a FUSE file system, the kernel does not enforce these flags. The engine therefore
+//! refuses, with EPERM, every change that ext4 and the kernel together refuse. The front
+//! end decides which callers may set and clear the flags.
 //!
-//! What was begun before a flag was set goes on: blocks that are freed for it,
-//! lagging times, pages that a mapping has changed.
+//! Work that began before a flag was set continues:
+//!
+//! - the freeing of blocks,
+//! - the writing of lazy times,
+//! - the write-back of pages that a mapping has changed.
 
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::DiskInode;
@@ -18,44 +21,58 @@ pub(crate) const WRITE_FLAGS: u32 = FL_SYNC | FL_IMMUTABLE | FL_APPEND;
 const IMMUTABLE: Error = Error::NotPermitted("it is immutable (chattr +i)");
 const APPEND_ONLY: Error = Error::NotPermitted("it can only grow (chattr +a)");
 
-/// Nothing of it may change, but that it may grow.
+/// Checks that an inode may grow: it is not immutable. For a directory: names may be
+/// added.
+///
+/// # Errors
+/// [`Error::NotPermitted`].
 #[inline]
-pub(crate) fn check_append(d: &DiskInode) -> Result<()> {
-    if d.flags & FL_IMMUTABLE != 0 {
+pub(crate) fn check_append(disk: &DiskInode) -> Result<()> {
+    if disk.flags & FL_IMMUTABLE != 0 {
         return Err(IMMUTABLE);
     }
     Ok(())
 }
 
-/// It may be changed in any way. Of a directory: names may be removed.
+/// Checks that any change of an inode is permitted: it is neither immutable nor
+/// append-only. For a directory: names may be removed.
+///
+/// # Errors
+/// [`Error::NotPermitted`].
 #[inline]
-pub(crate) fn check_write(d: &DiskInode) -> Result<()> {
-    if d.flags & (FL_IMMUTABLE | FL_APPEND) == 0 {
+pub(crate) fn check_write(disk: &DiskInode) -> Result<()> {
+    if disk.flags & (FL_IMMUTABLE | FL_APPEND) == 0 {
         return Ok(());
     }
-    check_append(d)?;
+    check_append(disk)?;
     Err(APPEND_ONLY)
 }
 
 /// Checks that the flags permit what `set` changes. A change of the flags themselves is
 /// permitted.
-pub(crate) fn check_set(d: &DiskInode, set: &SetAttr) -> Result<()> {
-    if d.flags & (FL_IMMUTABLE | FL_APPEND) == 0 {
+///
+/// # Errors
+/// [`Error::NotPermitted`].
+pub(crate) fn check_set(disk: &DiskInode, set: &SetAttr) -> Result<()> {
+    if disk.flags & (FL_IMMUTABLE | FL_APPEND) == 0 {
         return Ok(());
     }
     let times = (set.atime, set.mtime);
-    // utimes(path, NULL) is what a write does; any other time is not.
+    // utimes(path, NULL) sets the times that a write sets, so it is permitted where a
+    // write is. Other times are not.
     let touched = times == (Some(SetTime::Now), Some(SetTime::Now));
     let timed = times != (None, None) && !touched;
-    let kept = set.flags.is_some_and(|f| f & d.flags & FL_IMMUTABLE != 0);
-    if kept && set.flags != Some(d.flags & !FL_LOST) {
-        return check_write(d);
+    let kept = set
+        .flags
+        .is_some_and(|f| f & disk.flags & FL_IMMUTABLE != 0);
+    if kept && set.flags != Some(disk.flags & !FL_LOST) {
+        return check_write(disk);
     }
     if set.size.is_some() || set.perm.is_some() || set.uid.is_some() || set.gid.is_some() || timed {
-        return check_write(d);
+        return check_write(disk);
     }
     if touched {
-        return check_append(d);
+        return check_append(disk);
     }
     Ok(())
 }

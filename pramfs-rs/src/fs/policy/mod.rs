@@ -1,4 +1,7 @@
-//! Rules that need no file system.
+//! Rules that need no file system: names, the chattr flags, suid and sgid, atimes.
+//!
+//! Each function decides from its arguments alone. It takes no lock and changes no inode;
+//! `steps` and `ops` apply the decision.
 
 pub(crate) mod atime;
 pub(crate) mod chattr;

@@ -1,12 +1,13 @@
-//! When a change clears suid and sgid.
+//! The rule for suid and sgid: which of them a change clears.
 
 use pramfs_medium::media::DiskInode;
 
 /// Returns the group of a regular file with sgid. A caller outside the group may change
 /// the file, but the change clears sgid.
 #[inline]
-pub(crate) fn sgid(d: &DiskInode) -> Option<u32> {
-    (d.mode & libc::S_ISGID != 0 && d.mode & libc::S_IFMT == libc::S_IFREG).then_some(d.gid)
+pub(crate) fn sgid(disk: &DiskInode) -> Option<u32> {
+    (disk.mode & libc::S_ISGID != 0 && disk.mode & libc::S_IFMT == libc::S_IFREG)
+        .then_some(disk.gid)
 }
 
 /// Returns a mode without suid, and without sgid if the group may execute.

@@ -1,11 +1,17 @@
-//! POSIX ACLs: how an ACL changes the mode, how `chmod` changes an ACL, and how new
-//! inodes inherit from a directory.
+//! POSIX ACLs. Three operations concern them:
 //!
-//! ACLs are stored as extended attributes, so each of these operations is one record
-//! together with its inode. The engine only stores ACLs; the kernel enforces them.
+//! - Setting an access ACL changes the mode.
+//! - `chmod` changes the access ACL.
+//! - A new inode inherits the default ACL of its directory.
+//!
+//! ACLs are stored as extended attributes. Each of these operations takes one record, which
+//! also has the inode.
 //!
 //! Invariant: the mode and the access ACL of an inode agree ([`Acl::mode`]). An ACL
 //! that the mode alone can express is not stored.
+//!
+//! The kernel enforces the ACLs. Their format is in `pramfs_medium::media::acl`, their
+//! storage in [`xattrs`](super::xattrs).
 
 use crate::fs::Engine;
 use crate::fs::engine::change::Edit;
@@ -21,7 +27,10 @@ use pramfs_medium::types::{FileType, Ino, XattrMode};
 use pramfs_medium::volume::Plan;
 
 impl Engine {
-    /// Returns an ACL of an inode. A malformed one is damage.
+    /// Returns an ACL of an inode.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the ACL is malformed.
     fn acl(&self, state: &InodeState, name: &[u8]) -> Result<Option<Acl>> {
         let parsed = match self.find_value(state, name)? {
             None => return Ok(None),
@@ -32,13 +41,14 @@ impl Engine {
             Error::corrupt(
                 Damage::AclDamaged,
                 Ino(state.disk.ino).to_string(),
-                "a damaged ACL",
+                "its ACL is malformed",
             )
         })
     }
 
+    /// Returns which ACLs an inode has. Reads the attributes once, and remembers the answer.
     #[cold]
-    fn lists(&self, state: &mut InodeState) -> Result<AclPresence> {
+    fn acl_presence(&self, state: &mut InodeState) -> Result<AclPresence> {
         if !state.acls.known {
             state.acls = AclPresence {
                 known: true,
@@ -56,14 +66,14 @@ impl Engine {
         &self,
         tx: &mut Plan<'_>,
         dir: &mut InodeState,
-        d: &mut DiskInode,
+        new: &mut DiskInode,
         mode: u32,
     ) -> Result<()> {
         // Most directories have no attributes at all.
-        if dir.disk.xattr_root == 0 || !self.lists(dir)?.default {
+        if dir.disk.xattr_root == 0 || !self.acl_presence(dir)?.default {
             return Ok(());
         }
-        self.inherit(tx, dir, d, mode)
+        self.inherit(tx, dir, new, mode)
     }
 
     #[cold]
@@ -71,10 +81,10 @@ impl Engine {
         &self,
         tx: &mut Plan<'_>,
         dir: &InodeState,
-        d: &mut DiskInode,
+        new: &mut DiskInode,
         mode: u32,
     ) -> Result<()> {
-        let kind = FileType::from_mode(d.mode);
+        let kind = FileType::from_mode(new.mode);
         let Some(mut acl) = self
             .acl(dir, DEFAULT)?
             .filter(|_| kind != Some(FileType::Symlink))
@@ -82,19 +92,19 @@ impl Engine {
             return Ok(());
         };
         if kind == Some(FileType::Directory) {
-            self.put_value(tx, d, DEFAULT, &acl.encode(), None)?;
+            self.put_value(tx, new, DEFAULT, &acl.encode(), None)?;
         }
-        d.mode |= mode & 0o777;
-        acl.narrow(&mut d.mode);
+        new.mode |= mode & 0o777;
+        acl.narrow(&mut new.mode);
         if !acl.mode().1 {
-            self.put_value(tx, d, ACCESS, &acl.encode(), None)?;
+            self.put_value(tx, new, ACCESS, &acl.encode(), None)?;
         }
         Ok(())
     }
 
-    /// Adapts the access ACL of an inode to its new mode.
+    /// Changes the access ACL of an inode to agree with its new mode.
     pub(crate) fn chmod_acl(&self, tx: &mut Plan<'_>, new: &mut Edit<'_>) -> Result<()> {
-        if new.before().disk.xattr_root == 0 || !self.lists(new.before_mut())?.access {
+        if new.before().disk.xattr_root == 0 || !self.acl_presence(new.before_mut())?.access {
             return Ok(());
         }
         let Some(mut acl) = self.acl(new.before(), ACCESS)? else {
@@ -105,8 +115,8 @@ impl Engine {
         self.put_value(tx, new, ACCESS, &acl.encode(), old.as_ref())
     }
 
-    /// Sets an ACL, or removes it if the value has no entries. `keeps_sgid`: the caller
-    /// is in the file's group, or may keep sgid without that.
+    /// Sets an ACL, or removes it if the value has no entries. `keeps_sgid` is true if the
+    /// caller is in the file's group, or has the right to keep sgid.
     ///
     /// # Errors
     /// | cause | error |

@@ -1,4 +1,8 @@
 //! The atime of an inode that is read.
+//!
+//! Invariant: a read never waits for the medium to set an atime. It changes the atime in
+//! memory and marks it as lazy; the next record of the inode, `sync` or the unmount writes
+//! it. The policy is in [`policy::atime`](crate::fs::policy::atime).
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,12 @@
 //! Attributes of a locked inode: changes within a transaction, and the set-group-ID rule.
+//!
+//! Invariant: the groups of a caller are asked for while no lock is held, because the
+//! answer may block, or come through this file system. The answer is used only for the
+//! group that the locked inode has.
+//!
+//! Which bits a change clears is decided in [`policy::suid`](crate::fs::policy::suid); the
+//! access ACL follows the mode in [`acl`](super::acl); the size changes in
+//! [`resize`](super::resize).
 
 use crate::credentials::Credentials;
 use crate::fs::Engine;
@@ -78,8 +86,8 @@ impl Engine {
 /// Write-locks an inode and tells whether the caller may keep sgid. `group` returns the
 /// group that this depends on, if any.
 ///
-/// The caller's groups are asked for without locks, because the answer may block. If the
-/// group has changed meanwhile, they are asked for again.
+/// Asks for the caller's groups without locks, because the answer may block. If the group
+/// of the inode has changed meanwhile, asks again.
 #[inline]
 pub(crate) fn lock_and_check_group<'a>(
     inode: &'a Inode,

@@ -1,4 +1,11 @@
 //! The file map of a locked file: copying out, zeroing, finding places.
+//!
+//! Invariant: a hole is reported as zeros, or filled, only after a check that it is a hole
+//! and not a lost pointer ([`Engine::check_hole`]). A lost range is an error.
+//!
+//! The map itself is in `pramfs_medium::map`, the extent cache in
+//! [`extent_cache`](crate::fs::cache::extent_cache). Size and times are left to the
+//! callers.
 
 use crate::fs::Engine;
 use crate::fs::cache::extent_cache::{CachedExtent, ExtentCache};
@@ -39,8 +46,8 @@ impl Engine {
         extent_in(extents, records, range, (geo.block_log2, geo.fan_log2))
     }
 
-    /// Caches the place of a range of a file, unless `still` says that it may have
-    /// changed meanwhile. A range of several blocks is cached only if it starts in a
+    /// Caches the place of a range of a file, unless `is_current` returns false: it may
+    /// have changed meanwhile. A range of several blocks is cached only if it starts in a
     /// huge leaf.
     pub(crate) fn fill_extent(
         &self,
@@ -48,7 +55,7 @@ impl Engine {
         records: u64,
         map: &MapRef,
         (offset, len): (u64, usize),
-        still: impl FnOnce() -> bool,
+        is_current: impl FnOnce() -> bool,
     ) {
         let geo = &self.vol.geo;
         let index = geo.file_block(offset);
@@ -65,7 +72,8 @@ impl Engine {
             _ => return,
         };
         let part = index.0 >> geo.fan_log2;
-        extents.put(records, part, (within, geo.fan() as usize), known, still);
+        let of = (within, geo.fan() as usize);
+        extents.put(records, part, of, known, is_current);
     }
 
     /// Copies a range of a file map out. Holes and unwritten blocks read as zeros.

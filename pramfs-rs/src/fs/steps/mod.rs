@@ -1,5 +1,11 @@
-//! Steps that several operations share. Each works on inodes that the caller has locked,
-//! most of them within the transaction of the caller.
+//! Steps that several operations share.
+//!
+//! Invariant: a step works on inodes that the caller has locked, and most steps add to the
+//! transaction of the caller. A crash then leaves all changes of the operation or none. The
+//! exceptions, chains of records, are `orphans` and `resize`.
+//!
+//! The caller enters the operation's frame, checks names and flags, and takes the locks
+//! (`ops`).
 
 mod acl;
 pub(crate) mod atime;

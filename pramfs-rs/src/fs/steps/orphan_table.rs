@@ -1,4 +1,12 @@
 //! The orphan table: a file of 8-byte slots, each of which names an inode.
+//!
+//! Invariant: a slot is zero, or the sealed number of an inode; the seal depends on the
+//! slot. A slot changes only in the record that makes its inode an orphan, or that frees
+//! the inode. A new block of the table is durable, with zeros, before a slot in it is used.
+//! The list of free slots is in memory only.
+//!
+//! The callers decide which inodes need a slot: [`orphans`](super::orphans) and
+//! [`resize`](super::resize).
 
 use crate::fs::Engine;
 use crate::fs::engine::change::Edit;
@@ -33,7 +41,8 @@ impl Engine {
         Ok(geo.offset(block) + at % geo.block_size)
     }
 
-    /// Reads the orphan table at mount: returns the orphans, records the free slots.
+    /// Reads the orphan table at mount. Returns the orphans with their slots, and puts the
+    /// free slots into the list of free slots.
     pub(crate) fn load_orphans(&self) -> Result<Vec<(Ino, u32)>> {
         let table = self.iget(Ino::ORPHANS)?;
         let state = table.state.read();

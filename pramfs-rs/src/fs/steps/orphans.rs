@@ -1,9 +1,12 @@
 //! Orphans: inodes without a name that still exist, because they are open or
 //! because freeing their blocks takes more than one record.
 //!
-//! A slot of the orphan table (a file of 8-byte words) names such an inode. The
-//! record that removes the last name sets the slot; the record that frees the
-//! inode clears it. After a crash the next mount finishes the work.
+//! Invariant: a slot of the orphan table names each such inode. The record that removes the
+//! last name sets the slot; the record that frees the inode clears it. After a crash the
+//! next mount finishes the work.
+//!
+//! The slots are in [`orphan_table`](super::orphan_table). Unfinished truncations also have
+//! slots; [`resize`](super::resize) finishes them.
 
 use std::sync::Arc;
 
@@ -11,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::fs::engine::change::{Dropped, Edit, Staged};
 use crate::fs::inode::Inode;
-use crate::fs::inode::disk::store_map;
+use crate::fs::inode::disk::{map_of, store_map};
 use crate::fs::inode::lock::InodeGuard;
 use crate::fs::inode::refs::By;
 use crate::fs::inode::state::{InodeState, Lazy};
@@ -25,9 +28,9 @@ use pramfs_medium::pmem::PmemError;
 use pramfs_medium::types::{Attr, FileBlock, FileType, Ino};
 use pramfs_medium::volume::Plan;
 
-/// Forgotten orphans freed in one batch, and blocks of an orphan that may wait
-/// for a batch.
+/// Maximum number of forgotten orphans in a batch.
 const FREE_BATCH: usize = 16;
+/// Maximum number of blocks of an orphan that may wait for a batch.
 const SMALL_FILE_BLOCKS: u64 = 16;
 /// Free bytes of a record required to start freeing another inode: for its bits
 /// and its slot, or for the inode with fewer blocks.
@@ -69,7 +72,7 @@ impl Engine {
                         return Err(Error::corrupt(
                             Damage::OrphanSlotWrong,
                             ino.to_string(),
-                            "it is in the orphan table, but has names",
+                            "it is in the orphan table but has names",
                         ));
                     }
                     state.orphan_slot = Some(slot);
@@ -79,7 +82,7 @@ impl Engine {
                     return Err(Error::corrupt(
                         Damage::OrphanSlotWrong,
                         ino.to_string(),
-                        "it is in the orphan table, but does not exist",
+                        "it is in the orphan table but does not exist",
                     ));
                 }
                 Err(e) => return Err(e),
@@ -87,35 +90,35 @@ impl Engine {
             self.free_orphan(ino)
         });
         if let Err(e) = result {
-            tracing::warn!(%ino, error = %e, "an orphan was not freed");
+            tracing::warn!(%ino, error = %e, "could not free an orphan");
         }
     }
 
     /// Frees as many blocks of an inode as fit the record; true when none are
     /// left.
-    pub(crate) fn free_some(&self, tx: &mut Plan<'_>, d: &mut DiskInode) -> Result<bool> {
-        let kind = FileType::from_mode(d.mode);
-        if d.root != 0 {
+    pub(crate) fn free_some(&self, tx: &mut Plan<'_>, disk: &mut DiskInode) -> Result<bool> {
+        let kind = FileType::from_mode(disk.mode);
+        if disk.root != 0 {
             if kind == Some(FileType::Directory) {
-                let mut tree = dir_tree(d);
+                let mut tree = dir_tree(disk);
                 let done = htree::free_step(tx, &mut tree)?;
-                store_tree(d, &tree);
+                store_tree(disk, &tree);
                 if !done {
                     return Ok(false);
                 }
             } else {
-                let mut map = crate::fs::inode::disk::map_of(d);
+                let mut map = map_of(disk);
                 let end = FileBlock(map.root().capacity(&self.vol.geo));
                 let next = map::remove(tx, &mut map, FileBlock(0), end)?;
-                store_map(d, &map);
+                store_map(disk, &map);
                 if next < end {
                     return Ok(false);
                 }
             }
         }
-        if d.xattr_root != 0 {
+        if disk.xattr_root != 0 {
             let fresh = tx.has_no_record();
-            return self.free_some_xattrs(tx, d, fresh);
+            return self.free_some_xattrs(tx, disk, fresh);
         }
         Ok(true)
     }
@@ -179,7 +182,7 @@ impl Engine {
     /// Frees orphans without references, given in ascending order. A record frees
     /// as many as fit; an orphan that does not fit takes a chain of records.
     fn free_orphans(&self, inodes: &[Arc<Inode>]) -> Result<()> {
-        let mut cores: SmallVec<[InodeGuard<'_>; 1]> =
+        let mut states: SmallVec<[InodeGuard<'_>; 1]> =
             inodes.iter().map(|i| i.state.write()).collect();
         let mut at = 0;
         while at < inodes.len() {
@@ -187,7 +190,7 @@ impl Engine {
             let mut smaller = None;
             let mut tx = self.begin(&inodes[at]);
             tx.allow_reserve();
-            for (inode, state) in inodes[at..].iter().zip(&mut cores[at..]) {
+            for (inode, state) in inodes[at..].iter().zip(&mut states[at..]) {
                 let held = state.disk.nlink != 0 || self.refs.has(inode.ino);
                 let (false, false, Some(slot)) = (state.gone, held, state.orphan_slot) else {
                     at += 1;
@@ -340,12 +343,12 @@ impl Engine {
             Error::Pmem(PmemError::Faulted { .. }) => self.note_error(e),
             _ => {}
         }
-        tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
+        tracing::warn!(%ino, error = %e, "could not free an unlinked inode");
     }
 }
 
 /// Whether an orphan may wait for a batch. A locked inode may not.
 fn is_small(inode: &Inode) -> bool {
     let state = inode.state.try_read();
-    state.is_some_and(|c| c.disk.blocks <= SMALL_FILE_BLOCKS && c.disk.xattr_root == 0)
+    state.is_some_and(|s| s.disk.blocks <= SMALL_FILE_BLOCKS && s.disk.xattr_root == 0)
 }

@@ -1,8 +1,14 @@
 //! Changing the size of a file.
 //!
 //! The record that shortens a file also frees the first blocks past the new end. If
-//! not all fit, further records free the rest. Meanwhile the file has a slot in the
-//! orphan table, so that after a crash the next mount continues.
+//! not all fit, further records free the rest.
+//!
+//! Invariant: while a file has blocks to be freed past its end, it has a slot in the orphan
+//! table, so that after a crash the next mount continues. Any other change of the size
+//! first finishes such a truncation.
+//!
+//! Writes and appends past the end do not come here; they set the size in their own records
+//! (`ops`).
 
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
@@ -150,7 +156,7 @@ impl Engine {
             Err(e) => Err(e),
         });
         if let Err(e) = result {
-            tracing::warn!(%ino, error = %e, "the blocks past the end of a file were not freed");
+            tracing::warn!(%ino, error = %e, "could not free the blocks past the end of a file");
         }
     }
 

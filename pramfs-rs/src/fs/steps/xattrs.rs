@@ -3,6 +3,10 @@
 //! A small value is stored in its item. A larger one has separate blocks, which
 //! the item names (root pointer, height, length, CRC). Setting an attribute takes
 //! one record: a new large value is written to free blocks first, as new data.
+//!
+//! Invariant: the item and its blocks change in one record, so a crash leaves the old value
+//! or the new one. The checks of names and sizes are in [`ops::xattr`](crate::fs::ops), the
+//! rules of ACLs in [`acl`](super::acl).
 
 use zerocopy::IntoBytes;
 
@@ -48,6 +52,10 @@ pub(crate) fn check_mode(exists: bool, mode: XattrMode) -> Result<()> {
 }
 
 impl Engine {
+    /// Returns the item of an attribute; `None` if the inode has no such attribute.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], also if the attribute may be behind a lost pointer.
     pub(crate) fn find_value(&self, state: &InodeState, name: &[u8]) -> Result<Option<Stored>> {
         if state.disk.xattr_root == 0 {
             return Ok(None);
@@ -126,6 +134,10 @@ impl Engine {
         Ok(())
     }
 
+    /// Removes an attribute of a locked inode, in a record of its own.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`], [`Error::NoSpace`], [`Error::Corrupt`].
     pub(crate) fn remove_xattr_locked(
         &self,
         inode: &Inode,
@@ -147,6 +159,7 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether an attribute fits an inline item.
     pub(crate) fn fits_inline(&self, name: &[u8], value: &[u8]) -> bool {
         name.len() + value.len() <= self.inline_room()
     }
@@ -156,10 +169,15 @@ impl Engine {
         INLINE_ITEM.min(self.vol.geo.leaf.max_item()) - ItemHeader::SIZE
     }
 
+    /// Writes a large value to new blocks, and adds them to the inode's block count. The
+    /// caller puts the returned description into the item.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if no space is left or it takes more than 16 pieces.
     fn put_large(
         &self,
         tx: &mut Plan<'_>,
-        d: &mut DiskInode,
+        disk: &mut DiskInode,
         name: &[u8],
         value: &[u8],
     ) -> Result<LargeValue> {
@@ -167,7 +185,7 @@ impl Engine {
         let blocks = (value.len() as u64).div_ceil(geo.block_size);
         let large =
             |root, height| LargeValue::new(root, height, value.len() as u32, crc(geo.seed, value));
-        let mut map = map_of_value(&self.vol.geo, &large(Ptr::HOLE, 0), Ino(d.ino), name);
+        let mut map = map_of_value(&self.vol.geo, &large(Ptr::HOLE, 0), Ino(disk.ino), name);
         let mut done = 0;
         for _ in 0..PIECES {
             if done == blocks {
@@ -189,14 +207,18 @@ impl Engine {
                 "free space is too fragmented for so large an attribute",
             ));
         }
-        d.blocks = d.blocks.saturating_add_signed(map.blocks);
+        disk.blocks = disk.blocks.saturating_add_signed(map.blocks);
         Ok(large(map.root, map.height))
     }
 
+    /// Frees the blocks of a large value, and subtracts them from the block count.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if the record has no room for all of them.
     fn free_large(
         &self,
         tx: &mut Plan<'_>,
-        d: &mut DiskInode,
+        disk: &mut DiskInode,
         ino: Ino,
         name: &[u8],
         stored: &[u8],
@@ -209,7 +231,7 @@ impl Engine {
                 "the blocks of an attribute do not fit one record",
             ));
         }
-        d.blocks = d.blocks.saturating_add_signed(map.blocks);
+        disk.blocks = disk.blocks.saturating_add_signed(map.blocks);
         Ok(())
     }
 
@@ -220,7 +242,7 @@ impl Engine {
     pub(crate) fn free_some_xattrs(
         &self,
         tx: &mut Plan<'_>,
-        d: &mut DiskInode,
+        disk: &mut DiskInode,
         fresh: bool,
     ) -> Result<bool> {
         let mut large = None;
@@ -228,7 +250,7 @@ impl Engine {
         let hole = || Ok(());
         htree::scan(
             &self.vol,
-            &xattr_tree(d),
+            &xattr_tree(disk),
             0,
             &hole,
             &mut |item, value, name| {
@@ -239,28 +261,28 @@ impl Engine {
                 std::ops::ControlFlow::Continue(())
             },
         )?;
-        let mut tree = xattr_tree(d);
+        let mut tree = xattr_tree(disk);
         if let Some((name, value)) = large {
             if !fresh {
                 return Ok(false);
             }
             // The next value needs the tree as on the medium: one value per record.
-            self.free_large(tx, d, Ino(d.ino), &name, &value)?;
+            self.free_large(tx, disk, Ino(disk.ino), &name, &value)?;
             // A lookup may miss an entry that a scan finds, if its hash does not match
             // its name. Callers repeat until nothing is left, so each step must remove
             // something or fail.
             if !htree::remove(tx, &mut tree, &name)? {
                 return Err(Error::corrupt(
                     Damage::TreeLeaf,
-                    format!("attributes of inode {}", d.ino),
+                    format!("attributes of inode {}", disk.ino),
                     "a listed attribute is not found by its name",
                 ));
             }
-            store_xattrs(d, &tree);
+            store_xattrs(disk, &tree);
             return Ok(false);
         }
         let done = htree::free_step(tx, &mut tree)?;
-        store_xattrs(d, &tree);
+        store_xattrs(disk, &tree);
         Ok(done)
     }
 }

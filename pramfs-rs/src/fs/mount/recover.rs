@@ -1,0 +1,197 @@
+//! Recovery: from the bytes of a region to a volume whose journal records are all dead.
+//!
+//! Crash safety needs this order ([`recover`]):
+//!
+//! 1. Finish an interrupted change of the label (store). The fence of step 5 precedes every
+//!    store to the other superblock page.
+//! 2. Read the checkpoint.
+//! 3. Replay the live records (stores, fences).
+//! 4. Read the internal inodes, which the replay may have changed.
+//! 5. Renew the sums of the bitmap groups that live records touch, and fence all stores.
+//! 6. Store and fence the new checkpoint, which makes every record dead.
+//!
+//! Invariant: until step 6 is durable, the next recovery replays the same records, so a
+//! crash at any point loses nothing. A fault of the medium before or during step 6 fails
+//! the mount.
+//!
+//! The replay itself is in `pramfs_medium::journal::recovery`. Orphans and unfinished
+//! truncations are left to the mount ([`Fs::open`](crate::fs::Fs::open)).
+
+use crate::fs::engine::superblock::{SuperState, finish_label};
+use crate::fs::inode::disk::map_of;
+use crate::fs::options::MountOptions;
+use pramfs_medium::alloc::BitmapSet;
+use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::journal::Lines;
+use pramfs_medium::journal::recovery::{self, Replay};
+use pramfs_medium::media::bitmap::BitmapKind;
+use pramfs_medium::media::checksum::{seal, unseal};
+use pramfs_medium::media::superblock::{
+    BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
+};
+use pramfs_medium::media::{DiskInode, Medium, SuperDynamic, SuperblockInfo};
+use pramfs_medium::pmem::mutants::has_bug;
+use pramfs_medium::pmem::{Region, Unfenced};
+use pramfs_medium::types::Ino;
+use pramfs_medium::volume::Volume;
+
+/// A volume after recovery, and the parts of the engine that depend on it.
+pub(super) struct Recovered {
+    pub vol: Volume,
+    /// The inode of the inode table.
+    pub table: DiskInode,
+    pub super_state: SuperState,
+    /// The counts and the damage of the replay.
+    pub replay: Replay,
+    /// An interrupted change of the label was finished.
+    pub relabelled: bool,
+}
+
+/// Recovers the file system of a region. The order of its steps is that of the module.
+///
+/// # Errors
+/// [`Error::Corrupt`]; [`Error::Io`] if the medium fails.
+pub(super) fn recover(
+    region: Region,
+    info: &SuperblockInfo,
+    options: &MountOptions,
+    read_only: bool,
+) -> Result<Recovered> {
+    let geo = info.geometry();
+    let medium = Medium {
+        region: &region,
+        geo: &geo,
+    };
+    let faults = region.faults();
+    let relabelled = !read_only && finish_label(&region, info)?;
+    let old = checkpoint(medium, info)?;
+    // Only in mutation tests.
+    let stale = has_bug!(TruncateBeforeReplay).then(|| stale_free_blocks(medium));
+    let (mut replay, pending) = recovery::replay(medium, old)?;
+
+    // After the replay, which may change the internal inodes.
+    let inode = |at, ino| internal(medium, at, ino);
+    let table = inode(INODE_TABLE_OFFSET, Ino::INODE_TABLE)?;
+    let inode_groups = map_of(&inode(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS)?).root();
+    let block_groups = map_of(&inode(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?).root();
+    let newest = replay.newest.max(old);
+    let roots = (block_groups, inode_groups);
+    let mut vol = Volume::new(region, geo, newest, roots, options.rules());
+    vol.discard = options.discard;
+    if let Some(stale) = stale {
+        vol.blocks = stale?;
+    }
+
+    let pending = pending.join(renew_sums(&vol, &mut replay)?);
+    let _ = vol.region.window().fence(pending);
+
+    // Stores to a faulted page are lost. Its records stay live for a recovery
+    // that can access the page again.
+    fail_if_faulted(&vol.region, faults)?;
+    let super_state = SuperState::new(info.dynamic, info.fixed);
+    if !read_only || replay.records > 0 {
+        // One store makes every record dead. Until it is durable, the next
+        // recovery replays the same records.
+        let word = seal(vol.geo.seed, newest);
+        super_state.mounted(vol.medium(), word, options.clock.now().sec, !read_only)?;
+    }
+    fail_if_faulted(&vol.region, faults)?;
+    Ok(Recovered {
+        vol,
+        table,
+        super_state,
+        replay,
+        relabelled,
+    })
+}
+
+/// Returns the checkpoint: the newer of both pages' words that pass their check.
+fn checkpoint(medium: Medium<'_>, info: &SuperblockInfo) -> Result<u64> {
+    let Medium { region, geo } = medium;
+    let copy = region.read_pod::<SuperDynamic>(geo.copy_offset + DYNAMIC_OFFSET);
+    let words = [
+        Some(info.dynamic.checkpoint),
+        copy.ok().map(|c| c.checkpoint),
+    ];
+    words
+        .iter()
+        .flatten()
+        .filter_map(|w| unseal(geo.seed, *w))
+        .max()
+        .ok_or_else(|| {
+            Error::corrupt(
+                Damage::CheckpointDamaged,
+                "the superblock",
+                "the checkpoint is damaged in both pages",
+            )
+        })
+}
+
+/// Reads an internal inode from the first page, or from the copy.
+fn internal(medium: Medium<'_>, at: u64, ino: Ino) -> Result<DiskInode> {
+    let Medium { region, geo } = medium;
+    for page in [0, geo.copy_offset] {
+        // A page that cannot be read counts as damaged.
+        let Ok(disk) = region.read_pod::<DiskInode>(page + at) else {
+            continue;
+        };
+        if disk.crc == disk.expected_crc(geo.seed, ino)
+            && disk.ino == ino.0
+            && u32::from(disk.height) <= geo.max_height()
+        {
+            return Ok(disk);
+        }
+    }
+    Err(Error::corrupt(
+        Damage::InternalInodeLost,
+        "the superblock",
+        format!("the inode at {at:#x} is damaged in both pages"),
+    ))
+}
+
+/// Renews the sums of the bitmap groups that live records touch, and flushes them; the
+/// caller fences. Notes a damaged group in the replay's damage.
+fn renew_sums(vol: &Volume, replay: &mut Replay) -> Result<Unfenced> {
+    let mut lines = Lines::default();
+    for (&(kind, group), touched) in &replay.groups {
+        if let Some(kind) = BitmapKind::from_code(kind) {
+            match vol
+                .bitmap(kind)
+                .renew_sum(vol.medium(), group, touched, &mut lines)
+            {
+                // Only this group is unusable.
+                Err(Error::Corrupt { kind, object, what }) => {
+                    replay.damage.push((kind, format!("{object}: {what}")));
+                }
+                other => other?,
+            }
+        }
+    }
+    Ok(lines.flush(&vol.region)?)
+}
+
+/// Fails the mount if the medium had a fault since `faults` were counted.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(super) fn fail_if_faulted(region: &Region, faults: u64) -> Result<()> {
+    if region.faults() == faults {
+        return Ok(());
+    }
+    Err(Error::Io(format!(
+        "{} failed while it was mounted",
+        region.info().name
+    )))
+}
+
+/// Reads the block bitmap before the journal is replayed. Only the mutant
+/// `TruncateBeforeReplay` uses this stale state.
+fn stale_free_blocks(medium: Medium<'_>) -> Result<BitmapSet> {
+    let geo = medium.geo;
+    let groups = internal(medium, BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?;
+    let set = BitmapSet::new(BitmapKind::Blocks, geo.blocks, geo, map_of(&groups).root());
+    for group in 0..set.groups() {
+        set.is_made(medium, group)?;
+    }
+    Ok(set)
+}

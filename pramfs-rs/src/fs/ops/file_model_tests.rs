@@ -1,0 +1,320 @@
+//! Random operations on a file, compared with a plain vector, at every block size.
+
+use crate::credentials::Credentials;
+use crate::fs::Fs;
+use crate::fs::ops::file_tests::{Rng, STALE, check_blocks, mount, new_file, truncate};
+use pramfs_medium::error::Error;
+use pramfs_medium::pmem::HeapBackend;
+use pramfs_medium::types::{Fallocate, FileExtent, Ino, SeekWhence};
+
+/// A file and its model.
+struct Fixture {
+    fs: Fs,
+    ino: Ino,
+    model: Vec<u8>,
+    rng: Rng,
+    /// Size up to which the file grows, bytes.
+    most: u64,
+    /// Distinguishes the bytes of one write from those of others.
+    record_id: u8,
+}
+
+impl Fixture {
+    fn offset(&mut self) -> u64 {
+        match self.rng.below(4) {
+            0 => self.model.len() as u64,
+            1 => self.rng.below(self.most) & !0xfff,
+            2 => {
+                (self.rng.below(self.most) & !0x1f_ffff) + self.rng.below(2) * self.rng.below(5000)
+            }
+            _ => self.rng.below(self.most),
+        }
+    }
+
+    fn len(&mut self) -> u64 {
+        match self.rng.below(10) {
+            0 => 1 + self.rng.below(self.most / 3),
+            1 => 4096 * (1 + self.rng.below(8)),
+            n => 1 + self.rng.below(1 << (n + 5)),
+        }
+    }
+
+    fn bytes(&mut self, len: u64) -> Vec<u8> {
+        self.record_id = self.record_id.wrapping_add(1);
+        if self.record_id == 0 || self.record_id == STALE {
+            self.record_id += 1;
+        }
+        (0..len)
+            .map(|i| {
+                if i % 61 == 0 {
+                    self.record_id ^ 1
+                } else {
+                    self.record_id
+                }
+            })
+            .map(|b| if b == STALE { 3 } else { b })
+            .collect()
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        if self.model.len() < at + bytes.len() {
+            self.model.resize(at + bytes.len(), 0);
+        }
+        self.model[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn write(&mut self, append: bool) {
+        let offset = if append {
+            self.model.len() as u64
+        } else {
+            self.offset()
+        };
+        let len = self.len();
+        if offset + len > self.most * 2 {
+            return;
+        }
+        let bytes = self.bytes(len);
+        if append {
+            match self.fs.append(&Credentials::ROOT, self.ino, &bytes) {
+                Ok(at) => {
+                    assert_eq!(at, offset);
+                    self.put(at as usize, &bytes);
+                }
+                Err(Error::NoSpace(_)) => {}
+                Err(e) => panic!("{e}"),
+            }
+        } else {
+            match self.fs.write(&Credentials::ROOT, self.ino, offset, &bytes) {
+                Ok(n) => self.put(offset as usize, &bytes[..n]),
+                Err(Error::NoSpace(_)) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    fn fallocate(&mut self) {
+        let (offset, len) = (self.offset(), self.len());
+        let end = offset + len;
+        if end > self.most * 2 {
+            return;
+        }
+        let keep_size = self.rng.below(2) == 0;
+        let what = match self.rng.below(3) {
+            0 => Fallocate::Allocate { keep_size },
+            1 => Fallocate::PunchHole,
+            _ => Fallocate::ZeroRange { keep_size },
+        };
+        match self
+            .fs
+            .fallocate(&Credentials::ROOT, self.ino, what, offset, len)
+        {
+            Ok(()) => {}
+            // Without space, the written blocks are zeroed in place nevertheless.
+            Err(Error::NoSpace(_)) if matches!(what, Fallocate::Allocate { .. }) => return,
+            Err(Error::NoSpace(_)) => {
+                let end = end.min(self.model.len() as u64);
+                if offset < end {
+                    self.model[offset as usize..end as usize].fill(0);
+                }
+                return;
+            }
+            Err(e) => panic!("{e}"),
+        }
+        if !matches!(what, Fallocate::Allocate { .. }) {
+            let end = end.min(self.model.len() as u64);
+            if offset < end {
+                self.model[offset as usize..end as usize].fill(0);
+            }
+        }
+        let grows = matches!(
+            what,
+            Fallocate::Allocate { keep_size: false } | Fallocate::ZeroRange { keep_size: false }
+        );
+        if grows && end > self.model.len() as u64 {
+            self.model.resize(end as usize, 0);
+        }
+    }
+
+    fn truncate(&mut self) {
+        let size = if self.rng.below(6) == 0 {
+            self.rng.below(5000)
+        } else {
+            self.offset()
+        };
+        truncate(&self.fs, self.ino, size).unwrap();
+        self.model.resize(size as usize, 0);
+    }
+
+    fn seek(&mut self) {
+        let offset = self.offset();
+        let size = self.model.len() as u64;
+        for whence in [SeekWhence::Data, SeekWhence::Hole] {
+            match self.fs.seek(self.ino, offset, whence) {
+                Ok(at) => {
+                    assert!(offset < size && at >= offset && at <= size);
+                    if whence == SeekWhence::Data {
+                        assert!(
+                            self.model[offset as usize..at as usize]
+                                .iter()
+                                .all(|b| *b == 0)
+                        );
+                    }
+                }
+                Err(Error::NoSuchAddress(_)) => {
+                    assert!(offset >= size || whence == SeekWhence::Data);
+                    if offset < size {
+                        assert!(self.model[offset as usize..].iter().all(|b| *b == 0));
+                    }
+                }
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    fn extents(&mut self) {
+        let size = self.model.len() as u64;
+        let list = self.fs.file_extents(self.ino, 0, u64::MAX).unwrap();
+        let mut at = 0;
+        for FileExtent {
+            file_offset,
+            region_offset,
+            len,
+            unwritten,
+            lost,
+        } in list
+        {
+            assert!(!lost);
+            assert_eq!(file_offset, at);
+            let want = &self.model[at as usize..(at + len) as usize];
+            match region_offset.filter(|_| !unwritten) {
+                Some(r) => {
+                    let mut got = vec![0; len as usize];
+                    self.fs.region().read(r, &mut got).unwrap();
+                    assert!(got == want);
+                }
+                None => assert!(want.iter().all(|b| *b == 0)),
+            }
+            at += len;
+        }
+        assert_eq!(at, size);
+    }
+
+    fn read(&mut self, offset: u64, len: u64) {
+        let mut got = vec![0xee; len as usize];
+        let n = self.fs.read(self.ino, offset, &mut got).unwrap();
+        let from = self.model.len().min(offset as usize);
+        let to = self.model.len().min((offset + len) as usize);
+        assert_eq!(n, to - from);
+        if let Some(i) = (0..n).find(|&i| got[i] != self.model[from + i]) {
+            panic!(
+                "byte {}: {:#x} for {:#x}",
+                from + i,
+                got[i],
+                self.model[from + i]
+            );
+        }
+        let mut lent = 0;
+        let there = self
+            .fs
+            .with_contiguous(self.ino, offset, len as usize, &mut |bytes| {
+                lent = bytes.len()
+            })
+            .unwrap();
+        assert!(there.is_none_or(|m| m == n && lent == n));
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(16) {
+            0..6 => self.write(false),
+            6..8 => self.write(true),
+            8..10 => self.truncate(),
+            10..13 => self.fallocate(),
+            13 => self.seek(),
+            14 => self.extents(),
+            _ => {
+                let (offset, len) = (self.offset(), self.len());
+                self.read(offset, len);
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        assert_eq!(
+            self.fs.getattr(self.ino).unwrap().size,
+            self.model.len() as u64
+        );
+        self.read(0, self.model.len() as u64 + 10);
+        check_blocks(&self.fs, self.ino);
+    }
+}
+
+/// Compares a file with its model after random steps. Finally removes the file, and checks
+/// that its blocks are free.
+fn model(block_size: u32, region: usize, most: u64, steps: u32) {
+    for seed in 1..=4 {
+        let fs = mount(HeapBackend::boxed(region), block_size);
+        let free = |fs: &Fs| fs.statfs().unwrap().free;
+        // The first file allocates the directory's block and the groups.
+        let filler = new_file(&fs, b"filler");
+        let all = free(&fs) << fs.vol.geo.block_log2;
+        let _ = fs.fallocate(
+            &Credentials::ROOT,
+            filler,
+            Fallocate::Allocate { keep_size: false },
+            0,
+            all - all / 16,
+        );
+        fs.unlink(Ino::ROOT, b"filler").unwrap();
+        let ino = new_file(&fs, b"file");
+        fs.vol.retire_pending().unwrap();
+        let before = free(&fs);
+        let mut fixture = Fixture {
+            fs,
+            ino,
+            model: Vec::new(),
+            rng: Rng(0x9876_5432_1fed * seed),
+            most,
+            record_id: 0,
+        };
+        for i in 0..steps {
+            fixture.step();
+            if i % 8 == 0 {
+                fixture.check();
+            }
+        }
+        fixture.check();
+        fixture.fs.unlink(Ino::ROOT, b"file").unwrap();
+        fixture.fs.vol.retire_pending().unwrap();
+        let after = free(&fixture.fs);
+        assert!(
+            after >= before - 2 && after <= before + 1,
+            "{before} {after}"
+        );
+    }
+}
+
+#[test]
+fn files_match_vec_with_512_byte_blocks() {
+    model(512, 4 << 20, 300 << 10, 300);
+}
+
+#[test]
+fn files_match_vec_with_1024_byte_blocks() {
+    model(1024, 4 << 20, 700 << 10, 300);
+}
+
+#[test]
+fn files_match_vec_with_2048_byte_blocks() {
+    model(2048, 8 << 20, 1 << 20, 300);
+}
+
+#[test]
+fn files_match_vec_with_4096_byte_blocks() {
+    model(4096, 64 << 20, 10 << 20, 300);
+}
+
+#[test]
+fn files_match_vec_in_nearly_full_region() {
+    model(512, 1 << 20, 700 << 10, 300);
+    model(4096, 8 << 20, 8 << 20, 200);
+}

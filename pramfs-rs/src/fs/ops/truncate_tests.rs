@@ -1,0 +1,108 @@
+//! Truncations that a crash interrupts, and that the next mount finishes.
+
+use crate::credentials::Credentials;
+use crate::fs::Fs;
+use crate::fs::engine::change::put_inode;
+use crate::fs::ops::file_tests::{check_blocks, mount, new_file, truncate};
+use crate::fs::options::MountOptions;
+use pramfs_medium::map;
+use pramfs_medium::pmem::{Region, SimBackend};
+use pramfs_medium::types::{FileBlock, Ino};
+
+/// The size to which the file is truncated, bytes.
+const SIZE: u64 = 100;
+
+/// Makes a region after the first record of a truncation. Returns its bytes, the truncated
+/// file, and the file's slot in the orphan table.
+fn interrupted() -> (Vec<u8>, Ino, u32) {
+    // Scattered blocks: two files that grow in turns.
+    let backend = SimBackend::new(8 << 20).unwrap();
+    let fs = mount(Box::new(backend), 512);
+    let (a, b) = (new_file(&fs, b"a"), new_file(&fs, b"b"));
+    for _ in 0..1200 {
+        fs.append(&Credentials::ROOT, a, &[1; 512]).unwrap();
+        fs.append(&Credentials::ROOT, b, &[2; 512]).unwrap();
+    }
+    let slot = {
+        let inode = fs.iget(a).unwrap();
+        let mut state = inode.state.write();
+        let mut new = state.disk;
+        new.size = SIZE;
+        let mut tx = fs.vol.begin();
+        let slot = fs.put_orphan(&mut tx, a).unwrap();
+        put_inode(&mut tx, &inode, &state, &mut new).unwrap();
+        tx.commit().unwrap();
+        state.committed(&new);
+        slot
+    };
+    let mut bytes = vec![0; fs.region().len() as usize];
+    fs.region().read(0, &mut bytes).unwrap();
+    (bytes, a, slot)
+}
+
+/// Returns the word of a slot of the orphan table.
+fn slot_word(fs: &Fs, slot: u32) -> u64 {
+    let table = fs.iget(Ino::ORPHANS).unwrap();
+    let state = table.state.read();
+    let found = map::find(&fs.vol, &state.map(), FileBlock(0)).unwrap();
+    let at = fs.vol.geo.offset(found.block.unwrap()) + u64::from(slot) * 8;
+    fs.vol.region.load_u64(at).unwrap()
+}
+
+/// A change of the file, before or after the mount finishes the truncation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Extend,
+    Append,
+    Unlink,
+}
+
+impl Change {
+    fn run(self, fs: &Fs, file: Ino) {
+        match self {
+            Change::Extend => {
+                truncate(fs, file, 100_000).unwrap();
+                let mut bytes = vec![7; 100_000];
+                fs.read(file, 0, &mut bytes).unwrap();
+                let (old, new) = bytes.split_at(SIZE as usize);
+                assert!(old.iter().all(|b| *b == 1) && new.iter().all(|b| *b == 0));
+            }
+            Change::Append => {
+                let at = fs.append(&Credentials::ROOT, file, &[3; 10]).unwrap();
+                assert_eq!(at, SIZE);
+            }
+            Change::Unlink => fs.unlink(Ino::ROOT, b"a").unwrap(),
+        }
+    }
+}
+
+#[test]
+fn mount_finishes_truncate_after_crash() {
+    let (image, file, slot) = interrupted();
+    for background in [false, true] {
+        for change in [Change::Extend, Change::Append, Change::Unlink] {
+            let region = Region::new("again", Box::new(SimBackend::from_image(&image).unwrap()));
+            let options = MountOptions {
+                background,
+                ..MountOptions::default()
+            };
+            let fs = Fs::open(region, options).unwrap();
+            change.run(&fs, file);
+            let is_orphan = || {
+                fs.iget(file)
+                    .is_ok_and(|i| i.state.read().orphan_slot.is_some())
+            };
+            while is_orphan() {
+                std::thread::yield_now();
+            }
+            if change != Change::Unlink {
+                // One block of data, and two pointer blocks above it.
+                assert_eq!(fs.getattr(file).unwrap().blocks, 3);
+                check_blocks(&fs, file);
+            }
+            assert_eq!(slot_word(&fs, slot), 0);
+            assert!(!fs.is_read_only());
+            fs.close().unwrap();
+        }
+    }
+}
