@@ -1,12 +1,18 @@
 //! Stands in for `medium/src/sync.rs`: the same names, on the types of loom.
 //!
 //! The atomics are loom's, so a relaxed load may return any value that the memory model
-//! allows. The locks have the interface of parking_lot.
+//! allows. The locks have the interface of parking_lot, and the ranks of the engine, whose
+//! order is not asserted here.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use atomic::{AtomicBool, AtomicUsize, Ordering};
+use rank::Ranked;
+
+#[path = "../../medium/src/sync/rank.rs"]
+pub mod rank;
 
 /// See `medium/src/sync.rs`.
 ///
@@ -142,13 +148,17 @@ pub mod order {
 
 /// parking_lot's mutex.
 #[derive(Debug)]
-pub struct Mutex<T>(loom::sync::Mutex<T>);
+pub struct Mutex<T, R>(loom::sync::Mutex<T>, PhantomData<fn() -> R>);
 
 pub type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
 
-impl<T> Mutex<T> {
-    pub fn new(value: T) -> Mutex<T> {
-        Mutex(loom::sync::Mutex::new(value))
+impl<T, R: Ranked> Mutex<T, R> {
+    pub fn new(value: T) -> Mutex<T, R> {
+        Mutex(loom::sync::Mutex::new(value), PhantomData)
+    }
+
+    pub fn numbered(_number: u64, value: T) -> Mutex<T, R> {
+        Mutex::new(value)
     }
 
     pub fn lock(&self) -> MutexGuard<'_, T> {
@@ -156,8 +166,8 @@ impl<T> Mutex<T> {
     }
 }
 
-impl<T: Default> Default for Mutex<T> {
-    fn default() -> Mutex<T> {
+impl<T: Default, R: Ranked> Default for Mutex<T, R> {
+    fn default() -> Mutex<T, R> {
         Mutex::new(T::default())
     }
 }
@@ -169,9 +179,10 @@ impl<T: Default> Default for Mutex<T> {
 /// `is_locked_exclusive` is a relaxed load of the word. loom's lock does the waiting, and
 /// orders its holders like the word does.
 #[derive(Debug)]
-pub struct RwLock<T> {
+pub struct RwLock<T, R> {
     word: AtomicUsize,
     lock: loom::sync::RwLock<T>,
+    rank: PhantomData<fn() -> R>,
 }
 
 pub type RwLockReadGuard<'a, T> = loom::sync::RwLockReadGuard<'a, T>;
@@ -179,12 +190,17 @@ pub type RwLockReadGuard<'a, T> = loom::sync::RwLockReadGuard<'a, T>;
 const FREE: usize = 0;
 const WRITER: usize = 8;
 
-impl<T> RwLock<T> {
-    pub fn new(value: T) -> RwLock<T> {
+impl<T, R: Ranked> RwLock<T, R> {
+    pub fn new(value: T) -> RwLock<T, R> {
         RwLock {
             word: AtomicUsize::new(FREE),
             lock: loom::sync::RwLock::new(value),
+            rank: PhantomData,
         }
+    }
+
+    pub fn numbered(_number: u64, value: T) -> RwLock<T, R> {
+        RwLock::new(value)
     }
 
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
@@ -197,6 +213,10 @@ impl<T> RwLock<T> {
 
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.locked(self.lock.write().expect("no holder panics"))
+    }
+
+    pub fn write_unshared(&self) -> RwLockWriteGuard<'_, T> {
+        self.write()
     }
 
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
@@ -254,7 +274,7 @@ impl<T> Drop for RwLockWriteGuard<'_, T> {
 #[derive(Debug)]
 pub struct OnceLock<T> {
     is_set: AtomicBool,
-    making: Mutex<()>,
+    making: Mutex<(), rank::Leaf>,
     value: std::sync::OnceLock<T>,
 }
 

@@ -1,15 +1,36 @@
 //! The locks of the engine. All of its code takes them from here.
 //!
-//! They are parking_lot's. Miri gets a later version of the same crate: Miri checks
-//! the types of the arguments of a system call, and parking_lot before 0.13 passes
-//! types other than a futex's. That version needs a later compiler than the engine, so
-//! only Miri uses it, whose compiler is never older. Both versions have the waiting,
-//! waking and memory order of the real locks.
+//! Each lock has a [rank](rank), by its type. A debug build asserts that a thread waits for
+//! locks in the order of their ranks only; a release build has nothing of it.
+//!
+//! The locks are parking_lot's and crossbeam's. Miri gets a later version of parking_lot: it
+//! checks the types of the arguments of a system call, and parking_lot before 0.13 passes
+//! others than a futex has. That version needs a later compiler than the engine
+//! does, so it is built for Miri alone, which is never older. Waiting, waking and
+//! the order of what is seen are those of the real locks in both.
 
-#[cfg(not(miri))]
-pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-#[cfg(miri)]
-pub use parking_lot_miri::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(debug_assertions)]
+mod held;
+#[cfg(not(debug_assertions))]
+#[path = "sync/unchecked.rs"]
+mod held;
+mod locks;
+pub mod rank;
+
+pub use locks::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, ShardedLock,
+    ShardedLockReadGuard, ShardedLockWriteGuard,
+};
+
+/// Asserts in a debug build that this thread holds no lock of the rank `from` or a later one.
+///
+/// # Panics
+/// If it holds one.
+#[inline(always)]
+#[cfg_attr(debug_assertions, track_caller)]
+pub fn assert_none_held(from: rank::Rank) {
+    held::assert_none(from);
+}
 
 /// Atomics and fences. The model checker replaces them, see [`order`].
 pub mod atomic {

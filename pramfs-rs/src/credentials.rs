@@ -10,9 +10,11 @@ pub enum Groups<'a> {
     /// The caller is in its effective group only. User 0 has the rights of every group.
     #[default]
     Effective,
-    /// The function returns whether the caller is in a group, or has the rights of the
-    /// group without membership (`CAP_FSETID`). The engine calls it without locks, and
-    /// only if the answer matters. It may block.
+    /// The function tells whether the caller is in a group, or has the rights of the
+    /// group without that (`CAP_FSETID`). The engine calls it with no inode locked, and only
+    /// if the answer matters. It may block, but must not call the same file system: the
+    /// operation goes on meanwhile, and if another thread waits to end the mount, a call
+    /// within it waits for that thread.
     Ask(&'a (dyn Fn(u32) -> bool + Sync)),
 }
 

@@ -83,7 +83,7 @@ fn stat_after_data_of_a_writer_shows_no_older_inode() {
     explore(|| {
         let cache = Arc::new(AttrCache::new(1));
         let data = Arc::new(AtomicU64::new(0));
-        let lock = Arc::new(InodeLock::new(InodeState::default()));
+        let lock = Arc::new(InodeLock::new(Ino(5), InodeState::default()));
         lock.set_attr_slot(|| AttrSlot::new(&cache, Ino(5)));
         cache.publish(&attr(5, 0), None);
         let writer = {

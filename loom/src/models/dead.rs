@@ -6,8 +6,8 @@ use loom::thread;
 
 use super::{Model, explore, promise};
 use crate::dead::DeadLsn;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, rank};
 
 pub const MODELS: &[Model] = &[Model {
     name: "hand_over_from_dead_record_is_after_its_fences",
@@ -19,7 +19,7 @@ pub const MODELS: &[Model] = &[Model {
 /// thread has a record for the place that the first record changed.
 fn hand_over_from_dead_record_is_after_its_fences() {
     explore(|| {
-        let lane = Arc::new((Mutex::new(()), DeadLsn::new(0)));
+        let lane = Arc::new((Mutex::<_, rank::Lane>::new(()), DeadLsn::new(0)));
         let fenced = Arc::new(AtomicU64::new(0));
         let committer = {
             let (lane, fenced) = (lane.clone(), fenced.clone());

@@ -79,7 +79,7 @@ fn get_while_run_changes_is_of_the_block() {
 /// One thread changes the inode, another caches its blocks after the change, a third reads.
 fn get_of_a_later_change_is_not_valid() {
     explore_bounded(Some(2), || {
-        let lock = Arc::new(InodeLock::new(InodeState::default()));
+        let lock = Arc::new(InodeLock::new(crate::types::Ino(5), InodeState::default()));
         let cache = Arc::new(ExtentCache::default());
         cache.put(0, 0, (0, BLOCKS), leaf(0), || true);
         let writer = {

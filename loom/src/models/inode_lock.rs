@@ -46,7 +46,7 @@ fn write(lock: &InodeLock, data: &AtomicU64, n: u64) {
 
 fn snapshot_during_write_is_invalid_or_of_one_write() {
     explore(|| {
-        let lock = Arc::new(InodeLock::new(InodeState::default()));
+        let lock = Arc::new(InodeLock::new(Ino(5), InodeState::default()));
         let data = Arc::new(AtomicU64::new(0));
         let writer = {
             let (lock, data) = (lock.clone(), data.clone());
@@ -69,7 +69,7 @@ fn snapshot_during_write_is_invalid_or_of_one_write() {
 
 fn size_snapshot_during_write_is_invalid_or_of_one_write() {
     explore(|| {
-        let lock = Arc::new(InodeLock::new(InodeState::default()));
+        let lock = Arc::new(InodeLock::new(Ino(5), InodeState::default()));
         let data = Arc::new(AtomicU64::new(0));
         let writer = {
             let (lock, data) = (lock.clone(), data.clone());

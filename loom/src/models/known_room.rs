@@ -6,8 +6,8 @@ use loom::thread;
 
 use super::{Model, explore, promise};
 use crate::known_room::{KnownRoom, PAGE};
-use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{RwLock, rank};
 
 pub const MODELS: &[Model] = &[
     Model {
@@ -50,7 +50,7 @@ fn query_during_discard_notes_no_page_that_is_gone() {
     explore(|| {
         let known = Arc::new(KnownRoom::new(4 * PAGE, false).unwrap());
         let on_host = Arc::new(AtomicU64::new(1));
-        let changing = Arc::new(RwLock::new(()));
+        let changing = Arc::new(RwLock::<_, rank::HostRoom>::new(()));
         known.note(0, PAGE);
         let query = {
             let (known, on_host, changing) = (known.clone(), on_host.clone(), changing.clone());

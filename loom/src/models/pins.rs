@@ -6,8 +6,8 @@ use loom::thread;
 
 use super::{Model, explore, promise};
 use crate::pins::BlockPins;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, rank};
 use crate::types::{BlockRun, Bno};
 
 pub const MODELS: &[Model] = &[
@@ -119,7 +119,7 @@ fn is_empty_during_unpin_is_after_stores_of_the_mapping() {
 fn free_during_pin_parks_what_is_pinned() {
     explore(|| {
         let pins = Arc::new(BlockPins::default());
-        let has_block = Arc::new(Mutex::new(true));
+        let has_block = Arc::new(Mutex::<_, rank::Inode>::new(true));
         let truncation = {
             let (pins, has_block) = (pins.clone(), has_block.clone());
             thread::spawn(move || {

@@ -25,7 +25,7 @@ fn lookup_during_removal_is_seen_or_fails() {
         let ino = Ino(5);
         let cache = Arc::new(AttrCache::new(1));
         let refs = Arc::new(Refs::default());
-        let lock = Arc::new(InodeLock::new(InodeState::default()));
+        let lock = Arc::new(InodeLock::new(Ino(5), InodeState::default()));
         lock.set_attr_slot(|| AttrSlot::new(&cache, ino));
         let probe = || Probe::new(1, Ino(2), b"a").unwrap();
         let attr = Attr {

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::sync::Mutex;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::order::{acquire, release};
+use crate::sync::{Mutex, rank};
 use crate::types::BlockRun;
 
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ struct State {
 #[derive(Debug, Default)]
 pub struct BlockPins {
     count: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<State, rank::Leaf>,
 }
 
 impl BlockPins {

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::media::checksum::{SEALED_BITS, seal};
 use crate::pmem::{Region, Unfenced};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, rank};
 
 #[derive(Debug)]
 struct LaneState {
@@ -64,7 +64,7 @@ impl LaneState {
 
 #[derive(Debug)]
 struct Lane {
-    state: Mutex<LaneState>,
+    state: Mutex<LaneState, rank::Lane>,
     /// Records of this lane up to this LSN are dead: replay never sees them.
     dead: DeadLsn,
 }
@@ -166,16 +166,19 @@ impl Journal {
     /// Creates the lanes; their records up to `checkpoint` are all dead. `failed_fences` is
     /// the region's current count.
     pub fn new(geo: &Geometry, checkpoint: u64, rules: Rules, failed_fences: u64) -> Journal {
-        let lane = |_| {
+        let lane = |nth| {
             CachePadded::new(Lane {
-                state: Mutex::new(LaneState {
-                    slot: 0,
-                    last: [0; 2],
-                    homes: Lines::default(),
-                    broken: false,
-                    pending: VecDeque::new(),
-                    urgent: false,
-                }),
+                state: Mutex::numbered(
+                    u64::from(nth),
+                    LaneState {
+                        slot: 0,
+                        last: [0; 2],
+                        homes: Lines::default(),
+                        broken: false,
+                        pending: VecDeque::new(),
+                        urgent: false,
+                    },
+                ),
                 dead: DeadLsn::new(checkpoint),
             })
         };

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, rank};
 
 /// A private hugetlbfs, mounted nowhere, with pages in the pool. Dropping it shrinks the
 /// pool again.
@@ -21,7 +21,7 @@ impl HugePool {
     /// Adds `pages` of 2 MiB to the pool. Returns `None`, and prints the reason, if the
     /// system does not allow it.
     pub fn borrow(pages: u64) -> Option<HugePool> {
-        static TURN: Mutex<()> = Mutex::new(());
+        static TURN: Mutex<(), rank::HugePool> = Mutex::new(());
         let turn = TURN.lock();
         match HugePool::try_borrow(pages, turn) {
             Ok(pool) => Some(pool),

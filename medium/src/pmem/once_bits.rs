@@ -1,14 +1,14 @@
 //! Bits for what is done once: a lock for the first, a load for all others.
 
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::order::{acquire, release};
+use crate::sync::{Mutex, rank};
 
 /// A bit for each of a number of tasks, set once the task is done.
 #[derive(Debug)]
 pub(super) struct OnceBits {
     done: Box<[AtomicU64]>,
-    busy: Mutex<()>,
+    busy: Mutex<(), rank::Leaf>,
 }
 
 impl OnceBits {

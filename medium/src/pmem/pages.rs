@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::MsyncFlags;
 
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 
 #[derive(Debug, Default)]
 pub(super) struct PageSync {
     /// Flushed addresses that no fence has taken yet: start, end.
-    hull: Mutex<Option<(usize, usize)>>,
+    hull: Mutex<Option<(usize, usize)>, rank::Leaf>,
     /// Held through an msync. If another fence took this fence's range, this fence waits
     /// for it.
-    turn: Mutex<()>,
+    turn: Mutex<(), rank::PageSync>,
     failures: AtomicU64,
 }
 

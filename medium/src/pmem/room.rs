@@ -29,7 +29,7 @@ use super::known_room::{PAGE, PAGE_LOG2};
 use super::mapping;
 use super::region::Region;
 use super::source::{Source, SourceKind};
-use crate::sync::RwLock;
+use crate::sync::{RwLock, rank};
 
 /// Sizes to try if the host has no room for a whole chunk.
 const SMALLER_CHUNKS: [u64; 3] = [256 << 10, 32 << 10, PAGE];
@@ -58,7 +58,7 @@ impl HostSpace {
 pub(super) struct HostRoom {
     known: Arc<KnownRoom>,
     /// Locked shared by queries, exclusively by a discard.
-    changing: RwLock<()>,
+    changing: RwLock<(), rank::HostRoom>,
     /// Touching memory pages allocates them, and sets up their mapping in the same step.
     touch: AtomicBool,
     len: u64,

@@ -28,7 +28,7 @@ use super::error::PmemError;
 use super::live;
 use super::mapping::{Mapping, Share};
 use super::source::SourceKind;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 
 /// The kind of an [`Event`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,9 +139,9 @@ struct Inner {
     fd: OwnedFd,
     tally: Tally,
     /// Lines flushed since the thread's last fence.
-    flushed: [Mutex<FxHashMap<u32, FxHashSet<usize>>>; SHARDS],
+    flushed: [Mutex<FxHashMap<u32, FxHashSet<usize>>, rank::Leaf>; SHARDS],
     recording: AtomicBool,
-    record: Mutex<Record>,
+    record: Mutex<Record, rank::Leaf>,
     faults: AtomicU64,
 }
 

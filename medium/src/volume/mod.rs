@@ -28,7 +28,7 @@ use crate::media::pointer::Ptr;
 use crate::media::walk::MapRoot;
 use crate::media::{Geometry, Medium};
 use crate::pmem::{PmemError, Region};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 use crate::types::{BlockRun, Bno};
 use reserve::Reserve;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,8 +54,9 @@ pub struct Volume {
     reserve: Reserve,
     /// Groups of one bitmap are made one at a time. Making an inode group takes a block and
     /// may therefore make a block group, never the other way round.
-    making: [Mutex<()>; 2],
-    orphan_slots: Mutex<Vec<u32>>,
+    making_inodes: Mutex<(), rank::MakeInodeGroup>,
+    making_blocks: Mutex<(), rank::MakeBlockGroup>,
+    orphan_slots: Mutex<Vec<u32>, rank::Leaf>,
     failed: AtomicBool,
     /// Freed blocks are discarded on the host before they return to the allocators.
     pub discard: bool,
@@ -78,7 +79,8 @@ impl Volume {
             pins: BlockPins::default(),
             verified: Verified::new(),
             reserve: Reserve::new(geo.reserve_blocks),
-            making: [Mutex::new(()), Mutex::new(())],
+            making_inodes: Mutex::new(()),
+            making_blocks: Mutex::new(()),
             orphan_slots: Mutex::new(Vec::new()),
             failed: AtomicBool::new(false),
             discard: false,
@@ -221,7 +223,10 @@ impl Volume {
 
     /// Makes the bitmap block of a group, with a separate record.
     fn make_group(&self, kind: BitmapKind, init: &InitGroup) -> Result<()> {
-        let _one = self.making[usize::from(kind == BitmapKind::Inodes)].lock();
+        let _one = match kind {
+            BitmapKind::Inodes => self.making_inodes.lock(),
+            BitmapKind::Blocks => self.making_blocks.lock(),
+        };
         let set = self.bitmap(kind);
         if set.is_made(self.medium(), init.group)? {
             return Ok(());

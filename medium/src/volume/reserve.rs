@@ -3,13 +3,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 use crate::types::{BlockRun, Bno};
 
 #[derive(Debug)]
 pub(super) struct Reserve {
     want: u64,
-    held: Mutex<Vec<Bno>>,
+    held: Mutex<Vec<Bno>, rank::Leaf>,
     /// Number of blocks that `held` lacks; changed under its lock.
     missing: AtomicU64,
 }

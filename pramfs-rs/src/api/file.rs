@@ -13,7 +13,7 @@ use crate::credentials::Credentials;
 use crate::fs::Inode;
 use crate::fs::{AppendCursor, Engine, ExtentCache, Fs, InodeRef};
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::sync::Mutex;
+use pramfs_medium::sync::{Mutex, rank};
 use pramfs_medium::types::{Fallocate, FileExtent, Ino, SetAttr};
 
 /// Limit of bytes that [`File::read_to_end_at`] requests at a time.
@@ -56,7 +56,7 @@ pub struct File {
     pub(super) ino: Ino,
     rights: Rights,
     /// The position of `Read`, `Write` and `Seek`.
-    position: Arc<Mutex<u64>>,
+    position: Arc<Mutex<u64, rank::Position>>,
     /// Dropped before `inode`, so that the inode is still in memory while it is freed.
     _held: InodeRef,
     /// Kept, so that calls need no look-up.

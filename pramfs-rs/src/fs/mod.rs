@@ -17,19 +17,8 @@
 //! | `ops` | the POSIX operations, one file for each family |
 //! | `mount` | mounting, the timer, unmounting |
 //!
-//! Lock order:
-//!
-//! 1. the gate, shared;
-//! 2. the rename lock, only if a directory moves;
-//! 3. inodes by ascending number; out of order only with a `try_` lock;
-//! 4. shards of the inode cache;
-//! 5. the inode of the orphan table;
-//! 6. the inode table;
-//! 7. lanes;
-//! 8. bitmap groups.
-//!
-//! Locks 4 to 8 are held only briefly. A thread that holds a lane waits only for
-//! bitmap groups; a thread that holds a bitmap group waits for no lock.
+//! Each lock has a rank, and is taken in the order of
+//! [`Rank`](pramfs_medium::sync::rank::Rank).
 
 mod cache;
 mod engine;

@@ -21,7 +21,7 @@ use crate::media::Geometry;
 use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::word_sum;
 use crate::media::walk::MapRoot;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, rank};
 
 /// A group has no bitmap block yet. The caller must make one first.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub struct Bits {
 
 #[derive(Debug)]
 struct Cell {
-    state: Mutex<Option<Box<Group>>>,
+    state: Mutex<Option<Box<Group>>, rank::Group>,
     /// Free bits at the last look; `u32::MAX` if unknown.
     free: AtomicU32,
     damaged: AtomicBool,
@@ -68,9 +68,8 @@ pub struct BitmapSet {
     cells: Box<[Cell]>,
     descs: MapRoot,
     hints: Box<[AtomicU64]>,
-    /// Locked while [`each_free`](Self::each_free) holds a piece. Ordered before the group
-    /// locks.
-    lending: Mutex<()>,
+    /// Locked while [`each_free`](Self::each_free) holds a piece.
+    lending: Mutex<(), rank::Lending>,
 }
 
 impl BitmapSet {
@@ -78,8 +77,8 @@ impl BitmapSet {
     pub fn new(kind: BitmapKind, bits: u64, geo: &Geometry, descs: MapRoot) -> BitmapSet {
         let per_group = geo.bits_per_group();
         let groups = bits.div_ceil(per_group);
-        let cell = |_| Cell {
-            state: Mutex::new(None),
+        let cell = |group| Cell {
+            state: Mutex::numbered(group, None),
             free: AtomicU32::new(u32::MAX),
             damaged: AtomicBool::new(false),
             bitmap_offset: AtomicU64::new(0),

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::super::backend::PmemBackend;
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, rank};
 
 /// The step that is omitted, or moved, at a place in the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,10 +100,10 @@ pub enum Mutant {
     Bug(Bug),
 }
 
-static CHOSEN: RwLock<Option<Mutant>> = RwLock::new(None);
+static CHOSEN: RwLock<Option<Mutant>, rank::Leaf> = RwLock::new(None);
 static ANY: AtomicBool = AtomicBool::new(false);
 static LISTENING: AtomicBool = AtomicBool::new(false);
-static SITES: Mutex<BTreeSet<Site>> = Mutex::new(BTreeSet::new());
+static SITES: Mutex<BTreeSet<Site>, rank::Leaf> = Mutex::new(BTreeSet::new());
 
 /// The mistake's name, for a process that was started with it.
 static FROM_OUTSIDE: LazyLock<Option<String>> = LazyLock::new(|| std::env::var(CHOICE).ok());

@@ -22,7 +22,7 @@
 
 use pramfs_medium::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use pramfs_medium::sync::order::{acquire, release};
-use pramfs_medium::sync::{Mutex, OnceLock};
+use pramfs_medium::sync::{Mutex, OnceLock, rank};
 use pramfs_medium::types::Bno;
 
 /// Parts in the first chunk. Each further chunk has twice as many as the one before it.
@@ -50,7 +50,7 @@ pub(crate) struct ExtentCache {
     further: [OnceLock<Box<[Part]>>; PART_TABLES],
     /// Memory in use for the single blocks of parts, bytes. Its lock serializes the
     /// writers of the cache.
-    bytes: Mutex<usize>,
+    bytes: Mutex<usize, rank::Leaf>,
 }
 
 /// A part of a file.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::fs::Engine;
 use crate::fs::options::ErrorPolicy;
 use pramfs_medium::error::Error;
-use pramfs_medium::sync::{Condvar, Mutex};
+use pramfs_medium::sync::{Condvar, Mutex, rank};
 use pramfs_medium::types::Ino;
 
 /// Time in seconds during which a message is not repeated.
@@ -84,7 +84,7 @@ enum Standing {
 /// is closed. A `Writability` does not keep the file system open.
 #[derive(Debug, Default)]
 pub struct Writability {
-    standing: Mutex<Standing>,
+    standing: Mutex<Standing, rank::Leaf>,
     changed: Condvar,
 }
 
@@ -126,10 +126,10 @@ impl Writability {
 /// The record of the damage that a file system has found.
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
-    repeats: Mutex<Repeats>,
+    repeats: Mutex<Repeats, rank::Leaf>,
     /// Directory and name by which an unreadable inode was looked up. The caches hold no
     /// such inode.
-    names: Mutex<BTreeMap<Ino, (Ino, Vec<u8>)>>,
+    names: Mutex<BTreeMap<Ino, (Ino, Vec<u8>)>, rank::Leaf>,
     pub(crate) writability: Arc<Writability>,
 }
 

@@ -27,7 +27,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
-use crossbeam::sync::ShardedLock;
 use crossbeam::utils::CachePadded;
 
 use crate::fs::inode::Inode;
@@ -42,7 +41,7 @@ use pramfs_medium::media::SuperblockInfo;
 #[cfg(any(test, feature = "testing"))]
 use pramfs_medium::pmem::Region;
 use pramfs_medium::pmem::{OpenState, RegionView};
-use pramfs_medium::sync::Mutex;
+use pramfs_medium::sync::{Mutex, ShardedLock, rank};
 use pramfs_medium::types::{Ino, Time};
 use pramfs_medium::volume::Volume;
 use report::RecoveryReport;
@@ -62,15 +61,15 @@ pub struct Engine {
     pub(crate) table: InodeTable,
     pub(crate) super_state: SuperState,
     /// Shared by every operation, exclusive to freeze.
-    pub(crate) gate: ShardedLock<()>,
+    pub(crate) gate: ShardedLock<(), rank::Gate>,
     /// Locked while a directory changes its parent.
-    pub(crate) rename: Mutex<()>,
-    pub(crate) orphans: Mutex<BTreeSet<u64>>,
+    pub(crate) rename: Mutex<(), rank::Rename>,
+    pub(crate) orphans: Mutex<BTreeSet<u64>, rank::Leaf>,
     /// Orphans without references that wait to be freed in a batch.
-    pub(crate) forgotten: Mutex<Vec<Ino>>,
+    pub(crate) forgotten: Mutex<Vec<Ino>, rank::Leaf>,
     /// Locked while a batch is freed.
-    pub(crate) freeing: Mutex<()>,
-    pub(crate) lazy: Mutex<Vec<Ino>>,
+    pub(crate) freeing: Mutex<(), rank::Freeing>,
+    pub(crate) lazy: Mutex<Vec<Ino>, rank::Leaf>,
     /// Refuses changes: the mount is read-only, or found damage.
     pub(crate) read_only: AtomicBool,
     /// Damage was found that forbids changes until the next mount.
@@ -91,7 +90,7 @@ pub struct Engine {
 }
 
 /// A cached directory, see [`Engine::with_dir`].
-pub(crate) type LastDirCache = Mutex<Option<Arc<Inode>>>;
+pub(crate) type LastDirCache = Mutex<Option<Arc<Inode>>, rank::LastDirectory>;
 
 /// The access that an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,6 +17,7 @@ use crate::fs::Engine;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::Medium;
 use pramfs_medium::pmem::{CHUNK, PmemError, Region};
+use pramfs_medium::sync::{assert_none_held, rank::Rank};
 use pramfs_medium::types::Bno;
 use pramfs_medium::volume::{RoomAsItIs, room_is_final};
 
@@ -36,13 +37,15 @@ struct RoomRetries {
 }
 
 impl RoomRetries {
-    /// Takes room for the next retry. The caller holds no lock.
+    /// Takes room for the next retry. The caller holds no lock, so that no reader waits for
+    /// the host.
     ///
     /// # Errors
     /// Those of the region; [`Error::NoSpace`] if the last retry found no room.
     #[cold]
     #[inline(never)]
     fn next(&mut self, region: &Region, offset: u64, len: u64) -> Result<()> {
+        assert_none_held(Rank::Gate);
         if self.last.is_some() {
             return Err(host_is_full());
         }

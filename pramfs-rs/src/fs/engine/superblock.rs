@@ -13,14 +13,14 @@ use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, 
 use pramfs_medium::media::{Medium, SuperDynamic, SuperStatic, SuperblockInfo};
 use pramfs_medium::pmem::mutants::has_bug;
 use pramfs_medium::pmem::{Region, Unfenced};
-use pramfs_medium::sync::Mutex;
+use pramfs_medium::sync::{Mutex, rank};
 
 /// The dynamic words and the label, see the module.
 #[derive(Debug)]
 pub(crate) struct SuperState {
-    dynamic: Mutex<SuperDynamic>,
+    dynamic: Mutex<SuperDynamic, rank::Superblock>,
     /// The static part; only the label changes.
-    pub fixed: Mutex<SuperStatic>,
+    pub fixed: Mutex<SuperStatic, rank::Superblock>,
 }
 
 /// Stores the dynamic words to both pages and fences them. The order of the words does not

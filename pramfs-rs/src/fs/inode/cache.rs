@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use crate::fs::cache::dcache::Dcache;
 use crate::fs::inode::Inode;
 use pramfs_medium::error::Result;
-use pramfs_medium::sync::RwLock;
+use pramfs_medium::sync::{RwLock, rank};
 use pramfs_medium::types::Ino;
 use pramfs_medium::volume::Volume;
 
@@ -80,7 +80,7 @@ impl Shard {
 pub(crate) struct InodeCache {
     /// Each lock has its own cache line, so that threads on different shards do not
     /// contend for it.
-    shards: Box<[CachePadded<RwLock<Shard>>]>,
+    shards: Box<[CachePadded<RwLock<Shard, rank::CacheShard>>]>,
     per_shard: usize,
     /// Names and attributes, readable without a lock.
     pub names: Dcache,
@@ -101,7 +101,7 @@ impl InodeCache {
     /// Returns the shard of an inode. Consecutive numbers are in different shards,
     /// since threads often work on files that were created one after the other.
     #[inline]
-    fn shard(&self, ino: Ino) -> &RwLock<Shard> {
+    fn shard(&self, ino: Ino) -> &RwLock<Shard, rank::CacheShard> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
@@ -221,7 +221,7 @@ impl InodeCache {
 
     /// Returns every inode in memory, for the timer and the unmount.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
-        let of = |s: &RwLock<Shard>| -> Vec<_> {
+        let of = |s: &RwLock<Shard, rank::CacheShard>| -> Vec<_> {
             let shard = s.read();
             shard
                 .pages

@@ -20,7 +20,7 @@ use pramfs_medium::map::MapRef;
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 use pramfs_medium::sync::order::{acquire, release};
-use pramfs_medium::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pramfs_medium::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 use pramfs_medium::types::{FileType, Ino};
 
 /// The lock of an inode, see the module.
@@ -29,7 +29,7 @@ pub(crate) struct InodeLock {
     published: Published,
     /// Its slot in the attribute cache, once the cache has shown it.
     attr_slot: OnceLock<AttrSlot>,
-    lock: RwLock<InodeState>,
+    lock: RwLock<InodeState, rank::Inode>,
 }
 
 /// The fields that [`InodeLock::snapshot`] returns.
@@ -96,13 +96,13 @@ pub(crate) struct SizeSnapshot {
 impl InodeLock {
     /// Creates an unlocked inode.
     #[inline]
-    pub(crate) fn new(state: InodeState) -> InodeLock {
+    pub(crate) fn new(ino: Ino, state: InodeState) -> InodeLock {
         let published = Published::default();
         published.publish(&state);
         InodeLock {
             published,
             attr_slot: OnceLock::new(),
-            lock: RwLock::new(state),
+            lock: RwLock::numbered(ino.0, state),
         }
     }
 
@@ -127,6 +127,13 @@ impl InodeLock {
     #[inline]
     pub(crate) fn write(&self) -> InodeGuard<'_> {
         InodeGuard::new(self.lock.write(), self)
+    }
+
+    /// As [`write`](Self::write), for an inode that no other thread has yet. Its number may
+    /// be lower than those held.
+    #[inline]
+    pub(crate) fn write_unshared(&self) -> InodeGuard<'_> {
+        InodeGuard::new(self.lock.write_unshared(), self)
     }
 
     /// Takes the lock exclusively if it is free.

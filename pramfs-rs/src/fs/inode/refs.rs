@@ -7,9 +7,9 @@
 
 use rustc_hash::FxHashMap;
 
-use pramfs_medium::sync::Mutex;
 use pramfs_medium::sync::atomic::{AtomicU64, Ordering, fence};
 use pramfs_medium::sync::order::seq_cst;
+use pramfs_medium::sync::{Mutex, rank};
 use pramfs_medium::types::Ino;
 
 /// The model checker uses few shards.
@@ -39,11 +39,13 @@ impl References {
     }
 }
 
+type Shard = Mutex<FxHashMap<u64, References>, rank::Leaf>;
+
 /// The references from outside: lookups by the kernel, open files. An inode without
 /// names exists as long as it has any.
 #[derive(Debug)]
 pub(crate) struct Refs {
-    shards: Box<[Mutex<FxHashMap<u64, References>>]>,
+    shards: Box<[Shard]>,
     total: AtomicU64,
 }
 
@@ -57,7 +59,7 @@ impl Default for Refs {
 }
 
 impl Refs {
-    fn shard(&self, ino: Ino) -> &Mutex<FxHashMap<u64, References>> {
+    fn shard(&self, ino: Ino) -> &Shard {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
@@ -135,8 +137,9 @@ mod tests {
         let ino = file.unwrap().ino;
         let held = fs.hold(ino);
         fs.open.inherit();
-        let locks: Vec<_> = fs.refs.shards.iter().map(|s| s.lock()).collect();
-        let (orphans, forgotten) = (fs.orphans.lock(), fs.forgotten.lock());
+        let locks: Vec<_> = fs.refs.shards.iter().map(|s| s.try_lock()).collect();
+        let (orphans, forgotten) = (fs.orphans.try_lock(), fs.forgotten.try_lock());
+        assert!(locks.iter().all(Option::is_some) && orphans.is_some() && forgotten.is_some());
         let (done, is_done) = std::sync::mpsc::channel();
         std::thread::scope(|s| {
             let fs = &fs;

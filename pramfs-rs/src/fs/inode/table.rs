@@ -13,7 +13,7 @@ use pramfs_medium::map;
 use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
 use pramfs_medium::media::{DiskInode, Geometry};
-use pramfs_medium::sync::RwLock;
+use pramfs_medium::sync::{RwLock, rank};
 use pramfs_medium::types::{FileBlock, Ino};
 use pramfs_medium::volume::Volume;
 
@@ -23,7 +23,7 @@ const GROW: u64 = 16;
 /// The inode table, see the module.
 #[derive(Debug)]
 pub(crate) struct InodeTable {
-    inode: RwLock<DiskInode>,
+    inode: RwLock<DiskInode, rank::InodeTable>,
     last_record: LastRecord,
     /// The places of its blocks. No block is moved or freed, so entries stay valid.
     known: ExtentCache,

@@ -23,8 +23,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crossbeam::sync::ShardedLock;
-
 use crate::fs::Engine;
 use crate::fs::engine::damage::Damage as DamageFound;
 use crate::fs::engine::report::RecoveryReport;
@@ -41,7 +39,7 @@ use pramfs_medium::media::checksum::seal;
 use pramfs_medium::media::probe::check_features;
 use pramfs_medium::media::{Medium, SuperblockInfo, probe_superblock};
 use pramfs_medium::pmem::{OpenState, Region};
-use pramfs_medium::sync::Mutex;
+use pramfs_medium::sync::{Mutex, ShardedLock, rank};
 use pramfs_medium::types::Ino;
 use recover::{Recovered, fail_if_faulted, recover};
 
@@ -66,8 +64,8 @@ pub struct Fs {
     engine: Arc<Engine>,
     /// The background thread of a writable mount. Locked while the mount becomes writable,
     /// and while it ends.
-    background: Mutex<Option<Background>>,
-    unfinished: Mutex<Unfinished>,
+    background: Mutex<Option<Background>, rank::Mount>,
+    unfinished: Mutex<Unfinished, rank::Leaf>,
 }
 
 impl std::ops::Deref for Fs {

@@ -369,7 +369,7 @@ impl<'a> NewInode<'a> {
     /// Locks a new inode and inserts it into the cache.
     #[inline]
     pub(crate) fn new(engine: &'a Engine, inode: &'a Arc<Inode>) -> NewInode<'a> {
-        let state = inode.state.write();
+        let state = inode.state.write_unshared();
         engine.cache.insert_new(&engine.vol, inode);
         NewInode {
             engine,

@@ -37,7 +37,8 @@ struct Batched {
 impl Engine {
     /// Calls `f` with each entry after `cookie` (0: from the start), including `.` and
     /// `..`, until `f` breaks. An entry that exists throughout is reported exactly
-    /// once, even if others are created or removed meanwhile.
+    /// once, even if others are created or removed meanwhile. `f` must not call the file
+    /// system, which is locked meanwhile.
     ///
     /// # Errors
     /// [`Error::NotDirectory`], [`Error::Corrupt`].
