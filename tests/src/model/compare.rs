@@ -495,10 +495,8 @@ fn compare_file(fs: &Fs, model: &Model, id: NodeId, ino: Ino, size: u64) -> Diff
             None => Ok(()),
         }
     };
-    for (at, piece) in bytes.pieces() {
-        if at < size {
-            check(at, piece.len() as u64)?;
-        }
+    for piece in bytes.ranges().filter(|r| r.start < size) {
+        check(piece.start, piece.end - piece.start)?;
     }
     let mut at = 0;
     while at < size {
