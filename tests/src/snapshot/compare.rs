@@ -62,6 +62,8 @@ pub struct Damage<'a> {
     pub hits: &'a dyn Fn(&[Ino]) -> bool,
     /// The extended attributes of an inode.
     pub hits_xattrs: &'a dyn Fn(Ino) -> bool,
+    /// An inode that may show anything, with all below it.
+    pub changed: Option<Ino>,
 }
 
 impl std::fmt::Debug for Damage<'_> {
@@ -118,17 +120,28 @@ impl Snapshot {
             let is = order.is_ge().then(|| theirs.next()).flatten();
             Some((expected, is))
         });
-        let nodes =
-            nodes.filter_map(move |pair| match pair {
-                (Some((path, e)), Some((_, f))) => (!self.same(path, e, f, found, tolerance))
-                    .then_some(Mismatch::Other(path, e, f)),
-                (Some((path, e)), None) => (!self.may_miss(path, e, found, tolerance))
-                    .then_some(Mismatch::Missing(path, e)),
+        let nodes = nodes.filter_map(move |pair| {
+            let (allowed, mismatch) = match pair {
+                (Some((path, e)), Some((_, f))) => (
+                    self.same(path, e, f, found, tolerance),
+                    Mismatch::Other(path, e, f),
+                ),
+                (Some((path, e)), None) => (
+                    self.may_miss(path, e, found, tolerance),
+                    Mismatch::Missing(path, e),
+                ),
                 (None, Some((path, f))) => {
-                    (!matches!(tolerance, Tolerance::Repair)).then_some(Mismatch::Extra(path, f))
+                    let may_be = match tolerance {
+                        Tolerance::Repair => true,
+                        Tolerance::Damage(d) => self.changed(path, d),
+                        _ => false,
+                    };
+                    (may_be, Mismatch::Extra(path, f))
                 }
-                (None, None) => None,
-            });
+                (None, None) => return None,
+            };
+            (!allowed).then_some(mismatch)
+        });
         let unread = found
             .unread
             .iter()
@@ -165,7 +178,7 @@ impl Snapshot {
             Tolerance::Cut(cut) => {
                 (cut.after.nodes.get(path)).is_some_and(|after| cut.explains(e, f, after))
             }
-            Tolerance::Damage(_) => same_if_read(path, e, f, found),
+            Tolerance::Damage(d) => self.changed(path, d) || same_if_read(path, e, f, found),
             Tolerance::Repair => self.kept(path, e, f, found),
         }
     }
@@ -174,7 +187,7 @@ impl Snapshot {
     fn may_miss(&self, path: &[u8], e: &Node, found: &Snapshot, tolerance: &Tolerance<'_>) -> bool {
         match tolerance {
             // That the reason is allowed is checked with the reasons.
-            Tolerance::Damage(_) => has(found, path, &Part::Node),
+            Tolerance::Damage(d) => has(found, path, &Part::Node) || self.changed(split(path).0, d),
             // Nothing is lost with a link that leads nowhere.
             Tolerance::Repair => e.kind == FileType::Symlink && has(self, path, &Part::Target),
             _ => false,
@@ -192,6 +205,12 @@ impl Snapshot {
             // What was readable before a repair is compared with the nodes.
             return matches!(tolerance, Tolerance::Repair);
         };
+        // Its name belongs to its directory.
+        let name_is_gone = *part == Part::Unlisted || errno == libc::ENOENT;
+        let named = if name_is_gone { split(path).0 } else { path };
+        if self.changed(named, damage) {
+            return true;
+        }
         if errno != libc::EUCLEAN || *part == Part::Unlisted {
             return false;
         }
@@ -201,8 +220,12 @@ impl Snapshot {
             || xattrs && ino.is_some_and(|ino| (damage.hits_xattrs)(ino))
     }
 
+    fn changed(&self, path: &[u8], damage: &Damage<'_>) -> bool {
+        (damage.changed).is_some_and(|ino| self.on_the_way(path).contains(&ino))
+    }
+
     /// The inodes on the way to a path, as far as they are known; its own too.
-    fn on_the_way(&self, path: &[u8]) -> Vec<Ino> {
+    pub fn on_the_way(&self, path: &[u8]) -> Vec<Ino> {
         let (mut at, mut way) = (path, Vec::new());
         loop {
             way.extend(self.nodes.get(at).map(|n| n.id.0));

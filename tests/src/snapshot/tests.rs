@@ -254,7 +254,12 @@ fn damage<'a>(
     hits: &'a dyn Fn(&[Ino]) -> bool,
     hits_xattrs: &'a dyn Fn(Ino) -> bool,
 ) -> Damage<'a> {
-    Damage { hits, hits_xattrs }
+    let changed = None;
+    Damage {
+        hits,
+        hits_xattrs,
+        changed,
+    }
 }
 
 #[test]
@@ -425,4 +430,40 @@ fn snapshot_without_trait_keeps_all_others() {
     let mut s = snapshot();
     all(s.nodes.get_mut(FILE).expect("it is there"));
     assert!(!snapshot().allows(&s, &Tolerance::Exact));
+}
+
+#[test]
+fn changed_inode_may_show_anything_and_no_other() {
+    let changed = Some(Ino(12));
+    let damage = Damage {
+        hits: &|_| false,
+        hits_xattrs: &|_| false,
+        changed,
+    };
+    let tolerance = Tolerance::Damage(&damage);
+    for (name, change) in FIELDS.iter().chain(&XATTRS) {
+        let mut right = snapshot();
+        right
+            .nodes
+            .insert(b"/dir/file/below".to_vec(), node(20, FileType::Fifo));
+        for (path, allowed) in [(FILE, true), (b"/dir/file/below", true), (b"/", false)] {
+            let mut found = right.clone();
+            change(found.nodes.get_mut(path).expect("it is there"));
+            let tested = ["blocks", "mtime", "ctime", "allocated", "size", "data"];
+            if !tested.contains(name) || allowed {
+                assert_eq!(right.allows(&found, &tolerance), allowed, "{name}");
+            }
+        }
+    }
+    let allows = |s: &Snapshot| snapshot().allows(s, &tolerance);
+    assert!(allows(&unread(FILE, Part::Node, libc::EIO)));
+    assert!(
+        !allows(&unread(FILE, Part::Node, libc::ENOENT)),
+        "not listed"
+    );
+    assert!(!allows(&unread(FILE, Part::Unlisted, 0)));
+    assert!(!allows(&unread(b"/dir", Part::Names, libc::EUCLEAN)));
+    let mut gone = snapshot();
+    gone.nodes.remove(FILE);
+    assert!(!allows(&gone), "neither there nor reported");
 }
