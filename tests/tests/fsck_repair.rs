@@ -408,7 +408,11 @@ fn interrupted_long_repair_is_completed_by_next() {
                     let now = tree(&image).unwrap_or_default();
                     bad.extend(worse(&before, &now));
                     if now.nodes.len() < after.nodes.len() {
-                        bad.push(format!("{} names of {}", now.nodes.len(), after.nodes.len()));
+                        bad.push(format!(
+                            "{} names of {}",
+                            now.nodes.len(),
+                            after.nodes.len()
+                        ));
                     }
                 }
                 Ok((_, report)) => bad.push(format!("given up: {report}")),

@@ -10,7 +10,8 @@ use crate::snapshot::{self, Snapshot, Sparse, join, split};
 
 impl Model {
     /// What a file system in this state shows, with these inode numbers and
-    /// generations. Of space the model knows nothing.
+    /// generations. Of space the model knows nothing. What has no name and is
+    /// held has a path of its own, without a slash.
     pub fn snapshot(&self, id: impl Fn(NodeId) -> (Ino, u64)) -> Snapshot {
         let mut out = Snapshot::default();
         let mut left = vec![(b"/".to_vec(), ROOT)];
@@ -21,6 +22,9 @@ impl Model {
             }
             out.nodes.insert(path, n.shown(id(node)));
         }
+        let held = self.nodes().filter(|(_, n)| n.nlink == 0);
+        let held = held.map(|(node, n)| (format!("held {node}").into(), n.shown(id(node))));
+        out.nodes.extend(held);
         out
     }
 

@@ -118,6 +118,8 @@ pub struct Snapshot {
 pub enum Trait {
     /// Numbers and generations. That two names lead to one inode stays.
     Ids,
+    /// Generations.
+    Generations,
     /// Free blocks and inodes.
     Free,
     /// mtime and ctime.
@@ -139,6 +141,7 @@ impl Snapshot {
         for t in traits {
             match t {
                 Trait::Ids => self.number_by_path(),
+                Trait::Generations => self.each(|n| n.id.1 = 0),
                 Trait::Free => (self.free, self.free_inodes) = (0, 0),
                 Trait::Times => self.each(|n| n.times = Default::default()),
                 Trait::Ctime => self.each(|n| n.times.1 = Default::default()),

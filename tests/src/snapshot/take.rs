@@ -316,7 +316,8 @@ impl<S: Source> Walk<'_, S> {
         let inside = inside.take_while(|(p, _)| p.starts_with(&below));
         for (child, n) in inside {
             let (dir, name) = split(child);
-            if dir != path || name.is_empty() || found.contains(name) {
+            let left_out = self.how.only.is_some_and(|only| !only(child));
+            if dir != path || name.is_empty() || found.contains(name) || left_out {
                 continue;
             }
             let result = self.source.find(handle, name);

@@ -419,6 +419,7 @@ fn snapshot_without_trait_keeps_all_others() {
         (Trait::Allocated, &["allocated"]),
         (Trait::DirectorySizes, &["size"]),
         (Trait::Ids, &["ino", "generation"]),
+        (Trait::Generations, &["generation"]),
     ] {
         let right = snapshot().without(&[t]);
         for (name, change) in FIELDS {

@@ -62,12 +62,21 @@ fn judge(
     if text.is_empty() { Ok(()) } else { Err(text) }
 }
 
-/// Compares what is no directory, and neither an inode nor below it.
+/// Compares what is no directory, and neither an inode nor below it, whatever its names.
 pub fn compare_files(model: &Snapshot, fs: &Fs, but: Ino) -> Result<(), String> {
-    let (mut files, mut found) = (model.clone(), look(model, fs)?);
+    let mut files = model.clone();
     files
         .nodes
         .retain(|path, n| !n.is_dir() && !model.on_the_way(path).contains(&but));
+    let all = files.nodes.iter().map(|(path, n)| (path.clone(), n.id.0));
+    let how = Take {
+        lenient: true,
+        guide: Some(&files),
+        whole: WHOLE,
+        only: Some(&|_| false),
+        nameless: &all.collect::<Vec<_>>(),
+    };
+    let mut found = Snapshot::take(fs, &how).map_err(|e| e.to_string())?;
     found.nodes.retain(|path, _| files.nodes.contains_key(path));
     found
         .unread
