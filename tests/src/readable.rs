@@ -4,7 +4,7 @@
 use pramfs::{MountOptions, inode::Fs};
 use pramfs_medium::pmem::{HeapBackend, Region, RegionView};
 
-use crate::snapshot::{Snapshot, Take, Tolerance};
+use crate::snapshot::{Errors, Snapshot, Take, Tolerance};
 
 /// A region of memory with these bytes.
 pub fn copy_of(image: &[u8]) -> Region {
@@ -33,7 +33,7 @@ pub fn tree(image: &[u8]) -> Option<Snapshot> {
     };
     let fs = Fs::open(copy_of(image), options).ok()?;
     let how = Take {
-        lenient: true,
+        errors: Errors::Noted,
         ..Take::default()
     };
     Snapshot::take(&fs, &how).ok()

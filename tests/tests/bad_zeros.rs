@@ -171,7 +171,7 @@ fn ask(bytes: &[u8], model: &Snapshot) -> Result<bool, String> {
     let Ok(fs) = Fs::open(region_with(bytes), steady()) else {
         return Ok(false);
     };
-    compare(&model, &fs, &Reach::All)?;
+    compare(model, &fs, &Reach::All)?;
     let mut model = model.clone();
     for (dir, name, ino) in names(&model) {
         let what = format!("{} in {dir}", name.escape_ascii());

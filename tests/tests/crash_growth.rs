@@ -90,7 +90,7 @@ fn crash(
     } else {
         let mut oracle = Oracle::new(&Arc::default(), rec.start()).unwrap();
         oracle.everywhere(machine, &events, &LIMITS, &mut |moment, found| {
-            look(moment, found.map(|state| state.clone()))
+            look(moment, found.cloned())
         })
     };
     println!("{images} images of {} events", events.len());

@@ -28,7 +28,7 @@ use op::Op;
 pub use state::State;
 
 use crate::random::Random;
-use crate::snapshot::{Cut, Lag, Snapshot, Take, Tolerance, Trouble};
+use crate::snapshot::{Cut, Lag, Paths, Snapshot, Take, Tolerance, Trouble};
 use crate::stress::Target;
 use state::{COMMON, home, is_for, own, take};
 
@@ -266,7 +266,7 @@ impl Record {
 }
 
 /// What a file system shows of the writers: of all, or of the paths of one.
-fn shown<D: Target>(access: &D, only: Option<&dyn Fn(&[u8]) -> bool>) -> Result<Snapshot, Trouble> {
+fn shown<D: Target>(access: &D, only: Option<&Paths<'_>>) -> Result<Snapshot, Trouble> {
     let how = Take {
         only,
         ..Take::default()

@@ -106,20 +106,14 @@ impl State {
                 xattrs.insert(part(&mut left)?.to_vec(), part(&mut left)?.to_vec());
             }
             let (sec, nsec) = (sec as i64, nsec as u32);
+            let kind = FileType::from_mode(mode as u32)?;
             let n = Node {
-                id: (Ino(ino), 0),
-                kind: FileType::from_mode(mode as u32)?,
                 perm: mode as u32 & 0o7777,
-                nlink: 0,
-                owner: (0, 0),
-                rdev: 0,
                 size: data.len() as u64,
-                blocks: 0,
                 times: (Time { sec, nsec }, ANY_TIME),
-                flags: 0,
                 data: Sparse::from(data),
                 xattrs,
-                allocated: Vec::new(),
+                ..Node::new((Ino(ino), 0), kind)
             };
             shown.nodes.insert(path, n);
         }

@@ -158,14 +158,11 @@ impl Model {
 impl Node {
     fn shown(&self, id: (Ino, u64)) -> snapshot::Node {
         snapshot::Node {
-            id,
-            kind: self.kind(),
             perm: self.perm,
             nlink: self.nlink,
             owner: (self.uid, self.gid),
             rdev: self.rdev(),
             size: self.size(),
-            blocks: 0,
             times: (self.mtime, self.ctime),
             flags: self.flags,
             data: match &self.body {
@@ -174,7 +171,7 @@ impl Node {
                 _ => Sparse::default(),
             },
             xattrs: self.xattrs.clone(),
-            allocated: Vec::new(),
+            ..snapshot::Node::new(id, self.kind())
         }
     }
 }

@@ -8,12 +8,17 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use pramfs::{Fallocate, FileType, SeekWhence, XattrMode, inode::SetTime};
+use pramfs::{
+    Fallocate, FileType, SeekWhence, XattrMode,
+    inode::{Ino, SetTime},
+};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
 };
 
+use super::pair::LAST_PAGE;
 use super::state::{Call, Make, Model, NodeId};
+use crate::snapshot::{Directory, Trouble};
 use crate::syscalls::{self as sys, Caller, Sys, as_caller, errno, path_of};
 
 /// No errno: neither a name nor a descriptor leads to the node.
@@ -75,6 +80,14 @@ impl Side {
             held: BTreeMap::new(),
             tmpfs,
         })
+    }
+
+    /// The same directory, to be read. Where data are in a file that reaches into
+    /// the last page that there can be, tmpfs does not tell.
+    pub(super) fn directory(&self) -> Result<Directory, Trouble> {
+        let held = self.held.iter().map(|(id, fd)| (Ino(*id), fd));
+        let most = if self.tmpfs { LAST_PAGE } else { u64::MAX };
+        Directory::new(&self.root, held, most)
     }
 
     pub(super) fn is_tmpfs(&self) -> bool {

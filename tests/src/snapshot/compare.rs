@@ -201,9 +201,14 @@ impl Snapshot {
         errno: i32,
         tolerance: &Tolerance<'_>,
     ) -> bool {
-        let Tolerance::Damage(damage) = tolerance else {
+        let damage = match tolerance {
+            Tolerance::Damage(damage) => damage,
             // What was readable before a repair is compared with the nodes.
-            return matches!(tolerance, Tolerance::Repair);
+            Tolerance::Repair => return true,
+            _ => {
+                let this = (path.to_vec(), part.clone());
+                return self.unread.get(&this) == Some(&errno);
+            }
         };
         // Its name belongs to its directory.
         let name_is_gone = *part == Part::Unlisted || errno == libc::ENOENT;

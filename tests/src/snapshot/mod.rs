@@ -12,6 +12,8 @@
 //! that do not have everything in common says what to leave out.
 
 mod compare;
+#[cfg(test)]
+mod lies;
 mod source;
 mod sparse;
 mod take;
@@ -28,7 +30,7 @@ use pramfs::{
 pub use compare::{ANY_TIME, Cut, Damage, Lag, Tolerance};
 pub use source::{Directory, Source};
 pub use sparse::Sparse;
-pub use take::{Take, Trouble};
+pub use take::{Errors, Paths, Take, Trouble};
 
 /// A piece of a file: offset, bytes, and whether it is flagged unwritten.
 pub type Piece = (u64, u64, bool);
@@ -65,6 +67,25 @@ pub struct Node {
 }
 
 impl Node {
+    /// One of which nothing else is known.
+    pub fn new(id: (Ino, u64), kind: FileType) -> Node {
+        Node {
+            id,
+            kind,
+            perm: 0,
+            nlink: 0,
+            owner: (0, 0),
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            times: Default::default(),
+            flags: 0,
+            data: Sparse::default(),
+            xattrs: BTreeMap::new(),
+            allocated: Vec::new(),
+        }
+    }
+
     /// All bytes of a file, or a target.
     pub fn bytes(&self) -> Vec<u8> {
         match self.kind {

@@ -4,7 +4,7 @@
 //! Both say the same of the same thing. The engine also tells generations, what
 //! is allocated, and the label.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -15,7 +15,7 @@ use pramfs::{
 };
 use rustix::fs::{OFlags, SeekFrom};
 
-use super::{Node, Piece, Sparse, Trouble};
+use super::{Node, Piece, Trouble};
 use crate::syscalls::{self as sys, Sys, errno};
 
 /// An entry of a directory.
@@ -71,8 +71,6 @@ impl Source for Fs {
     fn attributes(&self, node: &Ino) -> Result<Node> {
         let a = self.getattr(*node)?;
         Ok(Node {
-            id: (a.ino, a.generation),
-            kind: a.kind,
             perm: a.perm,
             nlink: a.nlink,
             owner: (a.uid, a.gid),
@@ -81,9 +79,7 @@ impl Source for Fs {
             blocks: a.blocks,
             times: (a.mtime, a.ctime),
             flags: a.flags,
-            data: Sparse::default(),
-            xattrs: Default::default(),
-            allocated: Vec::new(),
+            ..Node::new((a.ino, a.generation), a.kind)
         })
     }
     fn list(&self, dir: &Ino, into: &mut Vec<Entry>) -> Result {
@@ -159,7 +155,14 @@ impl Source for Fs {
 
 /// A directory, of a mount or of any other file system.
 #[derive(Debug)]
-pub struct Directory(OwnedFd);
+pub struct Directory {
+    root: OwnedFd,
+    device: u64,
+    /// Descriptors of what need not have a name.
+    held: BTreeMap<Ino, OwnedFd>,
+    /// Of larger files it is not asked where data are.
+    most: u64,
+}
 
 impl Directory {
     /// By its path.
@@ -167,8 +170,32 @@ impl Directory {
     /// # Errors
     /// Where it cannot be reached.
     pub fn at(path: &Path) -> Result<Directory> {
-        Ok(Directory(named("open", sys::root(path))?))
+        let root = named("open", sys::root(path))?;
+        Directory::new(&root, [], u64::MAX)
     }
+
+    /// By a descriptor, with others of what is held in it, by any numbers, and
+    /// the size up to which files tell where they have data.
+    ///
+    /// # Errors
+    /// Where it cannot be reached.
+    pub fn new<'f>(
+        root: &OwnedFd,
+        held: impl IntoIterator<Item = (Ino, &'f OwnedFd)>,
+        most: u64,
+    ) -> Result<Directory> {
+        let held = held.into_iter().map(|(ino, fd)| Ok((ino, again(fd)?)));
+        Ok(Directory {
+            root: again(root)?,
+            device: named("stat", sys::stat(root))?.st_dev,
+            held: held.collect::<Result<_>>()?,
+            most,
+        })
+    }
+}
+
+fn again(fd: &OwnedFd) -> Result<OwnedFd> {
+    named("dup", fd.try_clone().map_err(|_| libc::EMFILE))
 }
 
 /// Puts a call that has failed into words.
@@ -183,16 +210,19 @@ impl Source for Directory {
     type Handle = OwnedFd;
 
     fn root(&self) -> Result<OwnedFd> {
-        named("dup", self.0.try_clone().map_err(|_| libc::EMFILE))
+        again(&self.root)
     }
     fn find(&self, dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
         named("lookup", sys::lookup(dir, name))
     }
-    fn by_ino(&self, _: Ino) -> Option<OwnedFd> {
-        None
+    fn by_ino(&self, ino: Ino) -> Option<OwnedFd> {
+        again(self.held.get(&ino)?).ok()
     }
     fn attributes(&self, node: &OwnedFd) -> Result<Node> {
         let s = named("stat", sys::stat(node))?;
+        if s.st_dev != self.device {
+            return Err(Trouble::contradiction("it is of another file system"));
+        }
         let kind = FileType::from_mode(s.st_mode)
             .ok_or_else(|| Trouble::contradiction(format!("mode {:o}", s.st_mode)))?;
         let time = |sec, nsec: u64| Time {
@@ -204,8 +234,6 @@ impl Source for Directory {
             _ => 0,
         };
         Ok(Node {
-            id: (Ino(s.st_ino), 0),
-            kind,
             perm: s.st_mode & 0o7777,
             nlink: s.st_nlink as u32,
             owner: (s.st_uid, s.st_gid),
@@ -217,9 +245,7 @@ impl Source for Directory {
                 time(s.st_ctime, s.st_ctime_nsec as u64),
             ),
             flags,
-            data: Sparse::default(),
-            xattrs: Default::default(),
-            allocated: Vec::new(),
+            ..Node::new((Ino(s.st_ino), 0), kind)
         })
     }
     fn list(&self, dir: &OwnedFd, into: &mut Vec<Entry>) -> Result {
@@ -248,6 +274,9 @@ impl Source for Directory {
         Ok(done)
     }
     fn next_data(&self, node: &OwnedFd, at: u64) -> Result<Option<Range<u64>>> {
+        if named("stat", sys::stat(node))?.st_size as u64 > self.most {
+            return Ok(None);
+        }
         let fd = named("open", sys::open(node, OFlags::RDONLY))?;
         let seek = |to| named("seek", errno(rustix::fs::seek(&fd, to)));
         match seek(SeekFrom::Data(at)) {
@@ -270,7 +299,7 @@ impl Source for Directory {
         named("getxattr", sys::get_xattr(node, name))
     }
     fn totals(&self) -> Result<(u64, u64, String)> {
-        let fd = named("open", sys::open(&self.0, OFlags::RDONLY))?;
+        let fd = named("open", sys::open(&self.root, OFlags::RDONLY))?;
         let s = named("statvfs", errno(rustix::fs::fstatvfs(&fd)))?;
         Ok((s.f_bfree, s.f_ffree, String::new()))
     }

@@ -54,13 +54,27 @@ impl Trouble {
     }
 }
 
+/// Some paths.
+pub type Paths<'a> = dyn Fn(&[u8]) -> bool + 'a;
+
+/// What errors do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Errors {
+    /// The first ends it.
+    End,
+    /// Those of extended attributes are noted.
+    InXattrs,
+    /// All are noted, and contradictions are left to the comparison.
+    Noted,
+}
+
 /// How a snapshot is taken; by default strictly, of everything.
 #[derive(Clone, Copy)]
 pub struct Take<'a> {
     /// Only of these paths, each of whose directories is among them.
-    pub only: Option<&'a dyn Fn(&[u8]) -> bool>,
-    /// Notes errors and goes on.
-    pub lenient: bool,
+    pub only: Option<&'a Paths<'a>>,
+    /// What errors do.
+    pub errors: Errors,
     /// What is expected: its names are looked up and its bytes read even where
     /// the file system does not show them by itself.
     pub guide: Option<&'a Snapshot>,
@@ -74,7 +88,7 @@ impl Default for Take<'_> {
     fn default() -> Self {
         Take {
             only: None,
-            lenient: false,
+            errors: Errors::End,
             guide: None,
             whole: 64 << 20,
             nameless: &[],
@@ -159,11 +173,20 @@ struct Walk<'a, S: Source> {
 }
 
 impl<S: Source> Walk<'_, S> {
+    fn lenient(&self) -> bool {
+        self.how.errors == Errors::Noted
+    }
+
+    fn notes(&self, part: &Part) -> bool {
+        let xattrs = matches!(part, Part::XattrNames | Part::Xattr(_));
+        self.lenient() || xattrs && self.how.errors == Errors::InXattrs
+    }
+
     /// What was read, or nothing if it cannot be and that is noted.
     fn got<T>(&mut self, path: &[u8], part: Part, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(e) if self.how.lenient => {
+            Err(e) if self.notes(&part) => {
                 self.out.unread.insert((path.to_vec(), part), e.errno);
                 Ok(None)
             }
@@ -173,7 +196,7 @@ impl<S: Source> Walk<'_, S> {
 
     /// Of a lenient one, contradictions are left to the comparison.
     fn must(&self, holds: bool, path: &[u8], what: impl FnOnce() -> String) -> Result {
-        if holds || self.how.lenient {
+        if holds || self.lenient() {
             Ok(())
         } else {
             Err(Trouble::contradiction(what()).at(path))
@@ -207,7 +230,7 @@ impl<S: Source> Walk<'_, S> {
             FileType::Directory => self.entries(&handle, &n, &path, parent)?,
             FileType::Regular => {
                 n.data = self.contents(&handle, &path, n.size)?;
-                if !self.how.lenient {
+                if !self.lenient() {
                     let allocated = self.source.allocated(&handle, n.size);
                     n.allocated = allocated.map_err(|e| e.at(&path))?;
                 }
@@ -287,7 +310,7 @@ impl<S: Source> Walk<'_, S> {
         name: &[u8],
         (ino, right): (Ino, Option<Ino>),
     ) -> Result {
-        if self.how.lenient || !path.starts_with(b"/") {
+        if self.lenient() || !path.starts_with(b"/") {
             return Ok(());
         }
         let there = |name| self.source.attributes(&self.source.find(handle, name)?);
@@ -308,7 +331,7 @@ impl<S: Source> Walk<'_, S> {
         found: &BTreeSet<Vec<u8>>,
         whole: bool,
     ) -> Result {
-        let Some(guide) = self.how.guide.filter(|_| self.how.lenient) else {
+        let Some(guide) = self.how.guide.filter(|_| self.lenient()) else {
             return Ok(());
         };
         let below = join(path, b"");
@@ -355,7 +378,10 @@ impl<S: Source> Walk<'_, S> {
     /// What of a file is to be read.
     fn ranges(&self, handle: &S::Handle, path: &[u8], size: u64) -> Result<Vec<Range<u64>>> {
         if size <= self.how.whole {
-            return Ok(vec![0..size]);
+            return Ok(Vec::from([Range {
+                start: 0,
+                end: size,
+            }]));
         }
         let around = |r: &Range<u64>| {
             let from = r.start.saturating_sub(AROUND) / PIECE * PIECE;
@@ -369,7 +395,7 @@ impl<S: Source> Walk<'_, S> {
             let data = match self.source.next_data(handle, at) {
                 Ok(Some(data)) => data,
                 Ok(None) => break,
-                Err(_) if self.how.lenient => break,
+                Err(_) if self.lenient() => break,
                 Err(e) => return Err(e.at(path)),
             };
             if data.end <= data.start || data.start < at {
@@ -411,7 +437,7 @@ impl<S: Source> Walk<'_, S> {
                 what,
             });
         }
-        if result.is_err() && self.how.lenient && len > PIECE {
+        if result.is_err() && self.lenient() && len > PIECE {
             for at in range.clone().step_by(PIECE as usize) {
                 self.read(handle, path, at..range.end.min(at + PIECE), data)?;
             }
@@ -431,7 +457,7 @@ impl<S: Source> Walk<'_, S> {
         let names = match self.source.xattr_names(handle) {
             // More names than a list can hold.
             Err(e) if e.errno == libc::E2BIG && self.how.guide.is_some() => expected(),
-            Err(e) if self.how.lenient => {
+            Err(e) if self.notes(&Part::XattrNames) => {
                 let expected = expected();
                 self.got::<()>(path, Part::XattrNames, Err(e))?;
                 expected
@@ -460,7 +486,7 @@ impl<S: Source> Walk<'_, S> {
                 (self.out.free, self.out.free_inodes) = (free, free_inodes);
                 self.out.label = label;
             }
-            Err(_) if self.how.lenient => {}
+            Err(_) if self.lenient() => {}
             Err(e) => return Err(e),
         }
         Ok(self.out)

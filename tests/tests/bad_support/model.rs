@@ -8,7 +8,7 @@ use pramfs::{
     Result,
     inode::{Credentials, Fs, Ino},
 };
-use pramfs_tests::snapshot::{Damage, Snapshot, Take, Tolerance};
+use pramfs_tests::snapshot::{Damage, Errors, Snapshot, Take, Tolerance};
 
 use super::anatomy::Reach;
 
@@ -24,7 +24,7 @@ const WHOLE: u64 = 1 << 20;
 /// None: what cannot be read is noted.
 pub fn look(model: &Snapshot, fs: &Fs) -> Result<Snapshot, String> {
     let how = Take {
-        lenient: true,
+        errors: Errors::Noted,
         guide: Some(model),
         whole: WHOLE,
         ..Take::default()
@@ -70,7 +70,7 @@ pub fn compare_files(model: &Snapshot, fs: &Fs, but: Ino) -> Result<(), String> 
         .retain(|path, n| !n.is_dir() && !model.on_the_way(path).contains(&but));
     let all = files.nodes.iter().map(|(path, n)| (path.clone(), n.id.0));
     let how = Take {
-        lenient: true,
+        errors: Errors::Noted,
         guide: Some(&files),
         whole: WHOLE,
         only: Some(&|_| false),
