@@ -118,9 +118,9 @@ fn change(fs: &Fs, model: &mut Snapshot, reach: &Reach) -> Result<(), String> {
                 done(Err::<(), _>(e), hit || allocates, "unlink of the new file")?;
                 // The file stays, as it is.
                 let path = [b"/work/", name].concat();
-                if let Some(n) = look(model, fs)?.nodes.remove(&path) {
-                    model.nodes.insert(path, n);
-                }
+                let unknown = Node::new((new.ino, new.generation), FileType::Regular);
+                let found = look(model, fs)?.nodes.remove(&path);
+                model.nodes.insert(path, found.unwrap_or(unknown));
             }
         }
     }

@@ -9,7 +9,7 @@ use pramfs::{
 };
 
 use super::state::{Body, Call, Make, Model, NodeId, ROOT, Value};
-use crate::snapshot::{Snapshot, Take, Trait};
+use crate::snapshot::{Snapshot, Source, Take, Trait};
 
 /// What differs, for people.
 pub(super) type Differs<T = ()> = Result<T, String>;
@@ -393,6 +393,14 @@ pub(super) fn compare_tree(fs: &Fs, model: &mut Model, ids: &Ids, times: Times) 
                     .iter()
                     .filter_map(|e| Some((e.region_offset?, e.len, id)));
                 owned.extend(here);
+                // Data and holes follow each other to the end.
+                let mut at = 0;
+                while let Some(data) = fs.next_data(&attr.ino, at).map_err(|e| e.to_string())? {
+                    if data.start < at || data.end <= data.start {
+                        return Err(format!("node {id}: data from {at} on is {data:?}"));
+                    }
+                    at = data.end;
+                }
             }
             _ => {}
         }
@@ -412,7 +420,8 @@ pub(super) fn compare_tree(fs: &Fs, model: &mut Model, ids: &Ids, times: Times) 
 const WHOLE: u64 = 1 << 20;
 
 /// Compares what the engine shows with what the model does, which knows nothing
-/// of space. Nodes without names are asked for by their inodes.
+/// of space. Nodes that are held
+/// are asked for by their inodes, too.
 fn compare_snapshot(fs: &Fs, model: &Model, ids: &Ids) -> Differs {
     let mut expected = model.snapshot(|id| (ids.ino(id), 0));
     expected.label = fs.label();
@@ -420,7 +429,7 @@ fn compare_snapshot(fs: &Fs, model: &Model, ids: &Ids) -> Differs {
     let how = Take {
         guide: Some(&expected),
         whole: WHOLE,
-        nameless: &held.map(|(p, n)| (p.clone(), n.id.0)).collect::<Vec<_>>(),
+        held: &held.map(|(p, n)| (p.clone(), n.id.0)).collect::<Vec<_>>(),
         ..Take::default()
     };
     let found = Snapshot::take(fs, &how).map_err(|e| e.to_string())?;

@@ -87,8 +87,7 @@ impl Pair<'_> {
     }
 }
 
-/// What a side shows: the names that the model has, and nodes that are held
-/// without a name. The kernel looks into some extended attributes, and may not
+/// What a side shows: names, and what the descriptors lead to that are held. The kernel looks into some extended attributes, and may not
 /// give their values.
 fn show(side: &Side, model: &Snapshot) -> Differs<Snapshot> {
     let held = model.nodes.iter().filter(|(p, _)| !p.starts_with(b"/"));
@@ -96,7 +95,7 @@ fn show(side: &Side, model: &Snapshot) -> Differs<Snapshot> {
         errors: Errors::InXattrs,
         guide: Some(model),
         whole: WHOLE,
-        nameless: &held.map(|(p, n)| (p.clone(), n.id.0)).collect::<Vec<_>>(),
+        held: &held.map(|(p, n)| (p.clone(), n.id.0)).collect::<Vec<_>>(),
         ..Take::default()
     };
     let shown = side.directory().and_then(|dir| Snapshot::take(&dir, &how));

@@ -10,8 +10,8 @@ use crate::snapshot::{self, Snapshot, Sparse, join, split};
 
 impl Model {
     /// What a file system in this state shows, with these inode numbers and
-    /// generations. Of space the model knows nothing. What has no name and is
-    /// held has a path of its own, without a slash.
+    /// generations. Of space the model knows nothing. What is held has
+    /// a path more, without a slash, and perhaps no other.
     pub fn snapshot(&self, id: impl Fn(NodeId) -> (Ino, u64)) -> Snapshot {
         let mut out = Snapshot::default();
         let mut left = vec![(b"/".to_vec(), ROOT)];
@@ -22,7 +22,7 @@ impl Model {
             }
             out.nodes.insert(path, n.shown(id(node)));
         }
-        let held = self.nodes().filter(|(_, n)| n.nlink == 0);
+        let held = self.nodes().filter(|(_, n)| n.pins > 0);
         let held = held.map(|(node, n)| (format!("held {node}").into(), n.shown(id(node))));
         out.nodes.extend(held);
         out

@@ -219,10 +219,16 @@ impl Snapshot {
         if errno != libc::EUCLEAN || *part == Part::Unlisted {
             return false;
         }
-        let ino = self.nodes.get(path).map(|n| n.id.0);
-        let xattrs = matches!(part, Part::XattrNames | Part::Xattr(_));
-        (damage.hits)(&self.on_the_way(path))
-            || xattrs && ino.is_some_and(|ino| (damage.hits_xattrs)(ino))
+        // What nobody has made is no damage, whether it can be read or not.
+        let Some(n) = self.nodes.get(path) else {
+            return false;
+        };
+        let xattrs = match part {
+            Part::Xattr(name) if !n.xattrs.contains_key(name) => return false,
+            Part::XattrNames | Part::Xattr(_) => true,
+            _ => false,
+        };
+        (damage.hits)(&self.on_the_way(path)) || xattrs && (damage.hits_xattrs)(n.id.0)
     }
 
     fn changed(&self, path: &[u8], damage: &Damage<'_>) -> bool {

@@ -10,6 +10,12 @@
 //!
 //! Invariant: what a source can show is in the snapshot. Whoever compares two
 //! that do not have everything in common says what to leave out.
+//!
+//! Left to others, because no whole state is expected there: `stress::pattern`
+//! (contents that say what they are, while others change them),
+//! `stress::private_file` (one file, read in parts at any time), the answers of
+//! single calls (`model::compare`), atime and btime (there too, since a read may
+//! change the one), and `exercise` (images of any bytes).
 
 mod compare;
 #[cfg(test)]

@@ -80,8 +80,9 @@ pub struct Take<'a> {
     pub guide: Option<&'a Snapshot>,
     /// Files up to this size are read whole, larger ones where they have data.
     pub whole: u64,
-    /// Inodes without names that are held, with paths for them.
-    pub nameless: &'a [(Vec<u8>, Ino)],
+    /// Inodes that are held, with or without names, and paths for them. Those of
+    /// directories do not begin with a slash: what is in them has another path.
+    pub held: &'a [(Vec<u8>, Ino)],
 }
 
 impl Default for Take<'_> {
@@ -91,7 +92,7 @@ impl Default for Take<'_> {
             errors: Errors::End,
             guide: None,
             whole: 64 << 20,
-            nameless: &[],
+            held: &[],
         }
     }
 }
@@ -135,7 +136,7 @@ impl Snapshot {
             entry: None,
             parent: None,
         });
-        for (path, ino) in how.nameless {
+        for (path, ino) in how.held {
             if let Some(handle) = source.by_ino(*ino) {
                 walk.left.push(Step {
                     handle,
@@ -262,12 +263,19 @@ impl<S: Source> Walk<'_, S> {
         parent: Option<Ino>,
     ) -> Result {
         let id = dir.id.0;
-        if !self.walked.insert(id) {
+        let named = path.starts_with(b"/");
+        if named && !self.walked.insert(id) {
             return self.must(false, path, || format!("{id} has two names"));
         }
         let mut list = Vec::new();
         let result = self.source.list(handle, &mut list);
         let whole = self.got(path, Part::Names, result)?.is_some();
+        if !named {
+            let empty = list.iter().all(|e| matches!(&e.name[..], b"." | b".."));
+            return self.must(empty || dir.nlink > 0, path, || {
+                "it is removed and has entries".into()
+            });
+        }
         let (mut names, mut directories) = (BTreeSet::new(), 0);
         for Entry { name, ino, kind } in list {
             if matches!(&name[..], b"." | b"..") {

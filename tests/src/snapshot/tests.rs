@@ -324,8 +324,18 @@ fn damage_may_be_reported_only_of_what_it_hits() {
         );
     }
     let all = damage(&|_| true, &|_| true);
-    let unlisted = unread(FILE, Part::Unlisted, 0);
-    assert!(!snapshot().allows(&unlisted, &Tolerance::Damage(&all)));
+    let tolerance = Tolerance::Damage(&all);
+    let mut strange = snapshot();
+    let stranger = (b"/dir/stranger".to_vec(), Part::Node);
+    strange.unread.insert(stranger, libc::EUCLEAN);
+    let name = Part::Xattr(b"user.strange".to_vec());
+    for found in [
+        unread(FILE, Part::Unlisted, 0),
+        unread(FILE, name, libc::EUCLEAN),
+        strange,
+    ] {
+        assert!(!snapshot().allows(&found, &tolerance), "{:?}", found.unread);
+    }
 }
 
 #[test]

@@ -74,7 +74,7 @@ pub fn compare_files(model: &Snapshot, fs: &Fs, but: Ino) -> Result<(), String> 
         guide: Some(&files),
         whole: WHOLE,
         only: Some(&|_| false),
-        nameless: &all.collect::<Vec<_>>(),
+        held: &all.collect::<Vec<_>>(),
     };
     let mut found = Snapshot::take(fs, &how).map_err(|e| e.to_string())?;
     found.nodes.retain(|path, _| files.nodes.contains_key(path));
