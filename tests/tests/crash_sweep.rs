@@ -10,7 +10,7 @@ use pramfs::{
 use pramfs_tests::crash::sweep::{
     Allowed, CX, Case, file, fragmented, ino, pattern, setattr, sweep_all,
 };
-use pramfs_tests::tree::Tree;
+use pramfs_tests::snapshot::Snapshot;
 
 fn cases() -> Vec<Case> {
     vec![
@@ -543,26 +543,25 @@ fn scatter(fs: &Fs) {
 }
 
 /// A write from offset 0 into an empty file that stopped somewhere.
-fn prefix(before: &Tree, found: &Tree, after: &Tree) -> bool {
+fn prefix(before: &Snapshot, found: &Snapshot, after: &Snapshot) -> bool {
     found == before
         || found == after
         || found.nodes.keys().eq(after.nodes.keys())
             && found.nodes.iter().all(|(path, n)| {
                 let whole = &after.nodes[path];
-                n.data.len() as u64 == n.size && whole.data.starts_with(&n.data)
+                n.size <= whole.size && whole.data.first_difference(&n.data, 0, n.size).is_none()
             })
 }
 
 /// Appends to `/f`, each of which is atomic.
-fn grown(before: &Tree, found: &Tree, after: &Tree, sizes: &[u64]) -> bool {
+fn grown(before: &Snapshot, found: &Snapshot, after: &Snapshot, sizes: &[u64]) -> bool {
     found.nodes.keys().eq(after.nodes.keys())
         && found.nodes.iter().all(|(path, n)| {
             let whole = &after.nodes[path];
             let grows = path == b"/f"
-                && n.data.len() as u64 == n.size
-                && n.data.len() >= before.nodes[path].data.len()
+                && (before.nodes[path].size..=whole.size).contains(&n.size)
                 && sizes.contains(&n.size)
-                && whole.data.starts_with(&n.data);
+                && whole.data.first_difference(&n.data, 0, n.size).is_none();
             n == whole || grows
         })
 }

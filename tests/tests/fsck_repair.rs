@@ -19,8 +19,9 @@ use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::exercise::bases;
 use pramfs_tests::exercise::repair::{Repair, repair as renew_checksums};
 use pramfs_tests::random::Random;
-use pramfs_tests::readable::{Tree, bytes_of, copy_of, tree, worse};
+use pramfs_tests::readable::{bytes_of, copy_of, tree, worse};
 use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};
+use pramfs_tests::snapshot::Snapshot;
 
 fn run(region: &pramfs::pmem::Region, policy: Policy) -> Result<Report, String> {
     repair(region, &RepairOptions::new(policy)).map_err(|e| e.to_string())
@@ -57,7 +58,7 @@ fn repaired(image: &[u8]) -> Result<(Vec<u8>, Report), String> {
 }
 
 /// Like [`repaired`]; also requires that everything readable before is unchanged.
-fn harmless(image: &[u8]) -> Result<(Report, Tree), String> {
+fn harmless(image: &[u8]) -> Result<(Report, Snapshot), String> {
     let before = tree(image).unwrap_or_default();
     let (after, report) = repaired(image)?;
     if !report.complete {
@@ -73,7 +74,7 @@ fn harmless(image: &[u8]) -> Result<(Report, Tree), String> {
 }
 
 /// The smallest region, with an object of each kind.
-fn small(block_size: u32) -> (Vec<u8>, Tree) {
+fn small(block_size: u32) -> (Vec<u8>, Snapshot) {
     let len = SMALLEST << (block_size / 4096);
     let sim = formatted(len, &repeatable(block_size)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
@@ -104,7 +105,7 @@ fn small(block_size: u32) -> (Vec<u8>, Tree) {
     fs.close().unwrap();
     let image = sim.image();
     let tree = tree(&image).unwrap();
-    assert!(tree.len() > 44);
+    assert!(tree.nodes.len() > 45);
     (image, tree)
 }
 
@@ -386,9 +387,9 @@ fn interrupted_long_repair_is_completed_by_next() {
     let after = tree(&sim.image()).unwrap();
     // All names in the undamaged half and in items that pass the checks.
     assert!(
-        after.len() >= before.len() && after.len() > 390,
-        "{} of 393",
-        after.len()
+        after.nodes.len() >= before.nodes.len() && after.nodes.len() > 391,
+        "{} of 394",
+        after.nodes.len()
     );
     let mut random = Random::new(99);
     let mut machine = Machine::new(bad);
@@ -406,8 +407,12 @@ fn interrupted_long_repair_is_completed_by_next() {
                 Ok((image, report)) if report.complete => {
                     let now = tree(&image).unwrap_or_default();
                     bad.extend(worse(&before, &now));
-                    if now.len() < after.len() {
-                        bad.push(format!("{} names of {}", now.len(), after.len()));
+                    if now.nodes.len() < after.nodes.len() {
+                        bad.push(format!(
+                            "{} names of {}",
+                            now.nodes.len(),
+                            after.nodes.len()
+                        ));
                     }
                 }
                 Ok((_, report)) => bad.push(format!("given up: {report}")),

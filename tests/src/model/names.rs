@@ -71,7 +71,7 @@ impl Model {
     }
 
     /// Whether `above` is `below` or contains it.
-    fn is_above(&self, above: NodeId, below: NodeId) -> bool {
+    pub fn is_above(&self, above: NodeId, below: NodeId) -> bool {
         let mut at = below;
         loop {
             if at == above {

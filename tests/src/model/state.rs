@@ -7,7 +7,7 @@ use pramfs::{
     inode::{Credentials, SetAttr, Time},
 };
 
-use super::sparse::Sparse;
+use crate::snapshot::Sparse;
 
 /// A node of the model. Numbers are never used again.
 pub type NodeId = u64;
