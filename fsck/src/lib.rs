@@ -72,7 +72,7 @@ use pramfs::inode::Fs;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::{DiskInode, Geometry};
-use pramfs_medium::pmem::{Region, RegionView, region_behind};
+use pramfs_medium::pmem::{Region, RegionView};
 use pramfs_medium::types::Ino;
 use view::View;
 
@@ -139,7 +139,7 @@ impl fmt::Debug for CheckOptions {
 /// system or if reading failed. If the journal is not empty, only the
 /// superblock and the journal are checked; mount the file system first.
 pub fn check<'r>(region: impl Into<RegionView<'r>>, options: &CheckOptions) -> Report {
-    let region = region_behind(region.into());
+    let region = region.into();
     let start = Instant::now();
     let faults = region.faults();
     let mut report = Report::default();

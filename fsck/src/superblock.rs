@@ -9,12 +9,12 @@ use pramfs_medium::media::checksum::{crc, unseal};
 use pramfs_medium::media::features::{self, Mask};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::{DiskInode, Geometry, SuperStatic, probe_superblock};
-use pramfs_medium::pmem::{PmemError, Region};
+use pramfs_medium::pmem::{PmemError, RegionView};
 use pramfs_medium::types::Ino;
 
 /// Returns the geometry from the usable page; `None` ends the check.
 pub(super) fn open(
-    region: &Region,
+    region: RegionView<'_>,
     options: &CheckOptions,
     report: &mut Report,
 ) -> Option<Geometry> {

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use pramfs_medium::error::Result;
-use pramfs_medium::journal::records::{Homes, ReadMedium};
-use pramfs_medium::pmem::{PmemError, Region};
+use pramfs_medium::journal::records::{Homes, Source};
+use pramfs_medium::pmem::{PmemError, RegionView};
 
 /// Size of a page of changes in bytes.
 pub(super) const PAGE: u64 = 4096;
@@ -31,21 +31,21 @@ fn count_read() {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct View<'r> {
-    region: &'r Region,
+    region: RegionView<'r>,
     pages: HashMap<u64, Box<[u8]>>,
 }
 
 impl<'r> View<'r> {
     /// Creates a view without changes.
-    pub(super) fn new(region: &'r Region) -> View<'r> {
+    pub(super) fn new(region: impl Into<RegionView<'r>>) -> View<'r> {
         View {
-            region,
+            region: region.into(),
             pages: HashMap::new(),
         }
     }
 
     /// Returns the region without the changes.
-    pub(super) fn region(&self) -> &'r Region {
+    pub(super) fn region(&self) -> RegionView<'r> {
         self.region
     }
 
@@ -190,7 +190,7 @@ pub(super) struct Change {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pramfs_medium::pmem::HeapBackend;
+    use pramfs_medium::pmem::{HeapBackend, Region};
 
     #[test]
     fn changes_show_only_in_view() {

@@ -70,16 +70,16 @@ struct Writer<'a> {
     faults: u64,
 }
 
-/// Stores the changes of a view. Returns the number of bytes changed, including
+/// Stores the changes of a view of `region`. Returns the number of bytes changed, including
 /// those of a replay and of restarted record numbers.
 /// `first`: the number at which record numbers restart.
 pub(super) fn commit(
+    region: &Region,
     view: &View<'_>,
     geo: &Geometry,
     journal: &Journal,
     first: Option<u64>,
 ) -> Result<u64> {
-    let region = view.region();
     let mut w = Writer {
         region,
         geo,

@@ -88,7 +88,7 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     let faults = region.faults();
     region.check_owner()?;
     let mut report = Report::default();
-    let Some(geo) = superblock::open(region, &options.check, &mut report) else {
+    let Some(geo) = superblock::open(region.into(), &options.check, &mut report) else {
         report.time = start.elapsed();
         return Ok(report);
     };
@@ -119,7 +119,7 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     let repaired = report.findings.iter().any(|f| f.outcome == Outcome::Fixed);
     let any = repaired || journal.needs_checkpoint();
     if store && discards && report.complete && !report.cancelled && any {
-        let result = commit::commit(&run.view, &run.geo, &journal, run.notes.first);
+        let result = commit::commit(region, &run.view, &run.geo, &journal, run.notes.first);
         report.stored = result?;
     } else {
         // Nothing was stored, so nothing is repaired.

@@ -73,7 +73,7 @@ pub use source::{Ownership, REGION_UNIT, Source, SourceKind, inherit_standard_st
 pub use stitch::RegionOwner;
 pub use stitch::{Advice, Atom, Sent, StitchSource, StitchedMap, Stitcher};
 pub use unlock_wait::{is_being_released, open_when_unlocked, unmount_after_unlock};
-pub use view::{RegionView, region_behind};
+pub use view::RegionView;
 pub use window::{Fenced, Unfenced, WriteWindow};
 
 /// Prefetches all lines of an ordinary object together, because it will be read soon.

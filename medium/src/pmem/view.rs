@@ -32,6 +32,27 @@ use super::region::{Region, RegionInfo};
 /// view.region();
 /// # }
 /// ```
+///
+/// ```compile_fail
+/// # use pramfs_medium::pmem::RegionView;
+/// # fn overwrite(view: RegionView<'_>) {
+/// view.region.window();
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// # use pramfs_medium::pmem::{Region, RegionView};
+/// # fn overwrite<'a>(view: RegionView<'a>) -> &'a Region {
+/// view.into()
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// # use pramfs_medium::pmem::RegionView;
+/// # fn overwrite(view: RegionView<'_>) {
+/// pramfs_medium::pmem::region_behind(view).window();
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct RegionView<'a> {
     region: &'a Region,
@@ -41,13 +62,6 @@ impl<'a> From<&'a Region> for RegionView<'a> {
     fn from(region: &'a Region) -> RegionView<'a> {
         RegionView { region }
     }
-}
-
-/// Returns the region behind a view, for a check that stores nothing. This crate is
-/// internal: programs see `pramfs` alone, so they cannot use this function to store past
-/// the engine.
-pub fn region_behind(view: RegionView<'_>) -> &Region {
-    view.region
 }
 
 impl<'a> RegionView<'a> {
@@ -65,6 +79,14 @@ impl<'a> RegionView<'a> {
     /// Returns the properties of the region.
     pub fn info(self) -> RegionInfo {
         self.region.info()
+    }
+
+    /// See [`Region::check_owner`].
+    ///
+    /// # Errors
+    /// As for [`Region::check_owner`].
+    pub fn check_owner(self) -> Result<(), PmemError> {
+        self.region.check_owner()
     }
 
     /// Returns the number of failed pages and fences so far.
