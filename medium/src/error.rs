@@ -93,7 +93,9 @@ pub enum Error {
     Corrupt {
         /// The kind of damage, as fsck reports it.
         kind: Damage,
-        /// The damaged object.
+        /// The damaged inode, or the inode that owns what is damaged.
+        ino: Option<Ino>,
+        /// The object that is damaged.
         object: String,
         /// What is wrong with it.
         what: String,
@@ -109,11 +111,19 @@ pub enum Error {
         /// The first lost byte of the request.
         offset: u64,
     },
-    /// An access to the medium failed, or the engine has failed before.
-    #[error("input/output error: {0}")]
-    Io(String),
-    /// The region holds no pramfs file system, or one that this version cannot
-    /// use.
+    /// The medium failed under an access, or the engine has failed before.
+    #[error("input/output error: {what}")]
+    Io {
+        /// What failed, and why.
+        what: String,
+        /// The error of the operating system, if a call of it failed.
+        source: Option<io::Error>,
+    },
+    /// Bytes that are not UTF-8, where text was asked for.
+    #[error("the file is not UTF-8")]
+    NotUtf8,
+    /// The region holds no file system of ours, or one that this version
+    /// cannot use.
     #[error("cannot mount: {0}")]
     NotMountable(String),
     /// An error of the region.
@@ -121,17 +131,77 @@ pub enum Error {
     Pmem(#[from] PmemError),
 }
 
+/// A damaged object, for [`Error::corrupt`].
+#[derive(Debug)]
+pub struct Object {
+    ino: Option<Ino>,
+    text: String,
+}
+
+impl From<&str> for Object {
+    fn from(text: &str) -> Object {
+        text.to_owned().into()
+    }
+}
+
+impl From<String> for Object {
+    fn from(text: String) -> Object {
+        Object { ino: None, text }
+    }
+}
+
+impl From<Ino> for Object {
+    fn from(ino: Ino) -> Object {
+        (ino, ino.to_string()).into()
+    }
+}
+
+/// What it is of the inode: `("directory", ino)`.
+impl From<(&str, Ino)> for Object {
+    fn from((what, ino): (&str, Ino)) -> Object {
+        (ino, format!("{what} {ino}")).into()
+    }
+}
+
+/// An object that the inode owns, in words that name the inode too.
+impl From<(Ino, String)> for Object {
+    fn from((ino, text): (Ino, String)) -> Object {
+        Object {
+            ino: Some(ino),
+            text,
+        }
+    }
+}
+
 impl Error {
-    /// Makes an error about damage to `object`.
-    pub fn corrupt(kind: Damage, object: impl Into<String>, what: impl Into<String>) -> Error {
+    /// Damage to `object`: an [`Ino`], a text, or both.
+    pub fn corrupt(kind: Damage, object: impl Into<Object>, what: impl Into<String>) -> Error {
+        let Object { ino, text } = object.into();
         Error::Corrupt {
             kind,
-            object: object.into(),
+            ino,
+            object: text,
             what: what.into(),
         }
     }
 
-    /// Returns the kind of damage, if the error is one.
+    /// A failure of the medium or the engine.
+    pub fn io(what: impl Into<String>) -> Error {
+        Error::Io {
+            what: what.into(),
+            source: None,
+        }
+    }
+
+    /// A failure of a call of the operating system.
+    pub fn io_failed(what: &str, e: io::Error) -> Error {
+        Error::Io {
+            what: format!("{what}: {e}"),
+            source: Some(e),
+        }
+    }
+
+    /// The kind of damage, if the error is one.
     pub fn damage(&self) -> Option<Damage> {
         match self {
             Error::Corrupt { kind, .. } => Some(*kind),
@@ -139,17 +209,13 @@ impl Error {
         }
     }
 
-    /// Returns the damaged inode, if the object is one: the object then names it as
-    /// [`Ino`] is displayed.
+    /// The damaged inode, or the inode that owns what is damaged or lost.
     pub fn ino(&self) -> Option<Ino> {
-        let object = match self {
-            Error::Corrupt { object, .. } => object,
-            Error::Lost { ino, .. } => return Some(*ino),
-            _ => return None,
-        };
-        let (_, rest) = object.split_once("inode ")?;
-        let end = rest.find(|c: char| !c.is_ascii_digit());
-        rest[..end.unwrap_or(rest.len())].parse().ok().map(Ino)
+        match self {
+            Error::Corrupt { ino, .. } => *ino,
+            Error::Lost { ino, .. } => Some(*ino),
+            _ => None,
+        }
     }
 
     /// Returns the errno that a system call would set.
@@ -181,8 +247,9 @@ impl Error {
             Error::ReadOnly(_) => libc::EROFS,
             Error::Busy(_) => libc::EBUSY,
             Error::Corrupt { .. } => libc::EUCLEAN,
-            Error::Lost { .. } | Error::Io(_) => libc::EIO,
+            Error::Lost { .. } | Error::Io { .. } => libc::EIO,
             Error::NotMountable(_) => libc::EINVAL,
+            Error::NotUtf8 => libc::EILSEQ,
             Error::Pmem(e) => e.errno(),
         }
     }
@@ -193,6 +260,9 @@ impl Error {
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Error::UnexpectedEnd(_) => io::ErrorKind::UnexpectedEof,
+            Error::Corrupt { .. } | Error::Lost { .. } | Error::NotUtf8 => {
+                io::ErrorKind::InvalidData
+            }
             e => io::Error::from_raw_os_error(e.errno()).kind(),
         }
     }
@@ -203,10 +273,13 @@ impl Error {
 /// has failed.
 ///
 /// ```
-/// let e = std::io::Error::from(pramfs_medium::Error::NotFound);
+/// # extern crate pramfs_medium as pramfs;
+/// use pramfs::Error;
+///
+/// let e = std::io::Error::from(Error::NotFound);
 /// assert_eq!(e.kind(), std::io::ErrorKind::NotFound);
-/// let source = e.get_ref().unwrap().downcast_ref::<pramfs_medium::Error>();
-/// assert!(matches!(source, Some(pramfs_medium::Error::NotFound)));
+/// let source = e.get_ref().unwrap().downcast_ref::<Error>();
+/// assert!(matches!(source, Some(Error::NotFound)));
 /// ```
 impl From<Error> for io::Error {
     fn from(e: Error) -> io::Error {

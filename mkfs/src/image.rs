@@ -129,7 +129,7 @@ impl<'a> Image<'a> {
             }
             Err(Error::corrupt(
                 Damage::InternalInodeLost,
-                ino.to_string(),
+                ino,
                 "it is damaged in both superblock pages",
             ))
         };
@@ -339,8 +339,8 @@ impl<'a> Image<'a> {
         let Some(first) = leaf.block else {
             return Err(Error::corrupt(
                 Damage::InodeMissing,
-                ino.to_string(),
-                "it is in use, but the inode table has no block for it",
+                ino,
+                "it is in use and the inode table has no block for it",
             ));
         };
         let offset = self.geo.offset(first)
@@ -350,8 +350,8 @@ impl<'a> Image<'a> {
         if d.crc != d.expected_crc(self.geo.seed, ino) || d.ino != ino.0 {
             return Err(Error::corrupt(
                 Damage::InodeDamaged,
-                ino.to_string(),
-                "its checksum is wrong",
+                ino,
+                "its checksum does not fit",
             ));
         }
         Ok(InodeRow {

@@ -467,12 +467,34 @@ fn io_error_keeps_kind_and_source() {
     assert_eq!(kind(fs.open("/").unwrap_err()), ErrorKind::IsADirectory);
     assert_eq!(kind(Error::NoSpace("")), ErrorKind::StorageFull);
     assert_eq!(kind(Error::ReadOnly("")), ErrorKind::ReadOnlyFilesystem);
+    fs.write("latin1", [b'f', 0xfc, b'r']).unwrap();
+    let not_text = fs.read_to_string("latin1").unwrap_err();
+    assert_eq!(not_text.errno(), libc::EILSEQ);
+    assert_eq!(kind(not_text), ErrorKind::InvalidData);
+    let ino = fs.metadata("latin1").unwrap().ino();
+    let damaged = Error::corrupt(pramfs::Damage::InodeDamaged, ino, "for this test");
+    assert_eq!((damaged.ino(), damaged.errno()), (Some(ino), libc::EUCLEAN));
+    assert_eq!(kind(damaged), ErrorKind::InvalidData);
+    assert_eq!(kind(Error::Lost { ino, offset: 0 }), ErrorKind::InvalidData);
     let e = io::Error::from(fs.open("none").unwrap_err());
     assert_eq!(e.to_string(), Error::NotFound.to_string());
     assert!(matches!(
         e.get_ref().unwrap().downcast_ref(),
         Some(Error::NotFound)
     ));
+}
+
+#[test]
+fn io_error_of_system_call_keeps_error_as_source() {
+    let e = Error::io_failed("msync", io::Error::from_raw_os_error(libc::ENOSPC));
+    assert_eq!(
+        e.to_string(),
+        "input/output error: msync: No space left on device (os error 28)"
+    );
+    let source = std::error::Error::source(&e).unwrap();
+    let source: &io::Error = source.downcast_ref().unwrap();
+    assert_eq!(source.raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(e.errno(), libc::EIO);
 }
 
 #[test]

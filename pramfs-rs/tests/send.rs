@@ -176,11 +176,17 @@ fn send_of_truncated_page_fails_with_eio() {
         .set_len(4096)
         .unwrap();
     let (ours, _theirs) = UnixStream::pair().unwrap();
-    assert!(matches!(view.write_to(&ours, 0..4096), Err(Error::Io(_))));
+    assert!(matches!(
+        view.write_to(&ours, 0..4096),
+        Err(Error::Io { .. })
+    ));
     assert!(matches!(
         view.send_zerocopy(&ours, 8192..9000),
-        Err(Error::Io(_))
+        Err(Error::Io { .. })
     ));
-    assert!(matches!(view.load::<u64>(0), Err(Error::Io(_))));
-    assert!(matches!(view.write_to(&ours, 0..4096), Err(Error::Io(_))));
+    assert!(matches!(view.load::<u64>(0), Err(Error::Io { .. })));
+    assert!(matches!(
+        view.write_to(&ours, 0..4096),
+        Err(Error::Io { .. })
+    ));
 }

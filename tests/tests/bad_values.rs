@@ -111,7 +111,7 @@ fn limits(name: &str, size: usize, old: u64) -> Vec<u64> {
 fn alive<T>(result: Result<T>, what: &str) -> Result<Option<T>, String> {
     match result {
         Ok(v) => Ok(Some(v)),
-        Err(Error::Io(why)) => Err(format!("{what}: {why}")),
+        Err(Error::Io { what: why, .. }) => Err(format!("{what}: {why}")),
         Err(e) if e.to_string().is_empty() => Err(format!("{what}: an error without words")),
         Err(_) => Ok(None),
     }

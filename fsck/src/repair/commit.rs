@@ -121,7 +121,7 @@ pub(super) fn commit(
     }
     w.write_in_place(&last)?;
     region.sync_all().map_err(|e| {
-        Error::Io(format!(
+        Error::io(format!(
             "the repair could not be written to the medium: {e}; run it again"
         ))
     })?;
@@ -146,7 +146,7 @@ impl Writer<'_> {
             return Ok(());
         }
         let name = self.region.info().name;
-        Err(Error::Io(format!("{name} failed during the repair")))
+        Err(Error::io(format!("{name} failed during the repair")))
     }
 
     /// Splits a run of changed words at units and where [`Home`] may change.
@@ -281,10 +281,9 @@ impl Writer<'_> {
             }
         }
         if self.lanes.is_empty() {
-            return Err(Error::Io(
+            return Err(Error::io(
                 "the repair needs the journal, but the retired words of all its lanes are \
-                 damaged: repair them too"
-                    .into(),
+                 damaged: repair them too",
             ));
         }
         Ok(())
@@ -430,7 +429,7 @@ impl Writer<'_> {
                 if !fits {
                     let mut record = RecordBuf::new(self.geo.slot_size as usize);
                     if !record.push(EntryKind::Leaf, part.at, &part.bytes) {
-                        return Err(Error::Io("a change does not fit a record".into()));
+                        return Err(Error::io("a change does not fit a record"));
                     }
                     records.push(record);
                     open = true;
@@ -452,7 +451,7 @@ impl Writer<'_> {
                 records = self.records(&rest[..n])?;
             }
             if records.len() > self.max_records() {
-                return Err(Error::Io("a change does not fit the journal".into()));
+                return Err(Error::io("a change does not fit the journal"));
             }
             let homes: Vec<Change> = rest[..n].iter().flat_map(|u| u.parts.clone()).collect();
             self.batch(&mut records, &homes)?;
@@ -471,10 +470,9 @@ impl Writer<'_> {
         let before = self.newest;
         self.newest += records.len() as u64;
         if self.newest >> SEALED_BITS != 0 {
-            return Err(Error::Io(
+            return Err(Error::io(
                 "the repair needs the journal, but its record numbers are used up: repair \
-                 lsns-used-up too"
-                    .into(),
+                 lsns-used-up too",
             ));
         }
         // Above all numbers of this batch: its records are dead when written.

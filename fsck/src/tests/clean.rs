@@ -240,8 +240,9 @@ fn random_operations_leave_clean_file_system() {
                 let fs = Fs::open(region, quiet()).unwrap();
                 for i in 0..500 {
                     set_thread_lane(mount + i / 50);
-                    if let Err(e @ (Error::Corrupt { .. } | Error::Io(_) | Error::ReadOnly(_))) =
-                        p.step(&fs)
+                    if let Err(
+                        e @ (Error::Corrupt { .. } | Error::Io { .. } | Error::ReadOnly(_)),
+                    ) = p.step(&fs)
                     {
                         panic!("block size {block_size}, {len} bytes: {e}");
                     }
@@ -367,7 +368,7 @@ fn killed_process_image_is_clean_after_mount() {
         let mut p = Player::new(u64::from(block_size) + 77);
         for i in 0..600 {
             set_thread_lane(i / 7 % 3);
-            if let Err(e @ (Error::Corrupt { .. } | Error::Io(_) | Error::ReadOnly(_))) =
+            if let Err(e @ (Error::Corrupt { .. } | Error::Io { .. } | Error::ReadOnly(_))) =
                 p.step(&fs)
             {
                 panic!("block size {block_size}: {e}");

@@ -137,7 +137,10 @@ impl TreeRef {
     fn bad_pointer(&self, level: u32, index: u64, what: &str) -> Error {
         Error::corrupt(
             Damage::TreePointer,
-            format!("{}, pointer {index} of level {level}", self.name()),
+            (
+                self.ino,
+                format!("{}, pointer {index} of level {level}", self.name()),
+            ),
             what,
         )
     }
@@ -147,7 +150,10 @@ impl TreeRef {
     fn empty_table(&self, level: u32, index: u64) -> Error {
         Error::corrupt(
             Damage::TreeEmpty,
-            format!("{}, pointer {index} of level {level}", self.name()),
+            (
+                self.ino,
+                format!("{}, pointer {index} of level {level}", self.name()),
+            ),
             EMPTY_TABLE,
         )
     }
@@ -156,7 +162,7 @@ impl TreeRef {
     fn bad_leaf(&self, block: Bno, what: &str) -> Error {
         Error::corrupt(
             Damage::TreeLeaf,
-            format!("{}, leaf block {}", self.name(), block.0),
+            (self.ino, format!("{}, leaf block {}", self.name(), block.0)),
             what,
         )
     }

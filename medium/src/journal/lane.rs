@@ -362,8 +362,8 @@ impl Journal {
         self.check_fences(region, &mut st)?;
         let lsn = self.next_lsn.fetch_add(1, Ordering::Relaxed);
         if lsn >> SEALED_BITS != 0 {
-            return Err(Error::Io(
-                "the log sequence numbers of this file system are used up".into(),
+            return Err(Error::io(
+                "the log sequence numbers of this file system are used up",
             ));
         }
         // Flush the homes of the previous record here and not when they are stored. A
@@ -460,10 +460,10 @@ impl Journal {
 
 #[cold]
 fn broken() -> Error {
-    Error::Io("a change is durable but was not stored in place; mount the file system again".into())
+    Error::io("a change is durable but was not stored in place; mount the file system again")
 }
 
 #[cold]
 fn unwritten() -> Error {
-    Error::Io("a change could not be written to the medium; mount the file system again".into())
+    Error::io("a change could not be written to the medium; mount the file system again")
 }

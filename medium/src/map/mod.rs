@@ -109,7 +109,7 @@ impl MapRef {
     fn too_high(&self) -> Error {
         Error::corrupt(
             Damage::InodeField,
-            self.ino.to_string(),
+            self.ino,
             format!("a file map of {} levels", self.height),
         )
     }
@@ -129,7 +129,7 @@ impl MapRef {
     fn empty_table(&self, index: u64) -> Error {
         Error::corrupt(
             Damage::MapEmpty,
-            format!("{}, block {index}", self.ino),
+            (self.ino, format!("{}, block {index}", self.ino)),
             EMPTY_TABLE,
         )
     }
@@ -138,7 +138,7 @@ impl MapRef {
     fn damaged(&self, index: u64, what: &str) -> Error {
         Error::corrupt(
             Damage::MapPointer,
-            format!("{}, block {index}", self.ino),
+            (self.ino, format!("{}, block {index}", self.ino)),
             what,
         )
     }

@@ -104,7 +104,10 @@ impl MapRoot {
     fn damage(&self, kind: Damage, at: PtrAt, what: &str) -> Error {
         Error::corrupt(
             kind,
-            format!("{}, pointer {} of level {}", self.ino, at.index, at.level),
+            (
+                self.ino,
+                format!("{}, pointer {} of level {}", self.ino, at.index, at.level),
+            ),
             what,
         )
     }

@@ -398,21 +398,21 @@ impl<'v> Record<'v> {
     pub(super) fn commit(&mut self) -> Result<RecordId> {
         let vol = self.vol;
         if std::mem::replace(&mut self.over, true) {
-            return Err(Error::Io("a transaction is committed once".into()));
+            return Err(Error::io("a transaction is committed once"));
         }
         // Any error from here on releases the lane at once.
         let entered = self.entered.take();
         let medium = vol.medium();
         let Medium { region, geo: _ } = medium;
         if vol.has_failed() {
-            return Err(Error::Io(
-                "the file system has failed before; mount it again".into(),
+            return Err(Error::io(
+                "the file system has failed before; mount it again",
             ));
         }
         if Region::any_faults() {
             // Bytes read may have been zeros, and new data may be lost.
             if region.faults_seen() != self.faults {
-                return Err(Error::Io("the medium failed during a change".into()));
+                return Err(Error::io("the medium failed during a change"));
             }
             for b in &self.bits {
                 vol.bitmap(b.kind).check_homes(medium, b)?;

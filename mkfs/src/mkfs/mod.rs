@@ -151,7 +151,7 @@ fn format_region(
     let made = format(region, what).and_then(|made| {
         region
             .sync_all()
-            .map_err(|e| pramfs::Error::Io(format!("the file system could not be synced: {e}")))?;
+            .map_err(|e| pramfs::Error::io_failed("the file system could not be written out", e))?;
         Ok(made)
     });
     // Stores to a faulted page are lost, even if `format` succeeded.

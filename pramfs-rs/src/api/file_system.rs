@@ -487,9 +487,9 @@ impl FileSystem {
     /// Reads a whole file as UTF-8.
     ///
     /// # Errors
-    /// As for [`read`](Self::read); [`Error::Invalid`] if it is not UTF-8.
+    /// As for [`read`](Self::read); [`Error::NotUtf8`] for other bytes.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
-        String::from_utf8(self.read(path)?).map_err(|_| Error::Invalid("the file is not UTF-8"))
+        String::from_utf8(self.read(path)?).map_err(|_| Error::NotUtf8)
     }
 
     /// Creates a file with these contents, or replaces the contents of an existing one. Not

@@ -258,7 +258,7 @@ impl MappedFile {
     }
 
     pub(super) fn failed(&self) -> Error {
-        Error::Io(format!("the medium under {} failed", self.pinned.ino))
+        Error::io(format!("the medium under {} failed", self.pinned.ino))
     }
 
     /// Loads a number of 1, 2, 4 or 8 bytes atomically, with acquire ordering.

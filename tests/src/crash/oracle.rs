@@ -518,9 +518,7 @@ fn use_it(fs: &Fs, state: &Snapshot) -> Result<(), String> {
         let mut back = [0; 700];
         let mut read = |at| match fs.read(made, at, &mut back) {
             Ok(700) if back == bytes => Ok(()),
-            Ok(_) => Err(pramfs::Error::Io(
-                "other bytes are read than were written".into(),
-            )),
+            Ok(_) => Err(pramfs::Error::io("other bytes are read than were written")),
             Err(e) => Err(e),
         };
         if tried(

@@ -259,7 +259,7 @@ impl<'a> User<'a> {
     fn may<T>(&self, what: &str, result: Result<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
-            Err(e @ (Error::Corrupt { .. } | Error::Io(_) | Error::Pmem(_))) => {
+            Err(e @ (Error::Corrupt { .. } | Error::Io { .. } | Error::Pmem(_))) => {
                 assert!(!self.clean, "{what} in an image that is clean: {e}");
                 // The sentence is made whatever is in it.
                 assert!(!e.to_string().is_empty());

@@ -191,7 +191,7 @@ fn attributes(list: &[u8]) -> Vec<Vec<u8>> {
 /// a directory. Entries given twice are an error.
 fn read_dir(fs: &Fs, dir: Ino, chunk: usize) -> pramfs::Result<BTreeMap<Vec<u8>, Ino>> {
     let bad = |what: &str, name: &[u8]| {
-        Error::Io(format!("{dir}: readdir: {what}: {}", name.escape_ascii()))
+        Error::io(format!("{dir}: readdir: {what}: {}", name.escape_ascii()))
     };
     let mut plain: Vec<(Vec<u8>, Ino, u64)> = Vec::new();
     let mut cookie = 0;

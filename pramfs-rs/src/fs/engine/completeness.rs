@@ -105,7 +105,7 @@ impl Engine {
         let bad = || {
             Err(Error::corrupt(
                 Damage::BlocksMissing,
-                Ino(disk.ino).to_string(),
+                Ino(disk.ino),
                 format!(
                     "it does not have the {} blocks that it counts: a hole in it may be lost data",
                     disk.blocks
@@ -140,7 +140,7 @@ impl Engine {
                     true => Damage::EntriesMissing,
                     false => Damage::EntryCount,
                 },
-                Ino(disk.ino).to_string(),
+                Ino(disk.ino),
                 format!("it has {found} entries, but counts {}", disk.size),
             )),
             _ => bad(),

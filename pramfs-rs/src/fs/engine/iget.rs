@@ -29,7 +29,7 @@ impl Engine {
             // mkfs creates these.
             Err(Error::Stale(_)) if ino < Ino::FIRST_FREE => Err(Error::corrupt(
                 Damage::ReservedInodeFree,
-                ino.to_string(),
+                ino,
                 "the file system has no such inode, and needs it",
             )),
             found => found,
@@ -51,7 +51,7 @@ impl Engine {
                 Err(Error::Stale(_)) if matches!(exists, Ok(true)) => {
                     return Err(Error::corrupt(
                         Damage::InodeMissing,
-                        ino.to_string(),
+                        ino,
                         "it is in use, but the inode table has no block for it",
                     ));
                 }

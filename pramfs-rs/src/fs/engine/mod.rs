@@ -112,10 +112,10 @@ impl Engine {
     /// The error of an operation on a file system that is closed or has failed.
     #[cold]
     pub(crate) fn ended(&self) -> Error {
-        Error::Io(if self.open.is_inherited() {
-            "the file system was opened before this process was forked; only the process that opened it can use it".into()
+        Error::io(if self.open.is_inherited() {
+            "the file system was opened before this process was forked; only the process that opened it can use it".to_owned()
         } else {
-            "the file system has failed or is closed; mount it again".into()
+            "the file system has failed or is closed; mount it again".to_owned()
         })
     }
 

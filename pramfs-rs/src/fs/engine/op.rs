@@ -68,7 +68,7 @@ impl Engine {
     #[inline]
     fn judge<T>(&self, result: Result<T>, faults: u64) -> Result<T> {
         if self.vol.region.faults_seen() != faults {
-            let e = Error::Io(format!(
+            let e = Error::io(format!(
                 "the medium of {} failed during an access",
                 self.vol.region.info().name
             ));

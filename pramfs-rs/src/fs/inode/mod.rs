@@ -115,11 +115,11 @@ impl Inode {
         if disk.crc != disk.expected_crc(vol.geo.seed, ino) || disk.ino != ino.0 {
             return Err(Error::corrupt(
                 Damage::InodeDamaged,
-                ino.to_string(),
+                ino,
                 "the checksum of the inode does not match",
             ));
         }
-        let bad = |what: &str| Err(Error::corrupt(Damage::InodeField, ino.to_string(), what));
+        let bad = |what: &str| Err(Error::corrupt(Damage::InodeField, ino, what));
         if FileType::from_mode(disk.mode).is_none() {
             return bad("the mode has an unknown file type");
         }

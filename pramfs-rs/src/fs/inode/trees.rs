@@ -54,16 +54,12 @@ pub(crate) fn is_large(item: &ItemHeader) -> bool {
 /// Parses the description of a value in blocks from its item.
 pub(crate) fn parse_large(geo: &Geometry, ino: Ino, stored: &[u8]) -> Result<LargeValue> {
     let large = LargeValue::parse(stored).ok_or_else(|| {
-        Error::corrupt(
-            Damage::XattrItem,
-            ino.to_string(),
-            "an extended attribute is damaged",
-        )
+        Error::corrupt(Damage::XattrItem, ino, "an extended attribute is damaged")
     })?;
     if large.len as usize > VALUE_MAX || large.height > geo.max_height() {
         return Err(Error::corrupt(
             Damage::XattrItem,
-            ino.to_string(),
+            ino,
             "an extended attribute has an impossible size",
         ));
     }

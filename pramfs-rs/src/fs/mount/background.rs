@@ -72,7 +72,7 @@ impl Background {
                     }
                 }
             })
-            .map_err(|e| Error::Io(format!("cannot start the timer thread: {e}")))?;
+            .map_err(|e| Error::io_failed("cannot start the timer thread", e))?;
         Ok(Background { stop, thread })
     }
 

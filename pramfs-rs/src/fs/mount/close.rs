@@ -260,7 +260,7 @@ impl Engine {
         self.write_lazy_all(true)?;
         self.vol.retire_all()?;
         if self.vol.region.faults() != faults {
-            return Err(Error::Io("the medium failed during the unmount".into()));
+            return Err(Error::io("the medium failed during the unmount"));
         }
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
         self.super_state.unmounted(self.vol.medium(), word)?;
@@ -268,7 +268,7 @@ impl Engine {
             .region
             .backend()
             .sync_all()
-            .map_err(|e| Error::Io(format!("msync: {e}")))?;
+            .map_err(|e| Error::io_failed("msync", e))?;
         Ok(())
     }
 }

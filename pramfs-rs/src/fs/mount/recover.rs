@@ -160,7 +160,9 @@ fn renew_sums(vol: &Volume, replay: &mut Replay) -> Result<Unfenced> {
                 .renew_sum(vol.medium(), group, touched, &mut lines)
             {
                 // Only this group is unusable.
-                Err(Error::Corrupt { kind, object, what }) => {
+                Err(Error::Corrupt {
+                    kind, object, what, ..
+                }) => {
                     replay.damage.push((kind, format!("{object}: {what}")));
                 }
                 other => other?,
@@ -178,7 +180,7 @@ pub(super) fn fail_if_faulted(region: &Region, faults: u64) -> Result<()> {
     if region.faults() == faults {
         return Ok(());
     }
-    Err(Error::Io(format!(
+    Err(Error::io(format!(
         "{} failed while it was mounted",
         region.info().name
     )))

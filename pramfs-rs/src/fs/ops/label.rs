@@ -45,7 +45,7 @@ impl Engine {
                 let _ = w.fence(pending);
                 if self.vol.region.backend().failed_fences() != failed_fences {
                     // The other page is unchanged.
-                    return Err(Error::Io("the label could not be written".into()));
+                    return Err(Error::io("the label could not be written"));
                 }
             }
             *fixed = new;

@@ -211,7 +211,7 @@ impl Engine {
         if let Some(name) = bad {
             return Err(Error::corrupt(
                 Damage::EntryReserved,
-                format!("directory {}", dir.ino),
+                ("directory", dir.ino),
                 format!("the entry \"{name}\" is impossible"),
             ));
         }

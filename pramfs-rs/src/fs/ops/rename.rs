@@ -321,7 +321,7 @@ impl Engine {
         }
         Err(Error::corrupt(
             Damage::DirectoryParent,
-            below.ino.to_string(),
+            below.ino,
             "its parents do not lead to the root directory",
         ))
     }
@@ -566,7 +566,7 @@ fn same_inode(flags: RenameFlags) -> Result<()> {
 fn contains_itself(from: &Inode, to: &Inode) -> Error {
     Error::corrupt(
         Damage::DirectoryLoop,
-        format!("directory {} or {}", from.ino, to.ino),
+        (from.ino, format!("directory {} or {}", from.ino, to.ino)),
         "the directory contains itself",
     )
 }

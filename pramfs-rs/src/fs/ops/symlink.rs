@@ -46,7 +46,7 @@ impl Engine {
         if len > TARGET_MAX {
             return Err(Error::corrupt(
                 Damage::BadTarget,
-                Ino(state.disk.ino).to_string(),
+                Ino(state.disk.ino),
                 "the target is too long",
             ));
         }
@@ -57,7 +57,7 @@ impl Engine {
         let hole = || {
             Err(Error::corrupt(
                 Damage::BadTarget,
-                Ino(state.disk.ino).to_string(),
+                Ino(state.disk.ino),
                 "a part of the target is missing",
             ))
         };
@@ -70,7 +70,7 @@ impl Engine {
         if state.disk.target[..4] != crc(self.vol.geo.seed, &target).to_le_bytes() {
             return Err(Error::corrupt(
                 Damage::TargetChecksum,
-                Ino(state.disk.ino).to_string(),
+                Ino(state.disk.ino),
                 "the checksum of the target does not match",
             ));
         }

@@ -130,7 +130,7 @@ impl Engine {
             .region
             .backend()
             .sync_all()
-            .map_err(|e| Error::Io(format!("msync: {e}")))
+            .map_err(|e| Error::io_failed("msync", e))
     }
 }
 

@@ -75,6 +75,6 @@ fn refused(e: std::io::Error) -> Error {
     if e.kind() == std::io::ErrorKind::Unsupported || e.raw_os_error() == Some(libc::EOPNOTSUPP) {
         Error::NotSupported("the medium cannot discard blocks")
     } else {
-        Error::Io(format!("could not return free blocks to the host: {e}"))
+        Error::io_failed("could not return free blocks to the host", e)
     }
 }

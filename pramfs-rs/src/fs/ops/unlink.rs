@@ -81,7 +81,7 @@ impl Engine {
             if child.ino == dir.ino {
                 return Err(Error::corrupt(
                     Damage::DirectoryLoop,
-                    dir.ino.to_string(),
+                    dir.ino,
                     "the directory contains itself",
                 ));
             }
@@ -219,7 +219,7 @@ impl Engine {
         } else {
             Err(Error::corrupt(
                 Damage::EntryCount,
-                format!("directory {}", Ino(child_state.disk.ino)),
+                ("directory", Ino(child_state.disk.ino)),
                 "it has entries, but counts none",
             ))
         }

@@ -70,7 +70,7 @@ impl Engine {
             let bad = || {
                 Error::corrupt(
                     Damage::XattrChecksum,
-                    ino.to_string(),
+                    ino,
                     "an extended attribute is damaged",
                 )
             };

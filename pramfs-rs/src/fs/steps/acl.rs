@@ -37,13 +37,9 @@ impl Engine {
             Some((VALUE_INLINE, value)) => Acl::parse(&value).ok().flatten(),
             Some(_) => None,
         };
-        parsed.map(Some).ok_or_else(|| {
-            Error::corrupt(
-                Damage::AclDamaged,
-                Ino(state.disk.ino).to_string(),
-                "its ACL is malformed",
-            )
-        })
+        parsed
+            .map(Some)
+            .ok_or_else(|| Error::corrupt(Damage::AclDamaged, Ino(state.disk.ino), "a damaged ACL"))
     }
 
     /// Returns which ACLs an inode has. Reads the attributes once, and remembers the answer.

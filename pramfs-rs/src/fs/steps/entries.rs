@@ -451,7 +451,7 @@ fn replace(tx: &mut Record<'_>, dir: &DiskInode, name: &[u8], child: &DiskInode)
 fn reserved(state: &InodeState, name: &[u8], ino: Ino) -> Error {
     Error::corrupt(
         Damage::EntryReserved,
-        format!("directory {}", Ino(state.disk.ino)),
+        ("directory", Ino(state.disk.ino)),
         format!(
             "the entry \"{}\" leads to {ino}, which is reserved",
             name.escape_ascii()
@@ -463,7 +463,7 @@ fn reserved(state: &InodeState, name: &[u8], ino: Ino) -> Error {
 fn dangling(state: &InodeState, name: &[u8], ino: Ino) -> Error {
     Error::corrupt(
         Damage::DanglingEntry,
-        format!("directory {}", Ino(state.disk.ino)),
+        ("directory", Ino(state.disk.ino)),
         format!(
             "the entry \"{}\" leads to {ino}, which does not exist",
             name.escape_ascii()

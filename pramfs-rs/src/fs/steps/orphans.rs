@@ -71,7 +71,7 @@ impl Engine {
                     if state.disk.nlink != 0 || ino < Ino::FIRST_FREE {
                         return Err(Error::corrupt(
                             Damage::OrphanSlotWrong,
-                            ino.to_string(),
+                            ino,
                             "it is in the orphan table but has names",
                         ));
                     }
@@ -81,7 +81,7 @@ impl Engine {
                 Err(Error::Stale(_)) => {
                     return Err(Error::corrupt(
                         Damage::OrphanSlotWrong,
-                        ino.to_string(),
+                        ino,
                         "it is in the orphan table but does not exist",
                     ));
                 }
