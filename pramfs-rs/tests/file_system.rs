@@ -332,7 +332,7 @@ fn whole_file_read_and_write_take_any_size() {
     fs.write("f", "häß").unwrap();
     assert_eq!(fs.read_to_string("f").unwrap(), "häß");
     fs.write("f", [0xff]).unwrap();
-    assert_error!(fs.read_to_string("f"), Error::Invalid(_));
+    assert_error!(fs.read_to_string("f"), Error::NotUtf8);
     let full = fs.write("big", vec![1; 32 << 20]);
     assert_error!(full, Error::NoSpace(_));
 }
@@ -495,6 +495,51 @@ fn io_error_of_system_call_keeps_error_as_source() {
     let source: &io::Error = source.downcast_ref().unwrap();
     assert_eq!(source.raw_os_error(), Some(libc::ENOSPC));
     assert_eq!(e.errno(), libc::EIO);
+}
+
+#[test]
+fn remove_dir_of_root_is_busy() {
+    let fs = file_system();
+    fs.write("f", "x").unwrap();
+    for root in ["/", "//"] {
+        assert_error!(fs.remove_dir(root), Error::Busy(_));
+        let e = fs.remove_dir_all(root).unwrap_err();
+        assert_eq!(e.errno(), libc::EBUSY);
+    }
+    assert_eq!(names(&fs, "/"), ["f"]);
+}
+
+#[test]
+fn remove_file_of_root_fails_with_eisdir() {
+    // As unlink(2) on Linux.
+    assert_error!(file_system().remove_file("/"), Error::IsDirectory);
+}
+
+#[test]
+fn rename_of_root_is_busy() {
+    let fs = file_system();
+    fs.create_dir("d").unwrap();
+    assert_error!(fs.rename("/", "other"), Error::Busy(_));
+    assert_error!(fs.rename("/", "/"), Error::Busy(_));
+    assert_error!(fs.rename("d", "/"), Error::Busy(_));
+    let noreplace = RenameFlags {
+        noreplace: true,
+        ..RenameFlags::default()
+    };
+    assert_error!(fs.rename_with("d", "/", noreplace), Error::Exists);
+    assert_error!(fs.rename_with("/", "e", noreplace), Error::Busy(_));
+}
+
+#[test]
+fn change_of_empty_path_fails_with_enoent() {
+    let fs = file_system();
+    fs.write("f", "x").unwrap();
+    assert_error!(fs.create_dir(""), Error::NotFound);
+    assert_error!(fs.remove_dir(""), Error::NotFound);
+    assert_error!(fs.remove_file(""), Error::NotFound);
+    assert_error!(fs.rename("", "g"), Error::NotFound);
+    assert_error!(fs.rename("f", ""), Error::NotFound);
+    assert_error!(fs.symlink("f", ""), Error::NotFound);
 }
 
 #[test]

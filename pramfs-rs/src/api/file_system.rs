@@ -210,7 +210,7 @@ impl FileSystem {
     /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::NotPermitted`].
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let (parent, name) = self.parent(path)?;
+        let (parent, name) = self.parent_but(path, || Error::IsDirectory)?;
         if path.as_os_str().as_bytes().ends_with(b"/") {
             // The name is a directory, or there is nothing to remove.
             return Err(match self.metadata(path) {
@@ -227,7 +227,7 @@ impl FileSystem {
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`],
     /// [`Error::Busy`] for the root.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        let (parent, name) = self.parent(path.as_ref())?;
+        let (parent, name) = self.parent_but(path.as_ref(), root_is_busy)?;
         self.inodes.rmdir(parent.attr().ino, name)
     }
 
@@ -237,8 +237,8 @@ impl FileSystem {
     /// # Errors
     /// As for [`remove_file`](Self::remove_file) and [`remove_dir`](Self::remove_dir).
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let (parent, name) = self.parent(path.as_ref())?;
-        let found = Resolved::child(self.engine(), parent.attr().ino, name)?;
+        let (parent, name) = self.parent_but(path.as_ref(), root_is_busy)?;
+        let found = Found::child(self.engine(), parent.attr().ino, name)?;
         if found.attr().kind != FileType::Directory {
             return match found.attr().kind {
                 FileType::Symlink => self.inodes.unlink(parent.attr().ino, name),
@@ -308,7 +308,7 @@ impl FileSystem {
     /// Renames atomically, and replaces an existing file at the new name.
     ///
     /// # Errors
-    /// Those of rename(2).
+    /// As of rename(2): [`Error::Busy`] for the root.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_with(from, to, RenameFlags::default())
     }
@@ -325,8 +325,11 @@ impl FileSystem {
         flags: RenameFlags,
     ) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
-        let (old, name) = self.parent(from)?;
-        let (new, new_name) = self.parent(to)?;
+        let (old, name) = self.parent_but(from, root_is_busy)?;
+        let (new, new_name) = self.parent_but(to, || match flags.noreplace {
+            true => Error::Exists,
+            false => root_is_busy(),
+        })?;
         let slash = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
         if slash(from) || slash(to) {
             let attr = self.inodes.lookup(old.attr().ino, name)?;
@@ -598,6 +601,22 @@ impl FileSystem {
     fn parent<'p>(&self, path: &'p Path) -> Result<(Resolved<'_>, &'p [u8])> {
         self.engine().walk_to_parent(path.as_os_str().as_bytes())
     }
+
+    /// As [`parent`](Self::parent). The root has none; `root` is the error for it.
+    fn parent_but<'p>(
+        &self,
+        path: &'p Path,
+        root: impl FnOnce() -> Error,
+    ) -> Result<(Found<'_>, &'p [u8])> {
+        self.parent(path).map_err(|e| match e {
+            Error::Exists => root(),
+            e => e,
+        })
+    }
+}
+
+fn root_is_busy() -> Error {
+    Error::Busy("the root directory can be neither removed nor renamed".into())
 }
 
 fn ignore_missing(result: Result<()>) -> Result<()> {

@@ -61,8 +61,7 @@ impl Engine {
     /// in the last name.
     ///
     /// # Errors
-    /// As for [`resolve`](Self::resolve); [`Error::Exists`] for the root and
-    /// the empty path.
+    /// As for [`resolve`](Self::resolve); [`Error::Exists`] for the root.
     pub fn resolve_parent(&self, path: impl AsRef<[u8]>) -> Result<(Ino, Vec<u8>)> {
         let (parent, name) = self.walk_to_parent(path.as_ref())?;
         Ok((parent.attr.ino, name.to_vec()))
@@ -77,7 +76,10 @@ impl Engine {
         }
     }
 
-    pub(super) fn walk_to_parent<'p>(&self, path: &'p [u8]) -> Result<(Resolved<'_>, &'p [u8])> {
+    pub(super) fn walk_to_parent<'p>(&self, path: &'p [u8]) -> Result<(Found<'_>, &'p [u8])> {
+        if path.is_empty() {
+            return Err(Error::NotFound);
+        }
         let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
         let path = &path[..end];
         let cut = path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
