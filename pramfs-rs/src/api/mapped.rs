@@ -91,7 +91,7 @@ impl MappedFile {
         let view = match pinned.extents[..] {
             // Any block can be mapped in place.
             [e] if unit > smallest && is_written(&e) => StitchedMap::in_region(
-                engine.clone(),
+                Arc::new(Owner(Arc::clone(engine))),
                 e.region_offset.unwrap_or(0),
                 e.len,
                 access == Access::Write,
@@ -555,9 +555,14 @@ impl Drop for Pinned {
     }
 }
 
-impl RegionOwner for Engine {
+/// Keeps the region of a view mapped. The trait is public in `pramfs-medium` and gives the
+/// region out, so `Engine`, which programs can name, does not implement it.
+#[derive(Debug)]
+struct Owner(Arc<Engine>);
+
+impl RegionOwner for Owner {
     fn region(&self) -> &Region {
-        &self.vol.region
+        &self.0.vol.region
     }
 }
 
