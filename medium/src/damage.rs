@@ -17,7 +17,8 @@ macro_rules! kinds {
             /// A short name for programs. It stays the same between versions.
             ///
             /// ```
-            /// use pramfs_medium::error::Damage;
+            /// # use pramfs_medium::error as pramfs;
+            /// use pramfs::Damage;
             /// assert_eq!(Damage::InodeDamaged.code(), "inode-damaged");
             /// ```
             pub const fn code(self) -> &'static str {

@@ -273,7 +273,7 @@ impl Error {
 /// has failed.
 ///
 /// ```
-/// # extern crate pramfs_medium as pramfs;
+/// # use pramfs_medium as pramfs;
 /// use pramfs::Error;
 ///
 /// let e = std::io::Error::from(Error::NotFound);

@@ -375,7 +375,9 @@ impl StatFs {
     /// this number, because it can be allocated.
     ///
     /// ```
-    /// # use pramfs_medium::types::StatFs;
+    /// # use pramfs_medium::types as pramfs;
+    /// use pramfs::StatFs;
+    ///
     /// let s = StatFs { block_size: 4096, available: 1 << 20, ..StatFs::default() };
     /// assert!(s.available_to_data() < s.available);
     /// assert!(s.available_to_data() > s.available / 100 * 99);

@@ -11,12 +11,13 @@ use crate::types::{Ino, Time};
 /// Options of mkfs. The default fits a region of any size from 256 KiB.
 ///
 /// ```
-/// use pramfs_medium::format::{FormatOptions, format};
-/// use pramfs_medium::pmem::{HeapBackend, Region};
+/// # use pramfs_medium as pramfs;
+/// use pramfs::format::{FormatOptions, format};
+/// use pramfs::pmem::{HeapBackend, Region};
 /// let region = Region::new("example", HeapBackend::boxed(1 << 20));
 /// let made = format(&region, &FormatOptions { label: "demo".into(), ..Default::default() })?;
 /// assert_eq!(made.label(), "demo");
-/// # Ok::<(), pramfs_medium::Error>(())
+/// # Ok::<(), pramfs::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct FormatOptions {

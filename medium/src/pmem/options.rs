@@ -26,13 +26,14 @@ pub enum BackendKind {
 /// Options for opening or creating a region, as a builder.
 ///
 /// ```
-/// use pramfs_medium::pmem::{BackendKind, Durability, RegionOptions};
+/// # use pramfs_medium as pramfs;
+/// use pramfs::pmem::{BackendKind, Durability, RegionOptions};
 /// let region = RegionOptions::new()
 ///     .backend(BackendKind::Native)
 ///     .durability(Durability::Process)
 ///     .memfd("example", 1 << 20)?;
 /// assert_eq!(region.len(), 1 << 20);
-/// # Ok::<(), pramfs_medium::pmem::PmemError>(())
+/// # Ok::<(), pramfs::pmem::PmemError>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct RegionOptions {
