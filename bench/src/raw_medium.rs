@@ -8,7 +8,7 @@
 use std::cell::Cell;
 
 use anyhow::Result;
-use pramfs_medium::pmem::{LINE, Region, RegionOptions, Unfenced};
+use pramfs_medium::pmem::{LINE, Region, RegionAccess, RegionOptions, Unfenced};
 
 use crate::fixture::{MIB, filled_file, random_page};
 use crate::harness::report::duration;

@@ -8,6 +8,5 @@ mod forged;
 mod many;
 pub(crate) mod plant;
 mod repair;
-// Shared with the end-to-end tests, which see the library from outside.
-#[path = "../../tests/src/readable.rs"]
+// The tests of the whole system have a snapshot for this, which also reads mounts.
 mod readable;

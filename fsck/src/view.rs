@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use pramfs_medium::error::Result;
-use pramfs_medium::journal::records::{Homes, Source};
+use pramfs_medium::journal::records::{Homes, ReadMedium};
 use pramfs_medium::pmem::{PmemError, RegionView};
 
 /// Size of a page of changes in bytes.
@@ -190,7 +190,7 @@ pub(super) struct Change {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pramfs_medium::pmem::{HeapBackend, Region};
+    use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess};
 
     #[test]
     fn changes_show_only_in_view() {
@@ -203,7 +203,7 @@ mod tests {
         let mut seen = [0; 12];
         v.read(4090, &mut seen).unwrap();
         assert_eq!(seen, [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1]);
-        region.read(4090, &mut seen).unwrap();
+        RegionView::from(&region).read(4090, &mut seen).unwrap();
         assert_eq!(seen, [1; 12]);
         let changes = v.changes().unwrap();
         assert_eq!(changes.len(), 2);

@@ -32,6 +32,7 @@ use crate::readonly;
 use crate::second_mount;
 use crate::shutdown::{Signals, Watch};
 use crate::summary;
+use pramfs_medium::pmem::RegionAccess;
 
 /// How long to wait for a server that closes the region after an unmount. umount(8)
 /// does not wait for it.

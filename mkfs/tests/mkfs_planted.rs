@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use common::*;
 use pramfs::pmem::{PmemError, RegionOptions};
+use pramfs_medium::pmem::RegionAccess;
 
 const MALLORY: u32 = 4242;
 

@@ -21,8 +21,8 @@ pub mod inode;
 /// a backend, such as [`HeapBackend`](pmem::HeapBackend) for tests.
 pub mod pmem {
     pub use pramfs_medium::pmem::{
-        BackendKind, Durability, Granularity, HeapBackend, Persistence, PmemBackend, PmemError,
-        Region, RegionInfo, RegionOptions, SourceKind, install_fault_guard,
+        BackendKind, Durability, Granularity, HeapBackend, Persistence, PmemError, Region,
+        RegionInfo, RegionOptions, SourceKind, install_fault_guard,
     };
 }
 

@@ -13,6 +13,7 @@ use pramfs::{
     AtimePolicy, Clock, Error, File, MountOptions, OpenOptions,
     inode::{Credentials, Fs, Ino, Time},
 };
+use pramfs_medium::pmem::RegionAccess;
 
 const CX: Credentials<'_> = Credentials::new(0, 0);
 /// How often a thread does what it does.

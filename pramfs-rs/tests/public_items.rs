@@ -45,17 +45,75 @@ fn item(line: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// The type that an `impl` block belongs to.
-fn implemented(line: &str) -> Option<&str> {
-    let rest = line.strip_prefix("impl")?;
-    let rest = match rest.strip_prefix('<') {
-        Some(generic) => generic.split_once('>')?.1,
-        None => rest,
+/// What follows generic parameters, which may be nested: `<F: Borrow<File>>`.
+fn after_generics(text: &str) -> &str {
+    let mut depth = 0;
+    for (at, c) in text.char_indices() {
+        match c {
+            '<' => depth += 1,
+            '>' if !text[..at].ends_with('-') => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return &text[at + c.len_utf8()..];
+        }
+    }
+    ""
+}
+
+/// A block whose methods belong to a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Block<'a> {
+    name: &'a str,
+    /// The methods of a public trait are public without the word.
+    is_trait: bool,
+}
+
+/// The type that an `impl` block belongs to, or the public trait that a line begins.
+fn block(line: &str) -> Option<Block<'_>> {
+    let (rest, is_trait) = match line.strip_prefix("pub unsafe trait ") {
+        Some(rest) => (rest, true),
+        None => match line.strip_prefix("pub trait ") {
+            Some(rest) => (rest, true),
+            None => (line.strip_prefix("impl")?, false),
+        },
     };
-    let (_, of) = rest.split_once(" for ").unwrap_or(("", rest));
-    of.trim_start()
+    let rest = match rest.starts_with('<') {
+        true => after_generics(rest),
+        false => rest,
+    };
+    let (_, of) = match is_trait {
+        true => ("", rest),
+        false => rest.split_once(" for ").unwrap_or(("", rest)),
+    };
+    let name = of
+        .trim_start()
         .split(|c: char| !c.is_alphanumeric() && c != '_')
-        .next()
+        .next()?;
+    Some(Block { name, is_trait })
+}
+
+/// Calls `item` with the line of each item in a block, and with the block, if there is one.
+fn walk<'a>(code: &'a str, mut found: impl FnMut(&'a str, Option<Block<'a>>)) {
+    let mut of: Vec<(usize, Block<'_>)> = Vec::new();
+    for line in code.lines().filter(|line| !line.trim().is_empty()) {
+        let text = line.trim_start();
+        let indent = line.len() - text.len();
+        // A comment or a string can stand anywhere; only a closing brace ends a block.
+        if text.starts_with('}') {
+            of.retain(|(at, _)| *at < indent);
+        }
+        let begun = of.last().map(|(_, block)| *block);
+        found(
+            line,
+            begun.filter(|_| of.last().is_some_and(|(at, _)| indent == at + 4)),
+        );
+        if let Some(block) = block(text)
+            && !line.ends_with("{}")
+        {
+            of.push((indent, block));
+        }
+    }
 }
 
 /// The items of each name: itself, and the methods of a type.
@@ -69,23 +127,33 @@ fn declared() -> BTreeMap<String, Vec<String>> {
     for path in files {
         let text = std::fs::read_to_string(&path).unwrap();
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
-        let mut of = None;
-        for line in code.lines() {
-            if !line.starts_with(' ') {
-                of = implemented(line).or(of.filter(|_| !line.starts_with('}')));
+        let mut hidden = false;
+        walk(code, |line, of| {
+            let text = line.trim_start();
+            if text.starts_with("#[doc(hidden)]") {
+                hidden = true;
+                return;
             }
-            let Some((kind, name)) = item(line) else {
-                continue;
+            if text.starts_with("#[") || text.starts_with("//") {
+                return;
+            }
+            let hidden = std::mem::take(&mut hidden);
+            let public = match of {
+                Some(of) if of.is_trait => format!("pub {text}"),
+                _ => text.to_owned(),
             };
-            match (line.starts_with(' '), of) {
-                (true, Some(of)) => found.entry(of.into()).or_default(),
-                // Of a macro that makes a type.
-                (true, None) if kind == "enum" => found.entry(name.into()).or_default(),
-                (true, None) => continue,
-                (false, _) => found.entry(name.into()).or_default(),
+            let Some((kind, name)) = item(&public).filter(|_| !hidden) else {
+                return;
+            };
+            let types = ["struct", "enum", "trait", "type"];
+            match of {
+                Some(of) => found.entry(of.name.into()).or_default(),
+                // In a function, or of a macro that makes a type.
+                None if line.starts_with(' ') && !types.contains(&kind) => return,
+                None => found.entry(name.into()).or_default(),
             }
             .push(format!("{kind} {name}"));
-        }
+        });
     }
     found
 }
@@ -165,6 +233,34 @@ fn public_items_match_list() {
     );
 }
 
+/// Documentation that users of `pramfs` read names `pramfs`, though it stands in the
+/// internal crate.
+#[test]
+fn examples_of_passed_on_items_name_pramfs() {
+    let pages = [
+        "damage.rs",
+        "error.rs",
+        "types.rs",
+        "format/mod.rs",
+        "format/options.rs",
+        "pmem/backend.rs",
+        "pmem/error.rs",
+        "pmem/heap.rs",
+        "pmem/options.rs",
+    ];
+    for page in pages {
+        let text = std::fs::read_to_string(root().join("medium/src").join(page)).unwrap();
+        for line in text.lines() {
+            let shown = line.trim_start().strip_prefix("/// ");
+            let shown = shown.filter(|line| !line.starts_with("# "));
+            assert!(
+                !shown.is_some_and(|line| line.contains("pramfs_medium")),
+                "{page}: {line}"
+            );
+        }
+    }
+}
+
 #[test]
 fn public_api_stays_small() {
     let upper = lines()
@@ -201,13 +297,54 @@ fn item_of_line_is_kind_and_name() {
         assert_eq!(item(line), expected, "{line}");
     }
     let cases = [
-        ("impl File {", Some("File")),
-        ("impl<'a> RegionView<'a> {", Some("RegionView")),
-        ("impl fmt::Display for Error {", Some("Error")),
-        ("impl<F: Borrow<File>> Cursor<F> {", None),
+        ("impl File {", Some(("File", false))),
+        ("impl<'a> RegionView<'a> {", Some(("RegionView", false))),
+        ("impl fmt::Display for Error {", Some(("Error", false))),
+        ("impl<F: Borrow<File>> Cursor<F> {", Some(("Cursor", false))),
+        ("impl<F: Fn() -> u8> Made<F> {", Some(("Made", false))),
+        ("pub trait Clock: Send + Sync {", Some(("Clock", true))),
+        ("pub unsafe trait Medium: Send {", Some(("Medium", true))),
+        ("trait Private {", None),
         ("struct File {", None),
     ];
-    for (line, expected) in cases.into_iter().filter(|c| c.1.is_some()) {
-        assert_eq!(implemented(line), expected, "{line}");
+    for (line, expected) in cases {
+        let expected = expected.map(|(name, is_trait)| Block { name, is_trait });
+        assert_eq!(block(line), expected, "{line}");
     }
+}
+
+#[test]
+fn walk_of_blocks_gives_methods_to_their_type() {
+    let code = "\
+impl<F: Borrow<File>> Cursor<F> {
+    pub fn new(file: F) -> Cursor<F> {
+        let inner = 1;
+    }
+
+    pub fn get_ref(&self) -> &File {
+}
+macro_rules! kinds {
+        impl Damage {
+            pub const ALL: &'static [Damage] = &[];
+        }
+}
+pub trait Clock {
+    fn now(&self) -> Time;
+}
+pub fn alone() {}
+";
+    let mut found = Vec::new();
+    walk(code, |line, of| {
+        if let Some((_, name)) = item(line.trim_start()) {
+            found.push((name, of.map(|of| of.name)));
+        }
+    });
+    let expected = [
+        ("new", Some("Cursor")),
+        ("get_ref", Some("Cursor")),
+        ("ALL", Some("Damage")),
+        ("Clock", None),
+        ("alone", None),
+    ];
+    assert_eq!(found, expected);
 }

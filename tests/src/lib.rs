@@ -22,11 +22,13 @@
 
 #[cfg(feature = "testing")]
 pub mod crash;
+#[cfg(feature = "testing")]
 pub mod disk;
 #[cfg(feature = "testing")]
 pub mod exercise;
 pub mod host;
 pub mod kill;
+#[cfg(feature = "testing")]
 pub mod model;
 pub mod mounted;
 pub mod random;

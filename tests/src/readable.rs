@@ -1,8 +1,14 @@
 //! What can be read of an image without an error, to be held against what can
 //! be read of it after a repair.
 
-use pramfs::{MountOptions, inode::Fs};
-use pramfs_medium::pmem::{HeapBackend, Region, RegionView};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use pramfs::{
+    FileType, MountOptions,
+    inode::{Fs, Ino},
+};
+use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess, RegionView};
 
 use crate::snapshot::{Errors, Snapshot, Take, Tolerance};
 

@@ -1,15 +1,17 @@
 //! Regions to test on.
 //!
-//! A [`SimBackend`] is the usual one: the test keeps a clone, so that it can
+//! A `SimBackend` is the usual one: the test keeps a clone, so that it can
 //! count what the engine did and take the memory as a crash would leave it.
 
-use pramfs::format::{FormatOptions, format};
+use pramfs::format::FormatOptions;
 use pramfs::{
-    MountOptions, Result,
-    inode::{Fs, Ino, Time},
+    MountOptions,
+    inode::{Ino, Time},
 };
 use pramfs_medium::media::{DiskInode, probe_superblock};
-use pramfs_medium::pmem::{Region, SimBackend};
+use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess};
+#[cfg(feature = "testing")]
+pub use simulated::{formatted, fresh, mount, region_of};
 use zerocopy::FromBytes;
 
 /// The smallest region that can be formatted: 256 KiB.
@@ -38,38 +40,49 @@ pub fn quiet() -> MountOptions {
     }
 }
 
-/// A region over a backend that the caller keeps.
-pub fn region_of(sim: &SimBackend) -> Region {
-    Region::new("simulated region", Box::new(sim.clone()))
-}
+/// What needs the simulator, which programs do not contain.
+#[cfg(feature = "testing")]
+mod simulated {
+    use pramfs::format::{FormatOptions, format};
+    use pramfs::inode::Fs;
+    use pramfs::{MountOptions, Result};
+    use pramfs_medium::pmem::{Region, SimBackend};
 
-/// A formatted region of `len` bytes.
-///
-/// # Errors
-/// Those of the formatting.
-pub fn formatted(len: usize, options: &FormatOptions) -> Result<SimBackend> {
-    let sim = SimBackend::new(len)?;
-    format(&region_of(&sim), options)?;
-    Ok(sim)
-}
+    use super::{quiet, repeatable};
 
-/// Mounts what a backend holds.
-///
-/// # Errors
-/// Those of the mount.
-pub fn mount(sim: &SimBackend, options: MountOptions) -> Result<Fs> {
-    Fs::open(region_of(sim), options)
-}
+    /// A region over a backend that the caller keeps.
+    pub fn region_of(sim: &SimBackend) -> Region {
+        Region::new("simulated region", Box::new(sim.clone()))
+    }
 
-/// A fresh file system of `len` bytes with blocks of `block_size`, mounted
-/// [`quiet`]ly.
-///
-/// # Errors
-/// Those of the formatting and the mount.
-pub fn fresh(len: usize, block_size: u32) -> Result<(SimBackend, Fs)> {
-    let sim = formatted(len, &repeatable(block_size))?;
-    let fs = mount(&sim, quiet())?;
-    Ok((sim, fs))
+    /// A formatted region of `len` bytes.
+    ///
+    /// # Errors
+    /// Those of the formatting.
+    pub fn formatted(len: usize, options: &FormatOptions) -> Result<SimBackend> {
+        let sim = SimBackend::new(len)?;
+        format(&region_of(&sim), options)?;
+        Ok(sim)
+    }
+
+    /// Mounts what a backend holds.
+    ///
+    /// # Errors
+    /// Those of the mount.
+    pub fn mount(sim: &SimBackend, options: MountOptions) -> Result<Fs> {
+        Fs::open(region_of(sim), options)
+    }
+
+    /// A fresh file system of `len` bytes with blocks of `block_size`, mounted
+    /// [`quiet`]ly.
+    ///
+    /// # Errors
+    /// Those of the formatting and the mount.
+    pub fn fresh(len: usize, block_size: u32) -> Result<(SimBackend, Fs)> {
+        let sim = formatted(len, &repeatable(block_size))?;
+        let fs = mount(&sim, quiet())?;
+        Ok((sim, fs))
+    }
 }
 
 /// Where the inode of a number stands in an image, found by its own number and
@@ -78,7 +91,9 @@ pub fn fresh(len: usize, block_size: u32) -> Result<(SimBackend, Fs)> {
 /// # Panics
 /// Where it is not there, or the image has no file system.
 pub fn inode_home(image: &[u8], ino: Ino) -> usize {
-    let region = region_of(&SimBackend::from_image(image).expect("an image"));
+    let region = Region::new("image", HeapBackend::boxed(image.len()));
+    let copied = region.window().store_unflushed(0, image);
+    copied.expect("a region of that size");
     let found = probe_superblock(&region).expect("a superblock");
     let seed = found.geometry().seed;
     let is_home = |at: &usize| {

@@ -8,6 +8,7 @@ use pramfs_medium::media::bitmap::GroupDesc;
 use pramfs_medium::media::checksum::word_sum;
 use pramfs_medium::media::superblock::BLOCK_GROUPS_OFFSET;
 use pramfs_medium::media::{DiskInode, Ptr, probe_superblock};
+use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
 use zerocopy::IntoBytes;
 

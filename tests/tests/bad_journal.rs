@@ -6,7 +6,7 @@ use std::time::Duration;
 use pramfs::{Error, inode::Ino};
 use pramfs_medium::media::probe_superblock;
 use pramfs_medium::media::record::{EntryKind, EntryWord, RECORD_MAGIC, RecordHeader};
-use pramfs_medium::pmem::SimBackend;
+use pramfs_medium::pmem::{RegionAccess, SimBackend};
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 use zerocopy::IntoBytes;

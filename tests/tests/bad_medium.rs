@@ -19,7 +19,9 @@ use pramfs::{
     Clock, Error, MountOptions, Result, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr, Time},
 };
-use pramfs_medium::pmem::{BackendKind, Region, RegionOptions, SimBackend, install_fault_guard};
+use pramfs_medium::pmem::{
+    BackendKind, Region, RegionAccess, RegionOptions, SimBackend, install_fault_guard,
+};
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 

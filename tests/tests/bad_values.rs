@@ -27,6 +27,7 @@ use pramfs_medium::media::superblock::{
 };
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, Ptr, PtrAt};
+use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::watchdog::Watchdog;
 
 /// A day after the image was made, so that relatime updates are due.

@@ -10,6 +10,7 @@ use pramfs::{
     inode::{CloseError, Credentials, Fs, Ino},
 };
 use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
+use pramfs_medium::pmem::RegionAccess;
 
 const LEN: u64 = 8 << 20;
 

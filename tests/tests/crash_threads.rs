@@ -16,7 +16,7 @@ use pramfs::{
 };
 use pramfs_medium::journal::{Rules, set_thread_lane};
 use pramfs_medium::media::Geometry;
-use pramfs_medium::pmem::{Event, EventKind};
+use pramfs_medium::pmem::{Event, EventKind, RegionAccess};
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, recovered_tree};
 use pramfs_tests::region::repeatable;

@@ -15,6 +15,7 @@ use pramfs_fsck::{CheckOptions, Loss, Lost, Policy, RepairOptions, Report, check
 use pramfs_medium::media::pointer::{Ptr, PtrAt};
 use pramfs_medium::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_TABLE_OFFSET};
 use pramfs_medium::media::{DiskInode, probe_superblock};
+use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::random::Random;
 use pramfs_tests::readable::{bytes_of, copy_of, tree, worse};
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};

@@ -12,7 +12,7 @@ use pramfs::{
     inode::{Credentials, Fs, Ino},
 };
 use pramfs_fsck::{CheckOptions, Outcome, Policy, RepairOptions, Report, check, repair};
-use pramfs_medium::pmem::{EventKind, SimBackend};
+use pramfs_medium::pmem::{EventKind, RegionAccess, SimBackend};
 use pramfs_tests::crash::Machine;
 use pramfs_tests::crash::images::{Limits, everywhere};
 use pramfs_tests::crash::machine::Torn;

@@ -13,6 +13,7 @@ use pramfs::{
     inode::{Credentials, Fs, Ino},
 };
 use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
+use pramfs_medium::pmem::RegionAccess;
 
 /// Counts allocated bytes, and their maximum.
 struct Counting;

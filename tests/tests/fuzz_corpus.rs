@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::exercise::bases;
 use pramfs_tests::exercise::image::Outcome;
 use pramfs_tests::exercise::input::Case;

@@ -13,6 +13,7 @@ use pramfs::{
     inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_fsck::{CheckOptions, check_fs};
+use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::host::{Host, sparse_copy};
 use pramfs_tests::mounted::{self, Mounted};
 use pramfs_tests::region::{quiet, repeatable};

@@ -17,6 +17,7 @@ use pramfs::{
     inode::{Credentials, Fs},
 };
 use pramfs_fsck::{self as fsck, CheckOptions};
+use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::kill::Record;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::quiet;

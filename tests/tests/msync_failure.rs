@@ -14,7 +14,7 @@ use pramfs::{
     MountOptions, Result,
     inode::{Credentials, Fs, Ino},
 };
-use pramfs_medium::pmem::{HeapBackend, Region, note_fault};
+use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess, note_fault};
 use pramfs_tests::disk::{Drive, region_on};
 
 const PAGE: usize = 4096;

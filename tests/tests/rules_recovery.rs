@@ -9,7 +9,7 @@ use pramfs::{
 use pramfs_medium::journal::{Rules, set_thread_lane};
 use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, STATE_ACTIVE, STATE_CLEAN};
 use pramfs_medium::media::{Geometry, SuperDynamic, probe_superblock};
-use pramfs_medium::pmem::{Event, EventKind, SimBackend};
+use pramfs_medium::pmem::{Event, EventKind, RegionAccess, SimBackend};
 use pramfs_tests::crash::Machine;
 use pramfs_tests::crash::images::{Limits, everywhere};
 use pramfs_tests::crash::machine::Torn;

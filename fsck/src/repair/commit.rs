@@ -35,7 +35,7 @@ use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::{SEALED_BITS, seal, word_sum};
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, INODE_TABLE_OFFSET};
-use pramfs_medium::pmem::{Region, Unfenced};
+use pramfs_medium::pmem::{Region, RegionAccess, Unfenced};
 
 /// Alignment and size of what two batches never divide, in bytes.
 const UNIT: u64 = 4096;

@@ -49,7 +49,7 @@ use super::view::View;
 use super::{Checker, superblock};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::Geometry;
-use pramfs_medium::pmem::Region;
+use pramfs_medium::pmem::{Region, RegionAccess};
 use pramfs_medium::types::Ino;
 
 /// Returns the number of blocks that the search for lost pointer blocks has read
@@ -74,6 +74,7 @@ pub(super) fn tables_tried() -> u64 {
 /// use pramfs::format::{FormatOptions, format};
 /// use pramfs_fsck::{self as fsck, Policy, RepairOptions};
 /// use pramfs::pmem::{HeapBackend, Region};
+/// # use pramfs_medium::pmem::RegionAccess;
 ///
 /// let region = Region::new("example", HeapBackend::boxed(1 << 20));
 /// format(&region, &FormatOptions::default())?;

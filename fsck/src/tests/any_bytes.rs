@@ -5,7 +5,7 @@ use super::plant::Plant;
 use crate::check_fs;
 use pramfs::inode::Credentials;
 use pramfs::inode::Fs;
-use pramfs_medium::pmem::{HeapBackend, Region};
+use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess};
 use pramfs_medium::types::{Ino, XattrMode};
 
 fn copy_of(image: &[u8]) -> Region {

@@ -5,7 +5,7 @@ use pramfs::inode::Credentials;
 use pramfs::{Error, MountOptions, inode::Fs};
 use pramfs_medium::format::{FormatOptions, format};
 use pramfs_medium::journal::set_thread_lane;
-use pramfs_medium::pmem::{HeapBackend, Region, SimBackend};
+use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess, SimBackend};
 use pramfs_medium::types::*;
 
 pub const BLOCK_SIZES: [u32; 4] = [512, 1024, 2048, 4096];

@@ -13,6 +13,7 @@ use pramfs_medium::media::checksum::{crc, seal};
 use pramfs_medium::media::inode::FL_LOST;
 use pramfs_medium::media::pointer::{Ptr, SHARED};
 use pramfs_medium::media::superblock::*;
+use pramfs_medium::pmem::RegionAccess;
 use pramfs_medium::types::{Bno, FileType, Ino};
 
 macro_rules! cases {

@@ -18,7 +18,7 @@ use pramfs_medium::media::htree::LeafHeader;
 use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::pointer::{Ptr, PtrAt};
 use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
-use pramfs_medium::pmem::Region;
+use pramfs_medium::pmem::{Region, RegionAccess};
 use pramfs_medium::types::{Bno, FileType, Ino};
 
 /// Makes a block that is in use and has no owner, like a block of a file whose

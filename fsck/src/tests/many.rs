@@ -14,7 +14,7 @@ use pramfs_medium::htree::{Image, TreeKind, TreeRef};
 use pramfs_medium::media::htree::LeafHeader;
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::{DiskInode, probe_superblock};
-use pramfs_medium::pmem::Region;
+use pramfs_medium::pmem::{Region, RegionAccess};
 use pramfs_medium::types::{Bno, FileType, Ino};
 
 const BLOCK: usize = 4096;

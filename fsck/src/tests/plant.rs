@@ -17,7 +17,7 @@ use pramfs_medium::media::pointer::{Ptr, PtrAt};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic, SuperStatic, acl, probe_superblock};
-use pramfs_medium::pmem::{Region, SimBackend};
+use pramfs_medium::pmem::{Region, RegionAccess, SimBackend};
 use pramfs_medium::types::{FileType, Ino, XattrMode};
 
 /// Number of files in the directory `big`.

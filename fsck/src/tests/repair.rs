@@ -9,7 +9,7 @@ use crate::{Outcome, Policy, RepairOptions, Report, check, repair};
 use pramfs::inode::Credentials;
 use pramfs::inode::Fs;
 use pramfs_medium::media::checksum::seal;
-use pramfs_medium::pmem::Region;
+use pramfs_medium::pmem::{Region, RegionAccess};
 
 pub fn run(region: &Region, policy: Policy) -> Report {
     repair(region, &RepairOptions::new(policy)).unwrap()

@@ -12,6 +12,7 @@ use pramfs_tests::mounted::{Mounted, wait_until};
 use pramfs_tests::region::inode_home;
 
 use crate::{MIB, mounted, unmounted};
+use pramfs_medium::pmem::RegionAccess;
 
 #[test]
 fn directory_with_damaged_inode_lists_others() {

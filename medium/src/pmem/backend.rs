@@ -79,6 +79,9 @@ pub enum Durability {
 
 /// The operations of a medium.
 ///
+/// The trait is sealed: this crate implements it, and with the feature `testing` the tests
+/// of other crates.
+///
 /// A backend owns its mapping: `base()..base()+len()` stays valid, readable
 /// and writable (or privately writable) until it is dropped.
 ///
@@ -87,7 +90,7 @@ pub enum Durability {
 /// backend lives. It can be loaded from and stored to up to the next multiple of 8 bytes.
 /// Others load from and store to it concurrently, so the backend must not use ordinary
 /// stores of the language on it.
-pub unsafe trait PmemBackend: Send + Sync + Debug {
+pub unsafe trait PmemBackend: sealed::Sealed + Send + Sync + Debug {
     /// Short name: `native`, `libpmem2`, `sim`, `heap`.
     fn name(&self) -> &'static str;
     /// First byte of the mapping, aligned to at least 4096 bytes.
@@ -225,7 +228,7 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     }
     /// Returns the number of fences so far whose stores may not have reached the medium and
     /// so may not be durable. Included in [`faults`](Self::faults), and announced like them
-    /// ([`note_fault`](super::note_fault)).
+    /// ([`note_fault`](super::fault::note_fault)).
     fn failed_fences(&self) -> u64 {
         0
     }
@@ -267,5 +270,21 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// in it, if it can be mapped a second time.
     fn source_fd(&self) -> Option<(std::os::fd::BorrowedFd<'_>, u64)> {
         None
+    }
+}
+
+mod sealed {
+    /// Implemented for the backends.
+    pub trait Sealed {}
+
+    #[cfg(any(test, feature = "testing"))]
+    impl<T> Sealed for T {}
+
+    #[cfg(not(any(test, feature = "testing")))]
+    mod backends {
+        impl super::Sealed for crate::pmem::HeapBackend {}
+        #[cfg(feature = "libpmem2")]
+        impl super::Sealed for crate::pmem::Libpmem2Backend {}
+        impl super::Sealed for crate::pmem::NativeBackend {}
     }
 }

@@ -15,6 +15,7 @@
 //! Not handled here: the meaning of the bytes (`media`), and the order in which they are
 //! stored (`journal`).
 
+mod access;
 mod atomic_table;
 mod backend;
 mod cow;
@@ -34,9 +35,6 @@ mod libpmem2;
 mod live;
 mod mapped_source;
 mod mapping;
-#[cfg(not(feature = "mutants"))]
-pub mod mutants;
-#[cfg(feature = "mutants")]
 pub mod mutants;
 mod native;
 mod once_bits;
@@ -45,6 +43,7 @@ mod pages;
 mod probe;
 mod region;
 mod room;
+#[cfg(any(test, feature = "testing"))]
 mod sim;
 mod source;
 mod stitch;
@@ -52,10 +51,13 @@ mod unlock_wait;
 mod view;
 mod window;
 
+pub use access::RegionAccess;
 pub use atomic_table::AtomicTable;
 pub use backend::{Durability, Granularity, Persistence, PmemBackend};
 pub use error::PmemError;
-pub use fault::{install_fault_guard, note_fault};
+pub use fault::install_fault_guard;
+#[cfg(any(test, feature = "testing"))]
+pub use fault::note_fault;
 pub use fork::OpenState;
 pub use heap::HeapBackend;
 pub use hugepage::HugePolicy;
@@ -68,6 +70,7 @@ pub use probe::{FileSystem, Report, probe};
 pub use region::{LINE, Region, RegionInfo};
 pub use room::CHUNK;
 pub use room::{HostSpace, KnownRoom};
+#[cfg(any(test, feature = "testing"))]
 pub use sim::{Counters, Event, EventKind, SimBackend};
 pub use source::{Ownership, REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
 pub use stitch::RegionOwner;

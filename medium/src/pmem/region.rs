@@ -46,13 +46,19 @@ pub struct RegionInfo {
 /// A mapped region.
 ///
 /// ```
-/// use pramfs_medium::pmem::{HeapBackend, Region};
-/// let region = Region::new("example", HeapBackend::boxed(1 << 20)).read_only(false);
-/// let w = region.window();
-/// let pending = w.store(4096, &7u64.to_le_bytes())?;
-/// let _durable = w.fence(pending);
-/// assert_eq!(region.load_u64(4096)?, 7);
-/// # Ok::<(), pramfs_medium::pmem::PmemError>(())
+/// # use pramfs_medium as pramfs;
+/// use pramfs::pmem::{HeapBackend, Region};
+/// let region = Region::new("example", HeapBackend::boxed(1 << 20));
+/// assert_eq!((region.len(), region.info().backend), (1 << 20, "heap"));
+/// ```
+///
+/// A program reads and stores through the file system in the region:
+///
+/// ```compile_fail
+/// # use pramfs_medium as pramfs;
+/// use pramfs::pmem::{HeapBackend, Region};
+/// let region = Region::new("example", HeapBackend::boxed(1 << 20));
+/// region.window();
 /// ```
 #[derive(Debug)]
 pub struct Region {
@@ -84,7 +90,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Wraps a mapping. `name` is for messages.
+    /// Wraps the memory of a backend, such as [`HeapBackend`](super::HeapBackend). `name` is
+    /// for messages.
     pub fn new(name: impl Into<String>, backend: Box<dyn PmemBackend>) -> Region {
         let base = backend.base();
         let len = backend.len() as u64;
@@ -108,7 +115,7 @@ impl Region {
     ///
     /// # Errors
     /// [`PmemError::Unusable`] with EIO in a forked child.
-    pub fn check_owner(&self) -> Result<(), PmemError> {
+    pub(crate) fn check_owner(&self) -> Result<(), PmemError> {
         match self.open.is_inherited() {
             false => Ok(()),
             true => Err(PmemError::Unusable {
@@ -120,7 +127,7 @@ impl Region {
     }
 
     /// Marks the mapping as private: stores stay in this process.
-    pub fn read_only(mut self, yes: bool) -> Region {
+    pub(crate) fn read_only(mut self, yes: bool) -> Region {
         self.read_only = yes;
         self
     }
@@ -133,7 +140,7 @@ impl Region {
 
     /// Returns who owned the source when it was opened, and who could write it; `None` for
     /// memory of this process.
-    pub fn ownership(&self) -> Option<Ownership> {
+    pub(crate) fn ownership(&self) -> Option<Ownership> {
         self.ownership
     }
 
@@ -152,7 +159,7 @@ impl Region {
     /// store.
     ///
     /// ```
-    /// # use pramfs_medium::pmem::RegionOptions;
+    /// # use pramfs_medium::pmem::{RegionAccess, RegionOptions};
     /// # let path = std::env::temp_dir().join(format!("readers-{}", std::process::id()));
     /// let region = RegionOptions::new().create(&path, 1 << 20)?;
     /// let reader = RegionOptions::new().read_only(true);
@@ -168,7 +175,7 @@ impl Region {
     ///
     /// # Errors
     /// [`PmemError::Os`] with the error of the system.
-    pub fn lock_shared(&self) -> Result<(), PmemError> {
+    pub(crate) fn lock_shared(&self) -> Result<(), PmemError> {
         self.check_owner()?;
         self.backend.lock(false)
     }
@@ -178,7 +185,7 @@ impl Region {
     /// # Errors
     /// [`PmemError::Unusable`] with EBUSY if another process has it open;
     /// [`PmemError::Os`].
-    pub fn lock_exclusive(&self) -> Result<(), PmemError> {
+    pub(crate) fn lock_exclusive(&self) -> Result<(), PmemError> {
         self.check_owner()?;
         self.backend.lock(true)
     }
@@ -197,26 +204,26 @@ impl Region {
     }
 
     /// Returns the backend, for calls that only it offers.
-    pub fn backend(&self) -> &dyn PmemBackend {
+    pub(crate) fn backend(&self) -> &dyn PmemBackend {
         &*self.backend
     }
 
     /// See [`PmemBackend::faults`].
     #[inline]
-    pub fn faults(&self) -> u64 {
+    pub(crate) fn faults(&self) -> u64 {
         self.backend.faults()
     }
 
     /// As [`faults`](Self::faults), without asking the backend while no region
     /// of this process has faulted.
     #[inline]
-    pub fn faults_seen(&self) -> u64 {
+    pub(crate) fn faults_seen(&self) -> u64 {
         if fault::happened() { self.faults() } else { 0 }
     }
 
     /// See [`PmemBackend::failed_fences`].
     #[inline]
-    pub fn failed_fences(&self) -> u64 {
+    pub(crate) fn failed_fences(&self) -> u64 {
         if fault::happened() {
             self.backend.failed_fences()
         } else {
@@ -228,7 +235,7 @@ impl Region {
     /// the medium's. True outside the region. As cheap as [`faults`](Self::faults) while no
     /// page has faulted.
     #[inline]
-    pub fn is_faulted(&self, offset: u64, len: u64) -> bool {
+    pub(crate) fn is_faulted(&self, offset: u64, len: u64) -> bool {
         self.at(offset, len)
             .map_or(true, |p| self.backend.is_faulted(p, len as usize))
     }
@@ -237,7 +244,7 @@ impl Region {
     ///
     /// # Errors
     /// The write-back failed: stores since the last one may be lost.
-    pub fn sync_all(&self) -> std::io::Result<()> {
+    pub(crate) fn sync_all(&self) -> std::io::Result<()> {
         self.backend.sync_all()
     }
 
@@ -279,7 +286,7 @@ impl Region {
 
     /// Whether a range lies in the region.
     #[inline]
-    pub fn is_within(&self, offset: u64, len: u64) -> bool {
+    pub(crate) fn is_within(&self, offset: u64, len: u64) -> bool {
         self.within(offset, len).is_some()
     }
 
@@ -295,7 +302,7 @@ impl Region {
     }
 
     /// Whether a page of any region of this process has faulted so far.
-    pub fn any_faults() -> bool {
+    pub(crate) fn any_faults() -> bool {
         fault::happened()
     }
 
@@ -304,7 +311,7 @@ impl Region {
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`], [`PmemError::Faulted`].
-    pub fn check(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+    pub(crate) fn check(&self, offset: u64, len: u64) -> Result<(), PmemError> {
         self.at(offset, len).map(|_| ())
     }
 
@@ -321,7 +328,7 @@ impl Region {
     /// # Errors
     /// [`PmemError::OutOfBounds`].
     #[inline]
-    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PmemError> {
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PmemError> {
         let src = self.bounded(offset, into.len() as u64)?;
         if into.len() >= FLUSH_ALL_MIN {
             self.backend.advise_willneed(src, into.len());
@@ -341,7 +348,7 @@ impl Region {
     /// instructions lie between them than it looks ahead.
     #[inline]
     #[must_use]
-    pub fn read_wide(&self, offset: u64, into: &mut [u8]) -> bool {
+    pub(crate) fn read_wide(&self, offset: u64, into: &mut [u8]) -> bool {
         let len = into.len();
         if !self.wide || !(cpu::WIDE..FLUSH_ALL_MIN).contains(&len) {
             return false;
@@ -360,7 +367,7 @@ impl Region {
     /// # Errors
     /// [`PmemError::OutOfBounds`].
     #[inline]
-    pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(
+    pub(crate) fn read_pod<T: FromBytes + IntoBytes + Immutable>(
         &self,
         offset: u64,
     ) -> Result<T, PmemError> {
@@ -376,7 +383,7 @@ impl Region {
     /// # Errors
     /// [`PmemError::OutOfBounds`], [`PmemError::Misaligned`].
     #[inline]
-    pub fn load_u64(&self, offset: u64) -> Result<u64, PmemError> {
+    pub(crate) fn load_u64(&self, offset: u64) -> Result<u64, PmemError> {
         if !offset.is_multiple_of(8) {
             return Err(PmemError::Misaligned { offset, align: 8 });
         }
@@ -393,7 +400,7 @@ impl Region {
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`], [`PmemError::Faulted`].
-    pub fn touch(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+    pub(crate) fn touch(&self, offset: u64, len: u64) -> Result<(), PmemError> {
         let page = rustix::param::page_size() as u64;
         let p = self.at(offset, len)?;
         let mut at = 0;
@@ -407,7 +414,7 @@ impl Region {
 
     /// Prefetches a line that will be read soon.
     #[inline]
-    pub fn prefetch(&self, offset: u64) {
+    pub(crate) fn prefetch(&self, offset: u64) {
         super::prefetch_address::<u8>(self.base.addr().wrapping_add(offset as usize));
     }
 
@@ -435,7 +442,7 @@ impl Region {
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`].
-    pub fn raw_range(&self, offset: u64, len: u64) -> Result<*mut [u8], PmemError> {
+    pub(crate) fn raw_range(&self, offset: u64, len: u64) -> Result<*mut [u8], PmemError> {
         Ok(std::ptr::slice_from_raw_parts_mut(
             self.at(offset, len)?,
             len as usize,
@@ -446,7 +453,7 @@ impl Region {
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`].
-    pub fn lend(&self, offset: u64, len: u64) -> Result<Lent<'_>, PmemError> {
+    pub(crate) fn lend(&self, offset: u64, len: u64) -> Result<Lent<'_>, PmemError> {
         let at = self.at(offset, len)?;
         if len as usize >= FLUSH_ALL_MIN {
             self.backend.advise_willneed(at, len as usize);
@@ -457,7 +464,7 @@ impl Region {
 
     /// Opens the region for stores.
     #[inline]
-    pub fn window(&self) -> WriteWindow<'_> {
+    pub(crate) fn window(&self) -> WriteWindow<'_> {
         WriteWindow { region: self }
     }
 }

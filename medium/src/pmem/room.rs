@@ -308,7 +308,7 @@ impl Region {
     /// waits for the host to allocate. It may query the host once for each 2 MiB, and then
     /// waits for a running discard.
     #[inline]
-    pub fn has_room(&self, offset: u64, len: u64) -> bool {
+    pub(crate) fn has_room(&self, offset: u64, len: u64) -> bool {
         match &self.room {
             None => true,
             Some(known) => known.has(offset, len) || self.query_room(known, offset, len),
@@ -322,7 +322,7 @@ impl Region {
     }
 
     /// As [`has_room`](Self::has_room), but without querying the host.
-    pub fn is_known_to_have_room(&self, offset: u64, len: u64) -> bool {
+    pub(crate) fn is_known_to_have_room(&self, offset: u64, len: u64) -> bool {
         self.room.as_ref().is_none_or(|room| room.has(offset, len))
     }
 
@@ -331,7 +331,7 @@ impl Region {
     /// # Errors
     /// [`PmemError::NoRoom`]: call [`take_room`](Self::take_room), then retry.
     #[inline]
-    pub fn need_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+    pub(crate) fn need_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
         match self.has_room(offset, len) {
             true => Ok(()),
             false => Err(PmemError::NoRoom { offset, len }),
@@ -339,7 +339,7 @@ impl Region {
     }
 
     /// Returns the first part of a range that has room, as start and end.
-    pub fn roomy_part(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
+    pub(crate) fn roomy_part(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
         match &self.room {
             None => Some((offset, offset.saturating_add(len))),
             Some(known) => {
@@ -351,12 +351,12 @@ impl Region {
 
     /// Whether the host has refused room, and no room has been found since.
     #[inline]
-    pub fn host_is_full(&self) -> bool {
+    pub(crate) fn host_is_full(&self) -> bool {
         self.room.as_ref().is_some_and(|known| known.is_dry())
     }
 
     /// Whether pages of the region may be missing on the host.
-    pub fn needs_room(&self) -> bool {
+    pub(crate) fn needs_room(&self) -> bool {
         self.room.is_some()
     }
 
@@ -364,7 +364,7 @@ impl Region {
     /// holds no lock that an operation waits for.
     ///
     /// ```
-    /// use pramfs_medium::pmem::RegionOptions;
+    /// use pramfs_medium::pmem::{RegionAccess, RegionOptions};
     /// let region = RegionOptions::new().memfd("example", 8 << 20)?;
     /// region.take_room(0, 4096)?;
     /// assert!(region.host_space().is_some_and(|s| s.taken >= 4096));
@@ -374,7 +374,7 @@ impl Region {
     /// # Errors
     /// [`PmemError::NoRoom`] if the host or a quota on it is full;
     /// [`PmemError::OutOfBounds`], [`PmemError::Os`].
-    pub fn take_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+    pub(crate) fn take_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
         self.check_owner()?;
         self.bounded(offset, len)?;
         while !self.has_room(offset, len) {
@@ -389,7 +389,7 @@ impl Region {
     ///
     /// # Errors
     /// As for [`take_room`](Self::take_room).
-    pub fn take_some_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+    pub(crate) fn take_some_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
         let taken = self.backend.take_room(offset, len, true);
         taken.map_err(|e| self.no_room(e, offset, len))
     }
@@ -398,7 +398,7 @@ impl Region {
     ///
     /// # Errors
     /// As for [`take_room`](Self::take_room).
-    pub fn take_all_room(&self) -> Result<(), PmemError> {
+    pub(crate) fn take_all_room(&self) -> Result<(), PmemError> {
         self.check_owner()?;
         let taken = self.backend.take_all_room();
         taken.map_err(|e| self.no_room(e, 0, self.len()))
@@ -416,7 +416,7 @@ impl Region {
     }
 
     /// Returns the space of the region's host; `None` if the region needs none.
-    pub fn host_space(&self) -> Option<HostSpace> {
+    pub(crate) fn host_space(&self) -> Option<HostSpace> {
         self.backend.host_space()
     }
 }

@@ -89,7 +89,7 @@ impl<'a> StitchSource<'a> {
 /// A reserved range that is being filled.
 ///
 /// ```
-/// use pramfs_medium::pmem::{RegionOptions, StitchSource, Stitcher};
+/// use pramfs_medium::pmem::{RegionAccess, RegionOptions, StitchSource, Stitcher};
 /// let region = RegionOptions::new().memfd("example", 1 << 20)?;
 /// let source = StitchSource::of_region(&region)?;
 /// let mut stitcher = Stitcher::new(3 * 4096, 0)?;

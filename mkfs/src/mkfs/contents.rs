@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::Failure;
 use crate::failure::{printable, shown};
+use pramfs_medium::pmem::RegionAccess;
 
 /// Contents that formatting would destroy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

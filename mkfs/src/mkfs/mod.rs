@@ -28,6 +28,7 @@ use pramfs_medium::media::features::{FEATURES, Mask};
 use crate::failure::shown;
 use crate::{Failure, output};
 pub use options::Options;
+use pramfs_medium::pmem::RegionAccess;
 use report::Report;
 use target::{Objection, Target};
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use pramfs_medium::media::superblock::MIN_REGION;
 use pramfs_medium::pmem::{
-    Ownership, REGION_UNIT, Region, RegionOptions, open_when_unlocked, probe,
+    Ownership, REGION_UNIT, Region, RegionAccess, RegionOptions, open_when_unlocked, probe,
 };
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;

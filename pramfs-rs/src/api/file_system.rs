@@ -238,7 +238,7 @@ impl FileSystem {
     /// As for [`remove_file`](Self::remove_file) and [`remove_dir`](Self::remove_dir).
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let (parent, name) = self.parent_but(path.as_ref(), root_is_busy)?;
-        let found = Found::child(self.engine(), parent.attr().ino, name)?;
+        let found = Resolved::child(self.engine(), parent.attr().ino, name)?;
         if found.attr().kind != FileType::Directory {
             return match found.attr().kind {
                 FileType::Symlink => self.inodes.unlink(parent.attr().ino, name),
@@ -607,7 +607,7 @@ impl FileSystem {
         &self,
         path: &'p Path,
         root: impl FnOnce() -> Error,
-    ) -> Result<(Found<'_>, &'p [u8])> {
+    ) -> Result<(Resolved<'_>, &'p [u8])> {
         self.parent(path).map_err(|e| match e {
             Error::Exists => root(),
             e => e,

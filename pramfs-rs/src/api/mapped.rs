@@ -9,7 +9,7 @@ use crate::fs::InodeState;
 use crate::fs::{By, Engine, Handle};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{
-    Advice, Atom, Region, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced,
+    Advice, Atom, Region, RegionAccess, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced,
 };
 use pramfs_medium::types::{BlockRun, Bno, FileExtent, Ino};
 

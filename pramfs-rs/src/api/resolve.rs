@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn walk_to_parent<'p>(&self, path: &'p [u8]) -> Result<(Found<'_>, &'p [u8])> {
+    pub(super) fn walk_to_parent<'p>(&self, path: &'p [u8]) -> Result<(Resolved<'_>, &'p [u8])> {
         if path.is_empty() {
             return Err(Error::NotFound);
         }

@@ -1,5 +1,6 @@
 //! What an operation does that meets damage or a failing medium: `errors=`, EUCLEAN, EIO.
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::process::Command;

@@ -2,6 +2,7 @@
 //! mapped pages, visibility and times of stores (xfstests 030 080 215 246 393 438 452 469
 //! 567 729 758).
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 

@@ -1,6 +1,7 @@
 //! Stores through a mapping that cannot be written back: msync, fsync and close report
 //! the error, and a successful call means that the data is stored.
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::fs::{self, File};
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};

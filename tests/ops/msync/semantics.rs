@@ -1,5 +1,6 @@
 //! What msync promises, and the write-back of the pages of a mapping.
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 

@@ -2,6 +2,7 @@
 
 use pramfs::inode::{Fs, Ino, InodeRefs, Taken};
 use pramfs::{Error, ErrorPolicy, MountOptions};
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::region::{inode_home, mount, quiet, region_of};
 

@@ -1,6 +1,7 @@
 //! Set-user-id, set-group-id and file capabilities: operations that clear them (xfstests
 //! 193 355 673 683-687).
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::path::Path;
 
 use pramfs_tests::syscalls::{Caller, Sys, as_caller, errno};

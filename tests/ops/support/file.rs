@@ -1,5 +1,6 @@
 //! Files of a mount: made, read, written and described.
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;

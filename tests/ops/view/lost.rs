@@ -1,5 +1,6 @@
 //! A view of a range that a repair could not restore.
 
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_tests::readable::bytes_of;
 
 use crate::support::lost::{image_of, is_lost, is_only, open, repair_all, without_a_line};

@@ -298,6 +298,7 @@ pub fn everywhere(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pramfs_medium::pmem::RegionAccess;
     use pramfs_medium::pmem::{Region, SimBackend};
 
     fn machine(run: impl FnOnce(&Region)) -> Machine {

@@ -358,6 +358,7 @@ fn put(image: &mut [u8], words: &[Word]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pramfs_medium::pmem::RegionAccess;
     use pramfs_medium::pmem::{Region, SimBackend};
 
     fn recorded(run: impl FnOnce(&Region)) -> Vec<Event> {

@@ -226,6 +226,7 @@ unsafe impl PmemBackend for Scratch {
 mod tests {
     use super::*;
     use crate::crash::Machine;
+    use pramfs_medium::pmem::RegionAccess;
 
     #[test]
     fn scratch_records_and_undoes_stores() {

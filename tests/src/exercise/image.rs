@@ -22,7 +22,7 @@ use pramfs::{
 };
 use pramfs_fsck::{CheckOptions, Report, check, check_fs};
 use pramfs_medium::journal::set_thread_lane;
-use pramfs_medium::pmem::{HeapBackend, Region, RegionView};
+use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess, RegionView};
 
 use super::input::{Case, How};
 use super::repair::repair;

@@ -26,6 +26,7 @@ use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, COPY_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
 use pramfs_medium::media::{DiskInode, Geometry, Ptr, PtrAt, SuperStatic, probe_superblock};
+use pramfs_medium::pmem::RegionAccess;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Which checksums are renewed.

@@ -18,6 +18,7 @@ use pramfs_medium::media::superblock::{
 };
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, Ptr, probe_superblock};
+use pramfs_medium::pmem::RegionAccess;
 
 /// Owner of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

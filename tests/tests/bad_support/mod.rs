@@ -16,7 +16,7 @@ pub mod model;
 use std::sync::Arc;
 
 use pramfs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, inode::Time};
-use pramfs_medium::pmem::{HeapBackend, Region, RegionView};
+use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess, RegionView};
 
 /// A clock that stands still.
 #[derive(Debug)]

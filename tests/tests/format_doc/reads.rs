@@ -9,6 +9,7 @@ use pramfs::*;
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 
 use crate::reader::{Node, Reader};
+use pramfs_medium::pmem::RegionAccess;
 
 /// Creates objects of all types.
 fn fill(fs: &Fs, block_size: u32) {

@@ -207,6 +207,7 @@ mod tests {
     };
     use pramfs_medium::format::{FormatOptions, format};
     use pramfs_medium::media::pointer::Ptr;
+    use pramfs_medium::pmem::RegionAccess as _;
     use pramfs_medium::pmem::{Region, SimBackend};
     use pramfs_medium::types::{Fallocate, SetAttr, XattrMode};
 

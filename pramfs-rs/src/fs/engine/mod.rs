@@ -23,6 +23,7 @@ pub(crate) mod report;
 pub(crate) mod room;
 pub(crate) mod superblock;
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -149,6 +150,18 @@ impl Engine {
 
     /// Returns a read-only view of the region. A store that bypasses the engine
     /// would be damage.
+    ///
+    /// ```
+    /// let _ = |engine: &pramfs::inode::Engine| engine.region().faults();
+    /// ```
+    ///
+    /// No other way leads to the region of a mounted file system, not even through
+    /// `pramfs-medium`:
+    ///
+    /// ```compile_fail
+    /// use pramfs_medium::pmem::RegionOwner;
+    /// let _ = |engine: &pramfs::inode::Engine| RegionOwner::region(engine).faults();
+    /// ```
     pub fn region(&self) -> RegionView<'_> {
         RegionView::from(&self.vol.region)
     }

@@ -5,6 +5,7 @@
 //! panics fails the engine. The retry for room is in [`room`](crate::fs::engine::room), the
 //! reaction to damage in [`damage`](crate::fs::engine::damage).
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::atomic::Ordering;
 
 use super::{Engine, Need};

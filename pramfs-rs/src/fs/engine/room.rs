@@ -16,6 +16,7 @@
 use crate::fs::Engine;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::Medium;
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::pmem::{CHUNK, PmemError, Region};
 use pramfs_medium::sync::{assert_none_held, rank::Rank};
 use pramfs_medium::types::Bno;
@@ -216,6 +217,7 @@ mod tests {
     use pramfs_medium::format::{FormatOptions, format};
     use pramfs_medium::journal::set_thread_lane;
     use pramfs_medium::map;
+    use pramfs_medium::pmem::RegionAccess as _;
     use pramfs_medium::pmem::{BackendKind, Region, RegionOptions};
     use pramfs_medium::types::{Fallocate, FileBlock, Ino};
 

@@ -3,6 +3,7 @@
 //! Each is one aligned word, stored to the first page and to the copy, outside the
 //! CRC of the static part. In the static part only the label changes.
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::atomic::Ordering;
 
 use zerocopy::{FromZeros, IntoBytes};

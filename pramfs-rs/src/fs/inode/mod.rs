@@ -24,6 +24,7 @@ pub(crate) mod state;
 pub(crate) mod table;
 pub(crate) mod trees;
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -6,6 +6,7 @@
 //! A forked child unmounts nothing, because the file system belongs to the parent. It
 //! waits for no lock, because the thread that holds it may not exist in the child.
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;

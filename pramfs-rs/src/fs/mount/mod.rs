@@ -18,6 +18,7 @@ mod background;
 pub(crate) mod close;
 mod recover;
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};

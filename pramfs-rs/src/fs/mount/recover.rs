@@ -30,6 +30,7 @@ use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
 use pramfs_medium::media::{DiskInode, Medium, SuperDynamic, SuperblockInfo};
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::pmem::mutants::has_bug;
 use pramfs_medium::pmem::{Region, Unfenced};
 use pramfs_medium::types::Ino;

@@ -18,6 +18,7 @@ use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Bno, Ino};
 
 impl Engine {

@@ -21,6 +21,7 @@ use crate::fs::policy::suid::sgid;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::sync::RwLockReadGuard;
 use pramfs_medium::types::Ino;
 

@@ -7,6 +7,7 @@
 //! `steps::acl`, symlinks' targets are checked here and read in
 //! [`symlink`](crate::fs::ops::symlink).
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::Arc;
 
 use crate::credentials::Credentials;

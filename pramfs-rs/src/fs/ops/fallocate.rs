@@ -20,6 +20,7 @@ use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::DiskInode;
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Bno, Fallocate, FileBlock, Ino};
 use pramfs_medium::volume::Plan;
 

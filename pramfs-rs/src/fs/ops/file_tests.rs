@@ -9,6 +9,7 @@ use pramfs_medium::error::Error;
 use pramfs_medium::format::{FormatOptions, format};
 use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::map::{self, Node};
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::pmem::{HeapBackend, PmemBackend, Region};
 use pramfs_medium::types::{Fallocate, Ino, SeekWhence, SetAttr};
 

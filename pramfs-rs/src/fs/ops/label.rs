@@ -4,6 +4,7 @@
 //! finishes a change that a crash interrupted
 //! ([`finish_label`](crate::fs::engine::superblock::finish_label)).
 
+use pramfs_medium::pmem::RegionAccess as _;
 use zerocopy::IntoBytes;
 
 use crate::fs::{Engine, Need};

@@ -1,5 +1,6 @@
 //! link: adds a name to an inode.
 
+use pramfs_medium::pmem::RegionAccess as _;
 use zerocopy::IntoBytes;
 
 use crate::fs::engine::change::Edit;

@@ -1,5 +1,6 @@
 //! lookup and getattr.
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::Arc;
 
 use crate::fs::cache::attr_cache::{AttrSlot, SeqToken};

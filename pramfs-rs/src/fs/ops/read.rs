@@ -8,6 +8,7 @@ use crate::fs::options::AtimePolicy;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::pmem::{Lent, Region};
 use pramfs_medium::sync::RwLockReadGuard;
 use pramfs_medium::types::Ino;

@@ -8,6 +8,7 @@ use crate::fs::inode::state::check_file;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, Extent};
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{FileBlock, Ino, SeekWhence};
 
 impl Engine {

@@ -4,6 +4,7 @@ use crate::fs::inode::cache::BYTES_PER_INODE;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::htree::NAME_MAX;
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::StatFs;
 
 /// The ordinary memory that a mounted file system uses.

@@ -1,5 +1,6 @@
 //! fsync, sync, and lazy times.
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::atomic::Ordering;
 
 use crate::fs::engine::change::Edit;

@@ -8,6 +8,7 @@
 
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
+use pramfs_medium::pmem::RegionAccess;
 
 /// Maximum bytes withheld from allocation at a time.
 const PIECE: u64 = 8 << 20;
@@ -20,12 +21,11 @@ impl Engine {
     ///
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
-    /// # use pramfs_medium::pmem::{Region, SimBackend};
+    /// # use pramfs::pmem::RegionOptions;
     /// # use pramfs::{inode::Fs, MountOptions};
-    /// let sim = SimBackend::new(4 << 20)?;
-    /// let region = || Region::new("example", Box::new(sim.clone()));
-    /// format(&region(), &FormatOptions::default())?;
-    /// let fs = Fs::open(region(), MountOptions::default())?;
+    /// let region = RegionOptions::new().memfd("example", 4 << 20)?;
+    /// format(&region, &FormatOptions::default())?;
+    /// let fs = Fs::open(region, MountOptions::default())?;
     /// let free = fs.trim(0, u64::MAX, 0)?;
     /// assert!(free > 3 << 20);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -6,6 +6,7 @@ use crate::fs::engine::change::put_inode;
 use crate::fs::ops::file_tests::{check_blocks, mount, new_file, truncate};
 use crate::fs::options::MountOptions;
 use pramfs_medium::map;
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::pmem::{Region, SimBackend};
 use pramfs_medium::types::{FileBlock, Ino};
 

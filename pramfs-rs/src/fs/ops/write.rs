@@ -27,6 +27,7 @@ use pramfs_medium::map;
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::inode::{FL_APPEND, FL_SYNC};
 use pramfs_medium::pmem::PmemError;
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::Ino;
 
 impl Engine {

@@ -1,6 +1,7 @@
 //! Sources of a write: bytes of the caller, or bytes of the region that are copied
 //! to another place in it.
 
+use pramfs_medium::pmem::RegionAccess as _;
 use std::ops::Range;
 
 use pramfs_medium::error::Result;

@@ -13,6 +13,7 @@ use crate::fs::engine::completeness::Hole;
 use crate::fs::inode::state::InodeState;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, Extent, MapRef, Part};
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Bno, FileBlock, Ino};
 use pramfs_medium::volume::Record;
 

@@ -16,6 +16,7 @@ use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::record::EntryKind;
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::Ino;
 use pramfs_medium::volume::{Plan, Record};
 

@@ -1,0 +1,108 @@
+//! [`RegionAccess`]: what the crates of pramfs do with a region.
+//!
+//! Purpose: programs name [`Region`] as `pramfs::pmem::Region`, and open, mount, check and
+//! format it. They read and store through the file system. So the methods that reach the
+//! bytes, the host and the backend are private to this crate, and a trait that `pramfs`
+//! does not pass on offers them to the engine, fsck and the tools.
+//!
+//! Not handled here: the methods themselves (`region`, `room`).
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::backend::PmemBackend;
+use super::error::PmemError;
+use super::lent::Lent;
+use super::region::Region;
+use super::room::HostSpace;
+use super::source::Ownership;
+use super::window::WriteWindow;
+
+macro_rules! region_access {
+    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
+        /// The operations of the engine, fsck and the tools on a region.
+        ///
+        /// ```
+        /// use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess};
+        /// let region = Region::new("example", HeapBackend::boxed(1 << 20));
+        /// let w = region.window();
+        /// let pending = w.store(4096, &7u64.to_le_bytes())?;
+        /// let _durable = w.fence(pending);
+        /// assert_eq!(region.load_u64(4096)?, 7);
+        /// # Ok::<(), pramfs_medium::pmem::PmemError>(())
+        /// ```
+        pub trait RegionAccess: sealed::Sealed {
+            /// See [`Region::any_faults`].
+            fn any_faults() -> bool;
+
+            /// See [`Region::read_pod`].
+            ///
+            /// # Errors
+            /// [`PmemError::OutOfBounds`], [`PmemError::Faulted`].
+            fn read_pod<T: FromBytes + IntoBytes + Immutable>(
+                &self,
+                offset: u64,
+            ) -> Result<T, PmemError>;
+
+            $(
+                #[doc = concat!("See [`Region::", stringify!($name), "`].")]
+                $(#[$meta])*
+                fn $name(&self, $($arg: $type),*) -> $out;
+            )*
+        }
+
+        #[doc(hidden)]
+        impl RegionAccess for Region {
+            #[inline]
+            fn any_faults() -> bool {
+                Region::any_faults()
+            }
+
+            #[inline]
+            fn read_pod<T: FromBytes + IntoBytes + Immutable>(
+                &self,
+                offset: u64,
+            ) -> Result<T, PmemError> {
+                Region::read_pod(self, offset)
+            }
+
+            $(
+                #[inline]
+                fn $name(&self, $($arg: $type),*) -> $out {
+                    Region::$name(self, $($arg),*)
+                }
+            )*
+        }
+    };
+}
+
+region_access! {
+    fn check_owner() -> Result<(), PmemError>;
+    fn ownership() -> Option<Ownership>;
+    fn lock_shared() -> Result<(), PmemError>;
+    fn lock_exclusive() -> Result<(), PmemError>;
+    fn backend() -> &dyn PmemBackend;
+    fn faults() -> u64;
+    fn faults_seen() -> u64;
+    fn sync_all() -> std::io::Result<()>;
+    fn read(offset: u64, into: &mut [u8]) -> Result<(), PmemError>;
+    #[must_use]
+    fn read_wide(offset: u64, into: &mut [u8]) -> bool;
+    fn load_u64(offset: u64) -> Result<u64, PmemError>;
+    fn touch(offset: u64, len: u64) -> Result<(), PmemError>;
+    fn prefetch(offset: u64) -> ();
+    fn raw_range(offset: u64, len: u64) -> Result<*mut [u8], PmemError>;
+    fn lend(offset: u64, len: u64) -> Result<Lent<'_>, PmemError>;
+    fn window() -> WriteWindow<'_>;
+    fn has_room(offset: u64, len: u64) -> bool;
+    fn need_room(offset: u64, len: u64) -> Result<(), PmemError>;
+    fn host_is_full() -> bool;
+    fn take_room(offset: u64, len: u64) -> Result<(), PmemError>;
+    fn take_some_room(offset: u64, len: u64) -> Result<(), PmemError>;
+    fn take_all_room() -> Result<(), PmemError>;
+    fn host_space() -> Option<HostSpace>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Region {}
+}
