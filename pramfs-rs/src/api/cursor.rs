@@ -19,6 +19,11 @@ const BUFFER: usize = 64 << 10;
 /// return a reference into the medium, because another program or thread could store
 /// there while the reference lives, which Rust forbids.
 ///
+/// # Threads
+/// `Cursor<File>` and `Cursor<&File>` are [`Send`] and [`Sync`]. Reading, writing and seeking
+/// take `&mut self`, because they move the position: threads make a cursor each, of one
+/// [`File`]. `Cursor<File>` has no lifetime; `Cursor<&File>` lives as long as the borrow.
+///
 /// ```
 /// use std::io::{BufRead, Seek, Write};
 /// # use pramfs::{FileSystem, MountOptions};

@@ -30,9 +30,14 @@ pub(super) struct Rights {
 /// An open regular file.
 ///
 /// [`read_at`](Self::read_at), [`write_at`](Self::write_at) and
-/// [`append`](Self::append) make no system call and resolve no path; their guarantees
-/// are in `docs/semantics.md`. All methods take `&self`: threads can share a
-/// file. A removed file stays usable until it is dropped.
+/// [`append`](Self::append) make no system call and take no path; what they promise
+/// is in `docs/semantics.md`. A file that is removed stays usable until it is dropped.
+///
+/// # Threads
+/// `File` is [`Send`] and [`Sync`], and has no lifetime: it keeps what it needs of the
+/// [`FileSystem`](crate::FileSystem) alive. All methods take `&self`, so threads share one
+/// `File` by reference, in an [`Arc`], or by [`try_clone`](Self::try_clone). Writes and reads
+/// of one file exclude each other only as far as `docs/semantics.md` says; appends never mix.
 ///
 /// `File` and `&File` are [`Read`], [`Write`] and [`Seek`], like `std::fs::File`, with one
 /// position for the file and its [clones](Self::try_clone). A [`Cursor`] has its own.

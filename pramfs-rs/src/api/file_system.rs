@@ -25,9 +25,18 @@ const COPY: u64 = 1 << 30;
 /// A mounted file system with the interface of `std::fs`: files are named by path.
 ///
 /// Every path starts at the root of the file system, with or without a leading
-/// slash. Symbolic links stay within it. Every change is durable when the call
-/// returns, except the times of reads and overwrites, which [`sync`](Self::sync)
-/// writes. Any number of threads can call all methods at once.
+/// slash. Symbolic links lead within it. Every change is durable when the call
+/// returns, but for the times of reads and overwrites, which [`sync`](Self::sync)
+/// writes.
+///
+/// # Threads
+/// `FileSystem` is [`Send`] and [`Sync`], and all methods but [`unmount`](Self::unmount) and
+/// [`unmount_now`](Self::unmount_now) take `&self`: any number of threads call them at once,
+/// on one `FileSystem` that they borrow or share in an [`Arc`]. [`File`],
+/// [`MappedFile`](crate::MappedFile) and [`ReadDir`] borrow nothing from it. They can outlive
+/// it and move to other threads. While one of them is open, `unmount` is refused and gives the
+/// file system back; after `unmount_now` their calls are refused with [`Error::Io`]. After
+/// fork(2) a child can use none of them: every call is refused with [`Error::Io`].
 ///
 /// ```
 /// use pramfs::format::{FormatOptions, format};

@@ -31,6 +31,14 @@ pub enum Access {
 /// punch do not free its blocks while the view lives. After the file system is
 /// closed, and in a forked child, every call fails with EIO.
 ///
+/// # Threads
+/// `MappedFile` is [`Send`] and [`Sync`], and has no lifetime: it keeps the blocks, and what it
+/// needs of the [`FileSystem`](crate::FileSystem), alive. All methods but
+/// [`extend`](Self::extend) take `&self`, so threads share one by reference or in an [`Arc`].
+/// The atomic methods order the threads as those of [`std::sync::atomic`]; copies of more than
+/// 8 aligned bytes can be torn by a concurrent store. [`flush`](Self::flush) and
+/// [`drain`](Self::drain) belong together on one thread.
+///
 /// ```
 /// use pramfs::format::{FormatOptions, format};
 /// use pramfs::pmem::RegionOptions;

@@ -20,8 +20,14 @@ const LAST_DOT: u64 = 2;
 
 /// An iterator over the entries of a directory, without `.` and `..`.
 ///
-/// An entry that exists throughout is returned exactly once, whatever is created or
-/// removed meanwhile. The order is that of the name hashes.
+/// An entry that exists throughout is given exactly once, whatever is created or
+/// removed meanwhile. The order is that of a hash.
+///
+/// # Threads
+/// `ReadDir` and [`DirEntry`] are [`Send`] and [`Sync`], and have no lifetime: they keep the
+/// directory and what they need of the [`FileSystem`](crate::FileSystem) alive. The iterator
+/// advances by `&mut self`, so threads that share one put it behind a lock. No lock of the
+/// file system is held between two entries.
 #[derive(Debug)]
 pub struct ReadDir {
     engine: Arc<Engine>,
