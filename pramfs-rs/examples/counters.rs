@@ -33,7 +33,8 @@ fn mount(path: &Path) -> Result<FileSystem> {
 /// Counts on several threads; returns the sums, those of earlier runs included.
 pub fn run(path: &Path, threads: u64, each: u64) -> Result<Vec<u64>> {
     let fs = mount(path)?;
-    let options = OpenOptions::new().read(true).write(true).create(true);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
     let file = options.open(&fs, "/counters")?;
     file.set_len(threads * LINE)?;
     let counters = file.map(0..threads * LINE, Access::Write)?;

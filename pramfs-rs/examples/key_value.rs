@@ -23,8 +23,8 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn open(fs: &FileSystem, path: &str, slots: u64) -> Result<Store> {
-        let options = OpenOptions::new().read(true).write(true).create(true);
-        let file = options.open(fs, path)?;
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).open(fs, path)?;
         file.set_len(slots * SLOT)?;
         let slots = file.map(0..slots * SLOT, Access::Write)?;
         Ok(Store { slots })

@@ -1,9 +1,14 @@
 //! A program that was written against `std::fs`: it keeps the newest files of a
 //! directory and lists what is left.
 //!
-//! Three things changed. `use std::fs::{self, File}` became `use pramfs::{File, FileSystem}`;
-//! `fs` is a mounted file system that is handed in, where it was a module; and `File::create`
-//! and `File::open` became `fs.create` and `fs.open`.
+//! Three things changed:
+//!
+//! - The import `std::fs::{self, File}` became `pramfs::{File, FileSystem}`.
+//! - `fs` was a module. Now it is a mounted file system, which each function is given, so
+//!   `fs::rename` became `fs.rename`.
+//! - `File::create(path)` and `File::open(path)` became `fs.create(path)` and `fs.open(path)`.
+//!
+//! All other lines of `rotate` and `index` are as they were.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +23,7 @@ pub fn rotate(fs: &FileSystem, dir: &Path, keep: usize) -> io::Result<Vec<PathBu
     let mut files: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in fs.read_dir(dir)? {
         let entry = entry?;
-        if entry.file_type().is_file() {
+        if entry.file_type()?.is_file() {
             files.push((entry.metadata()?.modified()?, entry.path()));
         }
     }

@@ -42,7 +42,7 @@ fn contradictory_open_options_fail() {
     let fs = file_system();
     fs.write("f", "x").unwrap();
     for options in [
-        OpenOptions::new(),
+        &mut OpenOptions::new(),
         OpenOptions::new().read(true).create(true),
         OpenOptions::new().read(true).create_new(true),
         OpenOptions::new().read(true).truncate(true),
@@ -76,7 +76,8 @@ fn create_through_dangling_symlink_makes_target() {
     fs.symlink("../target", "d/relative").unwrap();
     fs.symlink("/d/relative", "absolute").unwrap();
     let write = |path: &str| {
-        let options = OpenOptions::new().write(true).create(true);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true);
         options.open(&fs, path).map(drop)
     };
     assert_error!(fs.create_new("absolute"), Error::Exists);
@@ -101,7 +102,7 @@ fn open_rights_limit_file_operations() {
     let write = options.clone().write(true).open(&fs, "f").unwrap();
     assert_error!(write.read_at(&mut [0], 0), Error::BadHandle(_));
     assert_error!(write.map(0..10, Access::Read), Error::BadHandle(_));
-    let append = options.append(true).open(&fs, "f").unwrap();
+    let append = options.clone().append(true).open(&fs, "f").unwrap();
     assert_error!(append.write_at(b"x", 0), Error::BadHandle(_));
     assert_eq!(append.append(b"ab").unwrap(), 10);
     (&append).write_all(b"cd").unwrap();
@@ -113,7 +114,8 @@ fn open_rights_limit_file_operations() {
 fn create_sets_owner_and_mode_without_umask_bits() {
     let creator = Credentials::new(7, 8).with_umask(0o027);
     let fs = file_system().with_creator(creator);
-    let options = OpenOptions::new().write(true).create(true);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true);
     options.clone().open(&fs, "usual").unwrap();
     options.mode(0o4777).open(&fs, "mode").unwrap();
     fs.create_dir("d").unwrap();
@@ -316,7 +318,10 @@ fn read_dir_returns_each_entry_once() {
         let e = e.as_ref().unwrap();
         e.name() == "link"
     });
-    assert_eq!(link.unwrap().unwrap().file_type(), FileType::Symlink);
+    assert_eq!(
+        link.unwrap().unwrap().file_type().unwrap(),
+        FileType::Symlink
+    );
     assert_error!(fs.read_dir("moved/f1"), Error::NotDirectory);
     assert_error!(fs.read_dir("none"), Error::NotFound);
 }
@@ -444,7 +449,8 @@ fn cursor_mixes_reads_lines_writes_and_seeks() -> io::Result<()> {
 fn append_file_writes_at_eof_at_any_position() -> io::Result<()> {
     let fs = file_system();
     fs.write("f", "start ")?;
-    let options = OpenOptions::new().read(true).append(true);
+    let mut options = OpenOptions::new();
+    options.read(true).append(true);
     let (mut a, mut b) = (options.open(&fs, "f")?, options.open(&fs, "f")?);
     a.write_all(b"a ")?;
     b.write_all(b"b ")?;

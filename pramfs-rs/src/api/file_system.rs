@@ -166,8 +166,9 @@ impl FileSystem {
     /// # Errors
     /// As for [`OpenOptions::open`].
     pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
-        let options = OpenOptions::new().read(true).write(true);
-        options.create(true).truncate(true).open(self, path)
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        options.open(self, path)
     }
 
     /// As [`create`](Self::create), but fails if the name exists.
@@ -175,8 +176,9 @@ impl FileSystem {
     /// # Errors
     /// [`Error::Exists`], and as for [`OpenOptions::open`].
     pub fn create_new(&self, path: impl AsRef<Path>) -> Result<File> {
-        let options = OpenOptions::new().read(true).write(true);
-        options.create_new(true).open(self, path)
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        options.open(self, path)
     }
 
     /// Makes a directory of mode 0777 minus the umask.
@@ -523,8 +525,12 @@ impl FileSystem {
     pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
         let from = self.open(from)?;
         let metadata = from.metadata()?;
-        let options = OpenOptions::new().write(true).create(true);
-        let to = options.mode(metadata.mode() & 0o7777).open(self, to)?;
+        let mut options = OpenOptions::new();
+        options
+            .write(true)
+            .create(true)
+            .mode(metadata.mode() & 0o7777);
+        let to = options.open(self, to)?;
         if from.ino() == to.ino() {
             return Err(Error::Invalid("a file cannot be copied onto itself"));
         }

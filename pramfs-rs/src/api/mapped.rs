@@ -651,7 +651,8 @@ mod tests {
         format(&region, &FormatOptions::default()).unwrap();
         let fs = Fs::open(region, MountOptions::default()).unwrap();
         let file = |name: &str| {
-            let options = OpenOptions::new().read(true).write(true);
+            let mut options = OpenOptions::new();
+            options.read(true).write(true);
             options.create(true).open(&fs, name).unwrap()
         };
         let check = |file: &crate::api::File, range: Range<u64>| {

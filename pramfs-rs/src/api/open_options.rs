@@ -47,7 +47,8 @@ impl OpenIn for Fs {
     }
 }
 
-/// How a file is opened, as in `std::fs::OpenOptions`.
+/// How a file is opened, as in `std::fs::OpenOptions`; [`open`](Self::open) takes the file
+/// system first.
 ///
 /// ```
 /// use pramfs::OpenOptions;
@@ -61,7 +62,6 @@ impl OpenIn for Fs {
 /// # Ok::<(), pramfs::Error>(())
 /// ```
 #[derive(Debug, Clone)]
-#[must_use]
 pub struct OpenOptions {
     read: bool,
     write: bool,
@@ -81,6 +81,7 @@ impl Default for OpenOptions {
 impl OpenOptions {
     /// Makes options with nothing set. A new file gets the mode 0666 minus the umask
     /// of the [`FileSystem`].
+    #[must_use]
     pub fn new() -> OpenOptions {
         OpenOptions {
             read: false,
@@ -93,47 +94,47 @@ impl OpenOptions {
         }
     }
 
-    /// Opens for reading.
-    pub fn read(mut self, yes: bool) -> OpenOptions {
+    /// For reading.
+    pub fn read(&mut self, yes: bool) -> &mut OpenOptions {
         self.read = yes;
         self
     }
 
-    /// Opens for writing.
-    pub fn write(mut self, yes: bool) -> OpenOptions {
+    /// For writing.
+    pub fn write(&mut self, yes: bool) -> &mut OpenOptions {
         self.write = yes;
         self
     }
 
-    /// Opens for appending: each `Write::write` adds to the current end of the
-    /// file. `write_at` also needs [`write`](Self::write).
-    pub fn append(mut self, yes: bool) -> OpenOptions {
+    /// For appending: each `Write::write` adds to the end of the file, wherever that
+    /// is by then. `write_at` needs [`write`](Self::write) as well.
+    pub fn append(&mut self, yes: bool) -> &mut OpenOptions {
         self.append = yes;
         self
     }
 
     /// Sets the size to 0. Needs [`write`](Self::write).
-    pub fn truncate(mut self, yes: bool) -> OpenOptions {
+    pub fn truncate(&mut self, yes: bool) -> &mut OpenOptions {
         self.truncate = yes;
         self
     }
 
     /// Creates the file if it does not exist. Needs [`write`](Self::write) or
     /// [`append`](Self::append).
-    pub fn create(mut self, yes: bool) -> OpenOptions {
+    pub fn create(&mut self, yes: bool) -> &mut OpenOptions {
         self.create = yes;
         self
     }
 
     /// Creates the file, and fails if the name exists. Needs [`write`](Self::write) or
     /// [`append`](Self::append).
-    pub fn create_new(mut self, yes: bool) -> OpenOptions {
+    pub fn create_new(&mut self, yes: bool) -> &mut OpenOptions {
         self.create_new = yes;
         self
     }
 
-    /// Sets the permission bits of a new file, before the umask.
-    pub fn mode(mut self, mode: u32) -> OpenOptions {
+    /// Permission bits of a file that is made, before the umask.
+    pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
         self.mode = mode;
         self
     }

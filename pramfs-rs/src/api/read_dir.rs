@@ -124,9 +124,12 @@ impl DirEntry {
         &self.name
     }
 
-    /// Returns the type of the file. Does not follow symbolic links.
-    pub fn file_type(&self) -> FileType {
-        self.kind
+    /// Type of the file. Symbolic links are not followed.
+    ///
+    /// # Errors
+    /// None: the entry has the type. `std::fs` returns a result too.
+    pub fn file_type(&self) -> Result<FileType> {
+        Ok(self.kind)
     }
 
     /// Returns the inode number.
