@@ -27,9 +27,9 @@ fn readme_shows_twenty_lines_example() {
 }
 
 #[test]
-fn readme_has_at_most_150_lines() {
+fn readme_has_at_most_100_lines() {
     let lines = text("README.md").lines().count();
-    assert!(lines <= 150, "{lines} lines: docs/ has room for details");
+    assert!(lines <= 100, "{lines} lines: docs/ has room for details");
 }
 
 #[test]

@@ -157,41 +157,29 @@ fn view_word_atomics_work_from_many_threads() {
 
 /// Loads through a view set no atime; `persist` sets the mtime.
 #[test]
-fn open_by_path_never_opens_other_file() {
-    let (_sim, fs) = small();
-    let ctx = Credentials::ROOT;
-    let make = |name: &[u8]| fs.create(&ctx, Ino::ROOT, name, 0o644).unwrap().ino;
-    make(b"config");
-    let keep: Vec<_> = (0..8).map(|i| format!("keep{i}")).collect();
-    let opens = AtomicU32::new(0);
-    std::thread::scope(|s| {
-        // More threads than processors, so that now and then one is preempted in between.
-        for _ in 0..8 {
-            s.spawn(|| {
-                while opens.fetch_add(1, Ordering::Relaxed) < 400_000 {
-                    let mut open = OpenOptions::new();
-                    open.read(true).write(true).truncate(true);
-                    open.open(&fs, "/config").unwrap();
-                }
-            });
-        }
-        let flags = RenameFlags::default();
-        while opens.load(Ordering::Relaxed) < 400_000 {
-            for name in &keep {
-                // A file is removed, and its number is reused for a file that stays.
-                let new = make(b"new");
-                fs.write(&Credentials::ROOT, new, 0, b"new").unwrap();
-                fs.rename(&ctx, Ino::ROOT, b"new", Ino::ROOT, b"config", flags)
-                    .unwrap();
-                let kept = make(name.as_bytes());
-                fs.write(&Credentials::ROOT, kept, 0, b"kept").unwrap();
-            }
-            for name in &keep {
-                let kept = fs.lookup(Ino::ROOT, name.as_bytes()).unwrap();
-                assert_eq!(kept.size, 4, "{name}");
-                fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
-            }
-        }
-    });
-    fs.close().unwrap();
+fn view_sets_mtime_at_persist_and_never_atime() {
+    use pramfs::{Access, OpenOptions};
+    let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
+    let clock = Stopped::at(1_000);
+    let options = MountOptions {
+        atime: AtimePolicy::StrictAtime,
+        ..clock.options()
+    };
+    let fs = mount(&sim, options).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/f")
+        .unwrap();
+    file.set_len(4096).unwrap();
+    let view = file.map(0..4096, Access::Write).unwrap();
+    clock.set(2_000);
+    view.load::<u64>(0).unwrap();
+    view.store::<u64>(0, 1).unwrap();
+    let a = *file.metadata().unwrap().attr();
+    assert_eq!((a.atime.sec, a.mtime.sec), (1_000, 1_000));
+    view.persist(0..8).unwrap();
+    let a = *file.metadata().unwrap().attr();
+    assert_eq!((a.atime.sec, a.mtime.sec), (1_000, 2_000));
 }
