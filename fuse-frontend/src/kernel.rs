@@ -26,7 +26,6 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pramfs::AtimePolicy;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
@@ -35,7 +34,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use crate::exit::Failure;
 use crate::mountinfo::{self, AnchoredMount, Mount};
 use crate::mountpoint::MountPoint;
-use crate::options::MountSettings;
+use crate::options::{Flag, MountSettings};
 use crate::privileges::programs;
 
 const DEVICE: &str = "/dev/fuse";
@@ -144,7 +143,7 @@ impl Detached {
     ///
     /// # Errors
     /// EPERM if this process may not mount; ENOSYS before Linux 5.8.
-    pub fn new(
+    pub(crate) fn new(
         connection: &OwnedFd,
         source: &str,
         settings: &MountSettings,
@@ -166,16 +165,13 @@ impl Detached {
         ] {
             fsconfig_set_string(&context, key, value)?;
         }
-        for (key, wanted) in [
-            ("default_permissions", true),
-            ("allow_other", settings.allow_other.unwrap_or(true)),
-            ("ro", settings.read_only),
-            ("sync", settings.sync),
-            ("dirsync", settings.dirsync),
-        ] {
-            if wanted {
-                fsconfig_set_flag(&context, key)?;
-            }
+        fsconfig_set_flag(&context, "default_permissions")?;
+        if settings.allow_other.unwrap_or(true) {
+            fsconfig_set_flag(&context, "allow_other")?;
+        }
+        let of_superblock = |flag: &Flag| flag.is_of_superblock() && flag.is_set(settings);
+        for flag in Flag::all().filter(of_superblock) {
+            fsconfig_set_flag(&context, flag.name())?;
         }
         rustix::mount::fsconfig_create(&context)?;
         let flags = FsMountFlags::FSMOUNT_CLOEXEC;
@@ -188,7 +184,7 @@ impl Detached {
     ///
     /// # Errors
     /// Errors of move_mount(2).
-    pub fn attach(&self, point: &MountPoint) -> rustix::io::Result<()> {
+    pub(crate) fn attach(&self, point: &MountPoint) -> rustix::io::Result<()> {
         let here =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         rustix::mount::move_mount(&self.mount, c"", &point.directory, c"", here)
@@ -209,19 +205,8 @@ fn shortened(source: &str) -> std::borrow::Cow<'_, str> {
 }
 
 fn attributes(settings: &MountSettings) -> MountAttrFlags {
-    let mut flags = MountAttrFlags::empty();
-    flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, settings.read_only);
-    flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, !settings.dev);
-    flags.set(MountAttrFlags::MOUNT_ATTR_NOSUID, !settings.suid);
-    flags.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, !settings.exec);
-    flags.set(MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW, !settings.symlinks);
-    flags.set(MountAttrFlags::MOUNT_ATTR_NODIRATIME, !settings.dir_atime);
-    flags |= match settings.atime {
-        AtimePolicy::NoAtime => MountAttrFlags::MOUNT_ATTR_NOATIME,
-        AtimePolicy::Relatime => MountAttrFlags::MOUNT_ATTR_RELATIME,
-        AtimePolicy::StrictAtime => MountAttrFlags::MOUNT_ATTR_STRICTATIME,
-    };
-    flags
+    let set = Flag::all().filter(|flag| flag.is_set(settings));
+    set.fold(MountAttrFlags::empty(), |all, flag| all | flag.on_mount())
 }
 
 fn ask_to_mount(path: &Path, source: &str, settings: &MountSettings) -> Result<OwnedFd, Failure> {
@@ -235,18 +220,21 @@ fn ask_to_mount(path: &Path, source: &str, settings: &MountSettings) -> Result<O
         },
         if settings.read_only { "ro" } else { "rw" }
     );
-    for (wanted, option) in [
-        (!settings.exec, ",noexec"),
-        // An older fusermount3 refuses this option.
-        (!settings.symlinks, ",nosymfollow"),
-        (settings.sync, ",sync"),
-        (settings.dirsync, ",dirsync"),
-        (settings.atime == AtimePolicy::NoAtime, ",noatime"),
-        (settings.allow_other == Some(true), ",allow_other"),
+    // Those that fusermount3 knows. An older one refuses nosymfollow.
+    for flag in [
+        Flag::NoExec,
+        Flag::NoSymfollow,
+        Flag::Sync,
+        Flag::DirSync,
+        Flag::NoAtime,
     ] {
-        if wanted {
-            options.push_str(option);
+        if flag.is_set(settings) {
+            options.push(',');
+            options.push_str(flag.name());
         }
+    }
+    if settings.allow_other == Some(true) {
+        options.push_str(",allow_other");
     }
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Failure::mount(format!(

@@ -1,9 +1,10 @@
 //! `-o remount`: the flags of a live mount.
 //!
-//! The kernel keeps these flags, so a remount does not involve the server, with two
-//! exceptions: with `rw` the server must begin to write, and may be unable to; and it is
-//! the server that sets access times. Options of pramfs itself (cache=, threads=, ...) are
-//! fixed at mount time. A remount ignores them, because mount(8) repeats them from fstab.
+//! The kernel keeps these flags, so no word with the serving process is
+//! needed, but for two: with `rw` that process has to begin to write, and may
+//! not be able to; and it is that process which sets access times. Options
+//! without flags in the table (cache=, threads=, ...) are settled at mount time
+//! and ignored here, as mount(8) repeats them from fstab.
 
 use std::path::{Path, PathBuf};
 
@@ -13,21 +14,7 @@ use rustix::mount::MountFlags;
 use crate::exit::Failure;
 use crate::mountinfo;
 use crate::mountpoint;
-use crate::options::MountSettings;
-
-const FLAGS: [(&str, MountFlags); 11] = [
-    ("ro", MountFlags::RDONLY),
-    ("nodev", MountFlags::NODEV),
-    ("nosuid", MountFlags::NOSUID),
-    ("noexec", MountFlags::NOEXEC),
-    ("nosymfollow", MountFlags::NOSYMFOLLOW),
-    ("sync", MountFlags::SYNCHRONOUS),
-    ("dirsync", MountFlags::DIRSYNC),
-    ("noatime", MountFlags::NOATIME),
-    ("nodiratime", MountFlags::NODIRATIME),
-    ("relatime", MountFlags::RELATIME),
-    ("strictatime", MountFlags::STRICTATIME),
-];
+use crate::options::{Flag, MountSettings};
 
 /// Removing this attribute, which no file has, makes the server writable.
 pub(crate) const BEGIN_TO_WRITE: &str = "trusted.pramfs.is-writable";
@@ -90,7 +77,7 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
         };
         Failure::mount(format!("cannot remount {shown}: {error}{hint}"))
     })?;
-    let to_write = settings.flags_given.contains(&("ro".to_owned(), false));
+    let to_write = settings.flags_given.contains(&(Flag::ReadOnly, false));
     if to_write
         && !flags.contains(MountFlags::RDONLY)
         && let Some(error) = begin_to_write(&path)
@@ -149,17 +136,16 @@ fn begin_to_write(path: &Path) -> Option<Errno> {
     }
 }
 
-pub(crate) fn new_flags(current: &[&str], given: &[(String, bool)]) -> MountFlags {
+/// The flags that a mount has and `given` does not name, and those of `given`.
+pub(crate) fn new_flags(current: &[&str], given: &[(Flag, bool)]) -> MountFlags {
     let mut flags = MountFlags::empty();
     for name in current.iter().flat_map(|list| list.split(',')) {
-        for (_, flag) in FLAGS.iter().filter(|(known, _)| *known == name) {
-            flags |= *flag;
+        for flag in Flag::all().filter(|flag| flag.name() == name) {
+            flags |= flag.on_remount();
         }
     }
-    for (name, on) in given {
-        for (_, flag) in FLAGS.iter().filter(|(known, _)| known == name) {
-            flags.set(*flag, *on);
-        }
+    for (flag, on) in given {
+        flags.set(flag.on_remount(), *on);
     }
     // Without any of these flags, the kernel means strictatime.
     if !flags.intersects(MountFlags::NOATIME | MountFlags::RELATIME) {
@@ -174,14 +160,14 @@ mod tests {
 
     #[test]
     fn remount_keeps_unnamed_flags() {
-        let given = [("ro".to_owned(), true), ("nosuid".to_owned(), false)];
+        let given = [(Flag::ReadOnly, true), (Flag::NoSuid, false)];
         let flags = new_flags(&["rw,nosuid,nodev,relatime", "rw,user_id=0"], &given);
         assert_eq!(
             flags,
             MountFlags::RDONLY | MountFlags::NODEV | MountFlags::RELATIME
         );
         assert_eq!(
-            new_flags(&["ro,noexec"], &[("ro".to_owned(), false)]),
+            new_flags(&["ro,noexec"], &[(Flag::ReadOnly, false)]),
             MountFlags::NOEXEC | MountFlags::STRICTATIME
         );
     }

@@ -17,14 +17,13 @@
 
 use std::path::Path;
 
-use pramfs::AtimePolicy;
 use pramfs_control::{Client, ControlError, DIRECTORY, Directory, Identity, Request, Served};
 
 use crate::exit::Failure;
 use crate::kernel::Detached;
 use crate::mountinfo::{self, Mount};
 use crate::mountpoint;
-use crate::options::MountSettings;
+use crate::options::{self, Flag, MountSettings};
 
 /// Mounts `region` on `mountpoint` if root's server has it mounted in this namespace.
 /// Returns messages for the user, or `None` if no server does and the region needs a
@@ -176,12 +175,12 @@ fn first_mount(served: &Served) -> Option<Mount> {
 fn alike(first: &Mount, settings: &MountSettings) -> MountSettings {
     let has = |name| first.options.split(',').any(|word| word == name);
     let mut settings = settings.clone();
-    settings.set_atime(match (has("noatime"), has("relatime")) {
-        (true, _) => AtimePolicy::NoAtime,
-        (_, true) => AtimePolicy::Relatime,
-        _ => AtimePolicy::StrictAtime,
+    settings.set(match (has("noatime"), has("relatime")) {
+        (true, _) => options::NOATIME,
+        (_, true) => options::RELATIME,
+        _ => options::STRICTATIME,
     });
-    settings.set_dir_atime(!has("nodiratime"));
+    settings.set(&[(Flag::NoDirAtime, has("nodiratime"))]);
     settings
 }
 

@@ -24,7 +24,8 @@ use rustix::mount::UnmountFlags;
 
 use crate::exit::Failure;
 use crate::kernel;
-use crate::mountinfo::{self, AnchoredMount, FS_TYPE, Mount};
+use crate::mountinfo::{self, FS_TYPE, Mount, Spot};
+use crate::options::Flag;
 use crate::remount;
 
 #[derive(Debug, Parser)]
@@ -138,8 +139,8 @@ fn make_read_only(anchored: &AnchoredMount) -> io::Result<()> {
     let top = anchored.open()?;
     let mount = mountinfo::of_top(&top).ok_or(Errno::STALE)?;
     let current = [&*mount.options, &*mount.super_options];
-    let flags = remount::new_flags(&current, &[("ro".to_owned(), true)]);
-    rustix::mount::mount_remount(mountinfo::descriptor_path(&top), flags, c"")?;
+    let flags = remount::new_flags(&current, &[(Flag::ReadOnly, true)]);
+    rustix::mount::mount_remount(mountinfo::way(&top), flags, c"")?;
     Ok(())
 }
 

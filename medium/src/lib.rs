@@ -13,6 +13,7 @@
 //! | [`map`] | the block pointers of a file |
 //! | [`htree`] | directories and attributes |
 //! | [`mod@format`] | makes a file system (mkfs) |
+//! | [`size`] | sizes as people write and read them |
 //!
 //! Its interface follows the needs of these two crates and changes without notice.
 //! Programs use `pramfs`.
@@ -32,6 +33,7 @@ pub mod journal;
 pub mod map;
 pub mod media;
 pub mod pmem;
+pub mod size;
 pub mod sync;
 pub mod types;
 pub mod volume;

@@ -17,7 +17,6 @@ mod image;
 pub mod mkfs;
 mod open;
 mod output;
-mod size;
 mod tree;
 
 use std::ffi::OsString;

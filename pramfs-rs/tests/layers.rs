@@ -10,7 +10,7 @@ const CRATES: &[(&str, &[&[&str]])] = &[
     (
         "medium",
         &[
-            &["sync", "damage"],
+            &["sync", "damage", "size"],
             &["types", "error", "pmem"],
             &["media"],
             &["alloc", "journal"],

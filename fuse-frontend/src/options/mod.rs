@@ -1,15 +1,19 @@
 //! The options of `-o`.
 //!
-//! `table` has one row for each option. The parser, the refusals, `--help` and the table
-//! in `docs/mounting.md` come from it. If options contradict each other, the last one
-//! wins, as for mount(8).
+//! `table` has one row for each option. The parser, the refusals, the remount, `--help` and
+//! the table in `docs/mounting.md` come from it. `flags` has one row for each flag of a mount
+//! that an option can set. The last of several options that contradict each
+//! other counts, as for mount(8).
 
+mod flags;
 mod table;
 #[cfg(test)]
 mod tests;
 mod text;
 mod values;
 
+pub use flags::Flag;
+pub(crate) use flags::{NOATIME, RELATIME, STRICTATIME};
 pub(crate) use text::help;
 pub use values::MAX_THREADS;
 
@@ -76,8 +80,8 @@ pub struct MountSettings {
     pub remount: bool,
     /// Options that only a remount may repeat, by name.
     pub kernel_options: Vec<String>,
-    /// The mount flags given on the command line, for a remount.
-    pub flags_given: Vec<(String, bool)>,
+    /// The flags of a mount that were given, for a remount.
+    pub flags_given: Vec<(Flag, bool)>,
 }
 
 impl Default for MountSettings {
@@ -176,49 +180,16 @@ fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
             return wrong(format!("{name} needs a value: {}", text::choices(row)));
         }
         (Takes::Text { what, .. }, None) => return wrong(format!("{name} needs a value: {what}")),
-        (Takes::Anything(set), _) => set(to),
+        (Takes::Anything, _) => {}
         (Takes::FromKernel, Some(_)) => to.kernel_options.push(name.to_owned()),
         (Takes::FromKernel, None) => return Err(Refused::Unknown(name.to_owned())),
         (Takes::Refused(why), _) => return wrong(format!("{name}= {why}")),
     }
+    to.set(row.flags);
     Ok(())
 }
 
-impl MountSettings {
-    /// Sets a flag of the kernel's mount, by the name of the option.
-    fn set_flag(&mut self, flag: &str, on: bool) {
-        match flag {
-            "ro" => self.read_only = on,
-            "nodev" => self.dev = !on,
-            "nosuid" => self.suid = !on,
-            "noexec" => self.exec = !on,
-            "nosymfollow" => self.symlinks = !on,
-            "sync" => self.sync = on,
-            _ => self.dirsync = on,
-        }
-        self.flags_given.push((flag.to_owned(), on));
-    }
-
-    /// Sets the atime policy, like the option.
-    pub(crate) fn set_atime(&mut self, atime: AtimePolicy) {
-        self.atime = atime;
-        for (flag, policy) in [
-            ("noatime", AtimePolicy::NoAtime),
-            ("relatime", AtimePolicy::Relatime),
-            ("strictatime", AtimePolicy::StrictAtime),
-        ] {
-            self.flags_given.push((flag.to_owned(), atime == policy));
-        }
-    }
-
-    /// Sets whether directories have access times.
-    pub(crate) fn set_dir_atime(&mut self, on: bool) {
-        self.dir_atime = on;
-        self.flags_given.push(("nodiratime".to_owned(), !on));
-    }
-}
-
-/// Returns a hint for an option of other file systems, to follow its name.
+/// What to say of an option that other file systems have, behind its name.
 pub fn hint(name: &str) -> &'static str {
     match name.split('=').next() {
         Some("dax") => {

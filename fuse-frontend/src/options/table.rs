@@ -1,8 +1,9 @@
 //! The table of mount options: one row for each.
 
+use pramfs::ErrorPolicy;
 use pramfs::pmem::{BackendKind, Durability};
-use pramfs::{AtimePolicy, ErrorPolicy};
 
+use super::flags::{Flag, Flags, NOATIME, RELATIME, STRICTATIME};
 use super::{MountSettings, values};
 use crate::adapter::CacheMode;
 
@@ -24,23 +25,16 @@ pub(super) enum Takes {
     Text {
         shown: &'static str,
         what: &'static str,
+        /// The default, if it is a value.
+        default: Option<fn() -> String>,
         set: fn(&mut MountSettings, &str) -> bool,
     },
-    /// Anything; a value is ignored.
-    Anything(Set),
-    /// A value that the kernel shows for a mount, and that only a remount may repeat.
+    /// A value or none, which does not matter.
+    Anything,
+    /// A value that the kernel shows of a mount and that only a remount may repeat.
     FromKernel,
     /// Never allowed; for this reason.
     Refused(&'static str),
-}
-
-/// How a remount treats an option.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OnRemount {
-    /// It changes the mount.
-    Changes,
-    /// It is accepted, and ignored: mount(8) repeats the options of fstab.
-    Stays,
 }
 
 /// One option.
@@ -48,7 +42,10 @@ pub(super) struct Row {
     /// Its names. A final `*` stands for any ending.
     pub names: &'static [&'static str],
     pub takes: Takes,
-    pub on_remount: OnRemount,
+    /// The flags of the mount that it sets and clears. A remount changes these; otherwise it
+    /// accepts the option and leaves the mount as it is, since mount(8) repeats the options
+    /// of fstab.
+    pub flags: Flags,
     /// The sentence for `--help` and the documents. Empty for an option that only
     /// mount(8), fstab or the kernel needs.
     pub help: &'static str,
@@ -64,13 +61,11 @@ pub(super) fn row(name: &str) -> Option<&'static Row> {
     })
 }
 
-use OnRemount::{Changes, Stays};
-
-const fn flag(names: &'static [&'static str], set: Set, help: &'static str) -> Row {
+const fn flag(names: &'static [&'static str], flags: Flags, help: &'static str) -> Row {
     Row {
         names,
-        takes: Takes::Nothing(set),
-        on_remount: Changes,
+        takes: Takes::Nothing(|_| {}),
+        flags,
         help,
     }
 }
@@ -79,7 +74,7 @@ const fn switch(names: &'static [&'static str], set: Set, help: &'static str) ->
     Row {
         names,
         takes: Takes::Nothing(set),
-        on_remount: Stays,
+        flags: &[],
         help,
     }
 }
@@ -92,7 +87,7 @@ const fn one_of(
     Row {
         names,
         takes: Takes::OneOf(choices),
-        on_remount: Stays,
+        flags: &[],
         help,
     }
 }
@@ -105,88 +100,84 @@ const fn to(value: &'static str, set: Set) -> Choice {
 pub(super) const OPTIONS: &[Row] = &[
     flag(
         &["rw"],
-        |s| s.set_flag("ro", false),
+        &[(Flag::ReadOnly, false)],
         "read and write (default)",
     ),
-    flag(&["ro"], |s| s.set_flag("ro", true), "read only"),
+    flag(&["ro"], &[(Flag::ReadOnly, true)], "read only"),
     flag(
         &["relatime", "atime", "nostrictatime"],
-        |s| s.set_atime(AtimePolicy::Relatime),
+        RELATIME,
         "a read sets the access time if it is older than the last change or a day (default)",
     ),
-    flag(
-        &["noatime"],
-        |s| s.set_atime(AtimePolicy::NoAtime),
-        "reads set no access times",
-    ),
+    flag(&["noatime"], NOATIME, "reads set no access times"),
     flag(
         &["strictatime", "norelatime"],
-        |s| s.set_atime(AtimePolicy::StrictAtime),
+        STRICTATIME,
         "every read sets the access time",
     ),
     flag(
         &["diratime"],
-        |s| s.set_dir_atime(true),
+        &[(Flag::NoDirAtime, false)],
         "access times of directories are set as those of files (default)",
     ),
     flag(
         &["nodiratime"],
-        |s| s.set_dir_atime(false),
+        &[(Flag::NoDirAtime, true)],
         "access times of directories are not set",
     ),
     flag(
         &["dev"],
-        |s| s.set_flag("nodev", false),
+        &[(Flag::NoDev, false)],
         "device files work (default for root)",
     ),
     flag(
         &["nodev"],
-        |s| s.set_flag("nodev", true),
+        &[(Flag::NoDev, true)],
         "device files do not work",
     ),
     flag(
         &["suid"],
-        |s| s.set_flag("nosuid", false),
+        &[(Flag::NoSuid, false)],
         "set-user-id bits work (default for root)",
     ),
     flag(
         &["nosuid"],
-        |s| s.set_flag("nosuid", true),
+        &[(Flag::NoSuid, true)],
         "set-user-id bits have no effect",
     ),
     flag(
         &["exec"],
-        |s| s.set_flag("noexec", false),
+        &[(Flag::NoExec, false)],
         "programs can be run (default)",
     ),
     flag(
         &["noexec"],
-        |s| s.set_flag("noexec", true),
+        &[(Flag::NoExec, true)],
         "programs cannot be run",
     ),
     flag(
         &["symfollow"],
-        |s| s.set_flag("nosymfollow", false),
+        &[(Flag::NoSymfollow, false)],
         "symbolic links are followed (default)",
     ),
     flag(
         &["nosymfollow"],
-        |s| s.set_flag("nosymfollow", true),
+        &[(Flag::NoSymfollow, true)],
         "symbolic links are not followed",
     ),
     flag(
         &["async"],
-        |s| s.set_flag("sync", false),
+        &[(Flag::Sync, false)],
         "writes are as durable as durability= makes them (default)",
     ),
     flag(
         &["sync"],
-        |s| s.set_flag("sync", true),
+        &[(Flag::Sync, true)],
         "each write survives a power failure when it returns; if the region is mounted with it, each change does",
     ),
     flag(
         &["dirsync"],
-        |s| s.set_flag("dirsync", true),
+        &[(Flag::DirSync, true)],
         "if the region is mounted with it, each change survives a power failure when it returns",
     ),
     one_of(
@@ -242,20 +233,22 @@ pub(super) const OPTIONS: &[Row] = &[
         names: &["cache_mem"],
         takes: Takes::Text {
             shown: "BYTES",
-            what: "a number of bytes, optionally with K, M or G",
+            what: "a number of bytes, with K, M or G after it if you like",
+            default: Some(values::default_cache_mem),
             set: values::cache_mem,
         },
-        on_remount: Stays,
-        help: "limit of the inode cache (default 128M)",
+        flags: &[],
+        help: "limit of the inode cache",
     },
     Row {
         names: &["threads"],
         takes: Takes::Text {
             shown: "N",
             what: "a number from 1 to 64",
+            default: None,
             set: values::threads,
         },
-        on_remount: Stays,
+        flags: &[],
         help: "threads that serve requests (default: one for each processor)",
     },
     switch(
@@ -296,9 +289,10 @@ pub(super) const OPTIONS: &[Row] = &[
         takes: Takes::Text {
             shown: "NAME",
             what: "the name to show as the source",
+            default: None,
             set: values::source,
         },
-        on_remount: Stays,
+        flags: &[],
         help: "the source that mount tables show (default: the path of the region)",
     },
     one_of(
@@ -313,7 +307,7 @@ pub(super) const OPTIONS: &[Row] = &[
              mkfs.pramfs with --uid, --gid or --mode; on a mounted file system use chown(1) \
              and chmod(1)",
         ),
-        on_remount: Stays,
+        flags: &[],
         help: "refused: the owner and the mode of the root directory are options of mkfs.pramfs",
     },
     // For programs that only know the type `fuse`.
@@ -329,19 +323,19 @@ pub(super) const OPTIONS: &[Row] = &[
     // option overrides them.
     Row {
         names: &["user", "users", "owner", "group"],
-        takes: Takes::Anything(|s| {
-            for flag in ["nodev", "nosuid", "noexec"] {
-                s.set_flag(flag, true);
-            }
-        }),
-        on_remount: Changes,
+        takes: Takes::Anything,
+        flags: &[
+            (Flag::NoDev, true),
+            (Flag::NoSuid, true),
+            (Flag::NoExec, true),
+        ],
         help: "",
     },
     // The kernel shows these for a mount, so a remount repeats them.
     Row {
         names: &["user_id", "group_id", "max_read", "blksize"],
         takes: Takes::FromKernel,
-        on_remount: Stays,
+        flags: &[],
         help: "",
     },
     // Options for mount(8) and fstab, and options of other file systems for what pramfs
@@ -371,8 +365,8 @@ pub(super) const OPTIONS: &[Row] = &[
     ),
     Row {
         names: &["comment", "x-*", "X-*"],
-        takes: Takes::Anything(|_| {}),
-        on_remount: Stays,
+        takes: Takes::Anything,
+        flags: &[],
         help: "",
     },
 ];

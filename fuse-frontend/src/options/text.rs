@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::table::{OPTIONS, OnRemount, Row, Takes};
+use super::table::{OPTIONS, Row, Takes};
 
 /// Width of a line of the help.
 const WIDTH: usize = 79;
@@ -49,6 +49,10 @@ fn sentence(row: &Row) -> String {
         Takes::OneOf(choices) if choices.len() > 1 => {
             format!("{} (default {})", row.help, choices[0].value)
         }
+        Takes::Text {
+            default: Some(default),
+            ..
+        } => format!("{} (default {})", row.help, default()),
         _ => row.help.to_owned(),
     }
 }
@@ -81,7 +85,7 @@ pub(crate) fn help() -> String {
     }
     let changed = OPTIONS
         .iter()
-        .filter(|row| row.on_remount == OnRemount::Changes && !row.help.is_empty())
+        .filter(|row| !row.flags.is_empty() && !row.help.is_empty())
         .map(|row| row.names[0]);
     let changed = changed.collect::<Vec<_>>().join(", ");
     let rest = format!("A remount changes {changed}. It leaves other options as mounted.");
@@ -106,10 +110,10 @@ pub(super) fn document() -> String {
             true => String::new(),
             false => format!(" (also {})", others.join(", ")),
         };
-        let on_remount = match (&row.takes, row.on_remount) {
+        let on_remount = match (&row.takes, row.flags) {
             (Takes::Refused(_), _) => "refused",
-            (_, OnRemount::Changes) => "changes it",
-            (_, OnRemount::Stays) => "leaves it",
+            (_, []) => "leaves it",
+            _ => "changes it",
         };
         let spelled = spelled(row).replace('|', "\\|");
         let _ = writeln!(

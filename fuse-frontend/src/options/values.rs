@@ -1,5 +1,8 @@
 //! Option values that are not one of a list.
 
+use pramfs::MountOptions;
+use pramfs_medium::size;
+
 use super::MountSettings;
 
 /// Maximum number of threads that make sense for one mount.
@@ -12,22 +15,15 @@ pub(super) fn threads(to: &mut MountSettings, text: &str) -> bool {
 }
 
 pub(super) fn cache_mem(to: &mut MountSettings, text: &str) -> bool {
-    to.cache_bytes = bytes(text);
+    to.cache_bytes = size::parse(text).ok();
     to.cache_bytes.is_some()
+}
+
+pub(super) fn default_cache_mem() -> String {
+    size::short(MountOptions::default().cache_bytes)
 }
 
 pub(super) fn source(to: &mut MountSettings, text: &str) -> bool {
     to.source = Some(text.to_owned()).filter(|text| !text.is_empty());
     to.source.is_some()
-}
-
-/// Parses a number of bytes, optionally with K, M or G.
-fn bytes(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
-        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
-        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use pramfs_medium::pmem::Ownership;
 
 use crate::exit::Failure;
-use crate::options::MountSettings;
+use crate::options::{Flag, MountSettings};
 
 /// Sets nosuid and nodev if root mounts a region that others may write. Returns a
 /// message for the user.
@@ -32,7 +32,7 @@ pub fn distrust(
         return Ok(None);
     };
     let shown = path.display();
-    for (flag, option) in [("nosuid", "suid"), ("nodev", "dev")] {
+    for (flag, option) in [(Flag::NoSuid, "suid"), (Flag::NoDev, "dev")] {
         let last = settings.flags_given.iter().rev().find(|f| f.0 == flag);
         if last.is_some_and(|(_, on)| !on) {
             return Err(Failure::mount(format!(

@@ -12,8 +12,8 @@ use super::Subcommand;
 use crate::failure::shown;
 use crate::mkfs::contents::{Foreign, foreign, ours_by_magic};
 use crate::mkfs::report::{granularity, survives};
-use crate::size::human;
 use crate::{Failure, output};
+use pramfs_medium::size::human;
 
 #[derive(Debug, Args)]
 pub struct Doctor {

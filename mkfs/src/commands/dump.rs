@@ -19,8 +19,8 @@ use super::Subcommand;
 use crate::failure::shown;
 use crate::image::{Group, Image, InodeRow, Lane, Slot};
 use crate::open::{self, Intent};
-use crate::size::human;
 use crate::{Failure, output};
+use pramfs_medium::size::human;
 
 #[derive(Debug, Args)]
 pub struct Dump {

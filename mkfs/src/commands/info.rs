@@ -12,9 +12,9 @@ use serde::Serialize;
 use super::Subcommand;
 use crate::failure::{printable, shown};
 use crate::open::{self, Intent};
-use crate::size::human;
 use crate::tree::Timestamp;
 use crate::{Failure, output};
+use pramfs_medium::size::human;
 
 #[derive(Debug, Args)]
 pub struct Info {

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use clap::Parser;
 use pramfs::format::FormatOptions;
 use pramfs_medium::media::features::FEATURES;
+use pramfs_medium::size;
 use uuid::Uuid;
 
-use crate::{Failure, size};
+use crate::Failure;
 
 /// Make a pramfs file system
 ///

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::contents::Contents;
 use crate::failure::printable;
-use crate::size::human;
+use pramfs_medium::size::human;
 
 /// The result of a run.
 #[derive(Debug, Serialize)]

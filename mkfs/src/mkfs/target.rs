@@ -23,8 +23,8 @@ use rustix::io::Errno;
 use super::contents::{self, Contents, Foreign};
 use super::path_walk::{NameAt, PathWalk};
 use crate::failure::shown;
-use crate::size::human;
 use crate::{Failure, busy};
+use pramfs_medium::size::human;
 
 /// Bytes that are cleared at both ends if a foreign signature was found: more than
 /// the distance from the ends of any known signature.

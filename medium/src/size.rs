@@ -55,6 +55,17 @@ pub fn human(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
+/// `128M`, `1G`, `4096`: as [`parse`] reads it.
+pub fn short(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 5] = [("P", 50), ("T", 40), ("G", 30), ("M", 20), ("K", 10)];
+    for (unit, shift) in UNITS {
+        if bytes > 0 && bytes.is_multiple_of(1 << shift) {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,5 +104,8 @@ mod tests {
         assert_eq!(human(3 << 29), "1.5 GiB");
         assert_eq!(human(256 << 10), "256 KiB");
         assert_eq!(human(1000), "1000 bytes");
+        for text in ["128M", "1G", "3K", "1000", "0", "1025K"] {
+            assert_eq!(short(parse(text).unwrap()), text);
+        }
     }
 }
