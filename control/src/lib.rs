@@ -19,6 +19,7 @@
 //! Not here: the use of the answer; see `second_mount` in `fuse-frontend/`.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 
 mod client;
 mod directory;

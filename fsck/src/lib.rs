@@ -31,6 +31,7 @@
 //! of a `SimBackend`, the path of a file), or pass the mounted file system to
 //! [`check_fs`].
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 
 mod bitmaps;
 mod claims;

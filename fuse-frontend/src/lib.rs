@@ -17,6 +17,7 @@
 #![deny(missing_docs)]
 // One exception, `adapter/lent.rs`; tests/unsafe_code.rs enforces it.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 
 pub mod adapter;
 pub mod cli;

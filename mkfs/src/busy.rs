@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::failure::shown;
 
 /// Refuses a regular file that the kernel or another file system uses.
-pub fn check_file(path: &Path) -> Result<(), Failure> {
+pub(crate) fn check_file(path: &Path) -> Result<(), Failure> {
     let busy = |by: String| Err(Failure::new("in-use", format!("{}: {by}", shown(path))));
     if let Some(device) = loop_device(path) {
         return busy(format!(
@@ -37,8 +37,8 @@ pub fn check_file(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Adds the mount point to the library's message that a region is in use.
-pub fn with_mount_point(path: &Path, mut failure: Failure) -> Failure {
+/// Adds the mount point to the library's message about a region in use.
+pub(crate) fn with_mount_point(path: &Path, mut failure: Failure) -> Failure {
     if failure.reason == "in-use"
         && let Some(m) = mounts_of(path).first()
     {

@@ -98,14 +98,13 @@ fn reason_of(e: &PmemError) -> &'static str {
     }
 }
 
-/// Returns a path with its control characters escaped, for a message.
-pub fn shown(path: &Path) -> String {
+/// A path for a message, control characters escaped.
+pub(crate) fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy())
 }
 
-/// Returns text from an untrusted source (a label, a name) with its control characters
-/// escaped.
-pub fn printable(text: &str) -> String {
+/// Text from elsewhere (a label, a name) that cannot move the cursor.
+pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| {
             if c.is_control() {

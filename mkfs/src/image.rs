@@ -21,8 +21,8 @@ use pramfs_medium::media::{DiskInode, Geometry, Ptr};
 use pramfs_medium::pmem::RegionView;
 use serde::Serialize;
 
-/// A region whose superblock is valid.
-pub struct Image<'a> {
+/// A region with a file system whose superblock is valid.
+pub(crate) struct Image<'a> {
     region: RegionView<'a>,
     geo: Geometry,
     table: MapRoot,
@@ -35,7 +35,7 @@ pub struct Image<'a> {
 /// A record slot of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
-pub enum Slot {
+pub(crate) enum Slot {
     /// Never written.
     Empty,
     /// No valid record: torn, or damaged.
@@ -55,7 +55,7 @@ pub enum Slot {
 
 /// A journal lane.
 #[derive(Debug, Clone, Serialize)]
-pub struct Lane {
+pub(crate) struct Lane {
     /// Number.
     pub lane: u32,
     /// LSN up to which its records are dead; `None` if the word is damaged.
@@ -66,7 +66,7 @@ pub struct Lane {
 
 /// A group of blocks or inodes that has a bitmap.
 #[derive(Debug, Clone, Serialize)]
-pub struct Group {
+pub(crate) struct Group {
     /// Number.
     pub group: u64,
     /// Offset of its bitmap, bytes.
@@ -81,7 +81,7 @@ pub struct Group {
 
 /// An inode that is in use.
 #[derive(Debug, Clone, Serialize)]
-pub struct InodeRow {
+pub(crate) struct InodeRow {
     /// Number.
     pub inode: u64,
     /// Type and permission bits, octal.
@@ -110,7 +110,7 @@ impl<'a> Image<'a> {
     ///
     /// # Errors
     /// They are damaged in both superblock pages.
-    pub fn new(region: impl Into<RegionView<'a>>, geo: Geometry) -> Result<Image<'a>> {
+    pub(crate) fn new(region: impl Into<RegionView<'a>>, geo: Geometry) -> Result<Image<'a>> {
         let region = region.into();
         let inode = |at: u64, ino: Ino| {
             for page in [0, geo.copy_offset] {
@@ -149,8 +149,8 @@ impl<'a> Image<'a> {
     /// Reads all lanes.
     ///
     /// # Errors
-    /// A region error.
-    pub fn lanes(&self) -> Result<Vec<Lane>> {
+    /// Those of the region.
+    pub(crate) fn lanes(&self) -> Result<Vec<Lane>> {
         (0..self.geo.lanes)
             .map(|lane| {
                 let word = self.region.load_u64(self.geo.retired_offset(lane))?;
@@ -208,8 +208,8 @@ impl<'a> Image<'a> {
     /// number of all groups.
     ///
     /// # Errors
-    /// A region error.
-    pub fn groups(
+    /// Those of the region.
+    pub(crate) fn groups(
         &self,
         kind: BitmapKind,
         bad: &mut dyn FnMut(Error),
@@ -308,7 +308,11 @@ impl<'a> Image<'a> {
     ///
     /// # Errors
     /// Those of the region.
-    pub fn inodes(&self, bad: &mut dyn FnMut(Error), f: &mut dyn FnMut(InodeRow)) -> Result<()> {
+    pub(crate) fn inodes(
+        &self,
+        bad: &mut dyn FnMut(Error),
+        f: &mut dyn FnMut(InodeRow),
+    ) -> Result<()> {
         let mut numbers = Vec::new();
         self.groups(BitmapKind::Inodes, &mut |_| {}, &mut |group, bits| {
             let first = group.group * self.geo.bits_per_group();

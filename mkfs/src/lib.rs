@@ -8,6 +8,7 @@
 //! Not here: the structures of the medium. The tools access only those that
 //! `pramfs_medium::media` describes, and only through the library.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 
 mod busy;
 pub mod commands;

@@ -13,8 +13,8 @@ use crate::{Failure, busy};
 
 /// What a tool does with a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Intent {
-    /// Reads it.
+pub(crate) enum Intent {
+    /// Look.
     Read,
     /// Changes it.
     Write,
@@ -23,8 +23,8 @@ pub enum Intent {
 /// Opens and locks a region.
 ///
 /// # Errors
-/// It is in use (the message names the holder), missing, or cannot be opened.
-pub fn region(path: &Path, intent: Intent) -> Result<Region, Failure> {
+/// In use (the message says by whom), missing, or not to be opened.
+pub(crate) fn region(path: &Path, intent: Intent) -> Result<Region, Failure> {
     RegionOptions::new()
         .read_only(intent == Intent::Read)
         .open(path)
@@ -34,8 +34,8 @@ pub fn region(path: &Path, intent: Intent) -> Result<Region, Failure> {
 /// Opens the file system of a region.
 ///
 /// # Errors
-/// Those of [`region`], or there is no usable file system.
-pub fn fs(path: &Path, intent: Intent) -> Result<Fs, Failure> {
+/// Those of [`region`], and that there is no usable file system.
+pub(crate) fn fs(path: &Path, intent: Intent) -> Result<Fs, Failure> {
     let options = MountOptions {
         read_only: intent == Intent::Read,
         background: false,
@@ -54,8 +54,8 @@ pub fn fs(path: &Path, intent: Intent) -> Result<Fs, Failure> {
 /// Closes a file system after changes.
 ///
 /// # Errors
-/// Medium errors: some changes may not have reached the medium.
-pub fn close(path: &Path, fs: Fs) -> Result<(), Failure> {
+/// Those of the medium: not everything may have reached it.
+pub(crate) fn close(path: &Path, fs: Fs) -> Result<(), Failure> {
     fs.close()
         .map_err(|e| Failure::about(shown(path), e.into()))
 }

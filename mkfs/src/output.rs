@@ -10,27 +10,26 @@ use serde::Serialize;
 
 use crate::Failure;
 
-/// Prints a structure as JSON on one line of standard output.
-pub fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
+/// A structure as JSON on one line of standard output.
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
         .map_err(|e| Failure::new("os", format!("cannot write JSON: {e}")))?;
     line(&text)
 }
 
-/// Prints a line on standard output.
-pub fn line(text: &str) -> Result<(), Failure> {
+/// A line on standard output.
+pub(crate) fn line(text: &str) -> Result<(), Failure> {
     bytes(text.as_bytes())?;
     bytes(b"\n")
 }
 
-/// Writes bytes to standard output. [`flush`] flushes them.
-pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+/// Bytes on standard output, which is flushed by [`flush`].
+pub(crate) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     std::io::stdout().lock().write_all(bytes).map_err(to_stdout)
 }
 
-/// Flushes standard output. Call it once before a tool ends, so that an error of
-/// the last write is reported.
-pub fn flush() -> Result<(), Failure> {
+/// To be called once before a tool ends: an error of the last write counts.
+pub(crate) fn flush() -> Result<(), Failure> {
     std::io::stdout().lock().flush().map_err(to_stdout)
 }
 
@@ -48,8 +47,8 @@ fn to_stdout(e: std::io::Error) -> Failure {
 /// The shell's status for a program that SIGPIPE ended.
 const BROKEN_PIPE: u8 = 141;
 
-/// Prints a failure, and returns its exit status.
-pub fn failed(tool: &str, failure: &Failure, as_json: bool) -> ExitCode {
+/// Prints a failure where its readers look for it, and gives its status.
+pub(crate) fn failed(tool: &str, failure: &Failure, as_json: bool) -> ExitCode {
     if failure.message.is_empty() {
         return ExitCode::from(failure.status);
     }
@@ -65,8 +64,8 @@ pub fn failed(tool: &str, failure: &Failure, as_json: bool) -> ExitCode {
     ExitCode::from(failure.status)
 }
 
-/// Creates a bar for `bytes` bytes, invisible unless standard error is a terminal.
-pub fn bar(bytes: u64, what: &str) -> ProgressBar {
+/// A bar over so many bytes, invisible unless standard error is a terminal.
+pub(crate) fn bar(bytes: u64, what: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -78,8 +77,8 @@ pub fn bar(bytes: u64, what: &str) -> ProgressBar {
         .with_message(what.to_owned())
 }
 
-/// As [`bar`], for counted items.
-pub fn steps() -> ProgressBar {
+/// As [`bar`], over things that are counted, step by step.
+pub(crate) fn steps() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -89,7 +88,7 @@ pub fn steps() -> ProgressBar {
 }
 
 /// As [`bar`], for work of unknown length.
-pub fn spinner(what: &str) -> ProgressBar {
+pub(crate) fn spinner(what: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

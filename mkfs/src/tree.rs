@@ -13,13 +13,13 @@ use serde::{Serialize, Serializer};
 use crate::Failure;
 use crate::failure::printable;
 
-/// Bytes copied at a time.
-pub const CHUNK: usize = 1 << 20;
+/// Bytes moved at a time.
+pub(crate) const CHUNK: usize = 1 << 20;
 
 /// Whether to follow a symbolic link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Follow {
-    /// Use the link itself.
+pub(crate) enum Follow {
+    /// The link itself is meant.
     No,
     /// Use its target.
     Yes,
@@ -27,7 +27,7 @@ pub enum Follow {
 
 /// A directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// Name.
     pub name: Vec<u8>,
     /// Inode.
@@ -39,8 +39,8 @@ pub struct Entry {
 /// Looks up a path in the file system; `/` is the root.
 ///
 /// # Errors
-/// The path, and what is wrong with it.
-pub fn find(fs: &Fs, path: &[u8], follow: Follow) -> Result<Attr, Failure> {
+/// The path and what is wrong with it.
+pub(crate) fn find(fs: &Fs, path: &[u8], follow: Follow) -> Result<Attr, Failure> {
     let attr = match follow {
         Follow::Yes => fs.resolve(path),
         Follow::No => match fs.resolve_parent(path) {
@@ -56,8 +56,8 @@ pub fn find(fs: &Fs, path: &[u8], follow: Follow) -> Result<Attr, Failure> {
 /// damage.
 ///
 /// # Errors
-/// `path` is not a directory, or is damaged.
-pub fn entries(fs: &Fs, path: &[u8], dir: Ino) -> Result<Vec<Entry>, Failure> {
+/// `path` is no directory, or damaged.
+pub(crate) fn entries(fs: &Fs, path: &[u8], dir: Ino) -> Result<Vec<Entry>, Failure> {
     let mut list = Vec::new();
     fs.readdir(dir, 0, &mut |e| {
         if e.name != b"." && e.name != b".." {
@@ -84,13 +84,13 @@ pub fn entries(fs: &Fs, path: &[u8], dir: Ino) -> Result<Vec<Entry>, Failure> {
     Ok(list)
 }
 
-/// Builds an error about a path in the file system.
-pub fn about(path: &[u8], e: Error) -> Failure {
+/// An error about a path inside the file system.
+pub(crate) fn about(path: &[u8], e: Error) -> Failure {
     Failure::about(name(path), e)
 }
 
-/// Returns `directory/name`.
-pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+/// `directory/name`.
+pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = directory.to_vec();
     if path.last() != Some(&b'/') {
         path.push(b'/');
@@ -99,8 +99,8 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// Returns the last name of a path.
-pub fn base(path: &[u8]) -> &[u8] {
+/// The last name of a path.
+pub(crate) fn base(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
     let start = path[..end]
         .iter()
@@ -109,13 +109,13 @@ pub fn base(path: &[u8]) -> &[u8] {
     &path[start..end]
 }
 
-/// Returns a name or path, escaped for people.
-pub fn name(bytes: &[u8]) -> String {
+/// A name or path for people.
+pub(crate) fn name(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes))
 }
 
-/// Returns the type letter of `ls -l`.
-pub fn letter(kind: FileType) -> char {
+/// One letter, as `ls -l` has it.
+pub(crate) fn letter(kind: FileType) -> char {
     match kind {
         FileType::Regular => '-',
         FileType::Directory => 'd',
@@ -127,8 +127,8 @@ pub fn letter(kind: FileType) -> char {
     }
 }
 
-/// Returns the type as `stat` prints it.
-pub fn kind_name(kind: FileType) -> &'static str {
+/// A word or two, as `stat` has it.
+pub(crate) fn kind_name(kind: FileType) -> &'static str {
     match kind {
         FileType::Regular => "regular file",
         FileType::Directory => "directory",
@@ -140,8 +140,8 @@ pub fn kind_name(kind: FileType) -> &'static str {
     }
 }
 
-/// Formats the mode like `ls -l`: `drwxr-xr-t`.
-pub fn mode_string(attr: &Attr) -> String {
+/// `drwxr-xr-t`.
+pub(crate) fn mode_string(attr: &Attr) -> String {
     let bit = |mask: u32, c: char| if attr.perm & mask != 0 { c } else { '-' };
     let exec = |x: u32, special: u32, c: char| match (attr.perm & x != 0, attr.perm & special != 0)
     {
@@ -170,7 +170,7 @@ pub fn mode_string(attr: &Attr) -> String {
 /// RFC 3339, `2026-01-31T12:00:00.000000000Z`. (RFC 3339 has no years of more than four
 /// digits; they are printed as they are.)
 #[derive(Debug, Clone, Copy)]
-pub struct Timestamp(pub Time);
+pub(crate) struct Timestamp(pub Time);
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

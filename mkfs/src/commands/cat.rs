@@ -12,8 +12,8 @@ use crate::tree::{self, CHUNK, Follow};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
-pub struct Cat {
-    /// File or device that holds the file system
+pub(super) struct Cat {
+    /// File or device with the file system
     region: PathBuf,
     /// Paths in the file system
     #[arg(required = true)]

@@ -16,8 +16,8 @@ use crate::open::{self, Intent};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
-pub struct Check {
-    /// File or device that holds the file system
+pub(crate) struct Check {
+    /// File or device with the file system
     region: PathBuf,
     /// Maximum number of findings to print
     #[arg(long, default_value_t = 1000)]
@@ -53,7 +53,7 @@ struct Mark {
 
 /// A report as JSON.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     region: String,
     /// Whether there are no errors; warnings do not count.
     sound: bool,
@@ -111,7 +111,7 @@ impl Subcommand for Check {
 ///
 /// # Errors
 /// The region cannot be opened.
-pub fn region(path: &Path, max_findings: usize) -> Result<(fsck::Report, usize), Failure> {
+pub(crate) fn region(path: &Path, max_findings: usize) -> Result<(fsck::Report, usize), Failure> {
     pramfs::pmem::install_fault_guard()?;
     let region = open::region(path, Intent::Read)?;
     let bar = output::steps();
@@ -163,8 +163,13 @@ impl Check {
 }
 
 impl Report {
-    /// Converts a report; `sound`: no errors, and complete.
-    pub fn new(region: String, report: &fsck::Report, sound: bool, replayed: usize) -> Report {
+    /// Of a region's report; `sound`: no errors, and complete.
+    pub(crate) fn new(
+        region: String,
+        report: &fsck::Report,
+        sound: bool,
+        replayed: usize,
+    ) -> Report {
         let c = &report.counts;
         Report {
             region,
@@ -207,8 +212,8 @@ impl Report {
     }
 }
 
-/// Shows the progress of a check on `bar`.
-pub fn progress_on(bar: &ProgressBar) -> fsck::Progress {
+/// Shows the progress of a check on a bar.
+pub(crate) fn told_to(bar: &ProgressBar) -> fsck::Progress {
     let bar = bar.clone();
     Arc::new(move |step: Step, done, total| {
         bar.set_message(step.to_string());

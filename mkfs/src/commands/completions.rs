@@ -7,8 +7,8 @@ use super::Subcommand;
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
-pub struct Completions {
-    /// The shell
+pub(super) struct Completions {
+    /// Shell that is to complete
     shell: Shell,
 }
 

@@ -16,7 +16,7 @@ use crate::{Failure, output};
 use pramfs_medium::size::human;
 
 #[derive(Debug, Args)]
-pub struct Doctor {
+pub(super) struct Doctor {
     /// File, device, directory, or a name that does not exist yet
     path: PathBuf,
     /// Print a JSON object

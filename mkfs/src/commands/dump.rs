@@ -23,8 +23,8 @@ use crate::{Failure, output};
 use pramfs_medium::size::human;
 
 #[derive(Debug, Args)]
-pub struct Dump {
-    /// File or device that holds the file system
+pub(super) struct Dump {
+    /// File or device with the file system
     region: PathBuf,
     /// List the journal lanes
     #[arg(long)]

@@ -13,8 +13,8 @@ use crate::tree::{self, Follow};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
-pub struct Extents {
-    /// File or device that holds the file system
+pub(super) struct Extents {
+    /// File or device with the file system
     region: PathBuf,
     /// Path in the file system
     path: OsString,

@@ -28,8 +28,8 @@ use crate::tree::{self, CHUNK, Follow, kind_name};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
-pub struct Get {
-    /// File or device that holds the file system
+pub(super) struct Get {
+    /// File or device with the file system
     region: PathBuf,
     /// Paths in the file system
     #[arg(required = true)]

@@ -17,8 +17,8 @@ use crate::{Failure, output};
 use pramfs_medium::size::human;
 
 #[derive(Debug, Args)]
-pub struct Info {
-    /// File or device that holds the file system
+pub(super) struct Info {
+    /// File or device with the file system
     region: PathBuf,
     /// Read even if the region is in use; fields that change during the read may be
     /// old or new

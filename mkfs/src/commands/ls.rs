@@ -20,8 +20,8 @@ use crate::tree::{self, Entry, Follow, Timestamp, kind_name, mode_string};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
-pub struct Ls {
-    /// File or device that holds the file system
+pub(super) struct Ls {
+    /// File or device with the file system
     region: PathBuf,
     /// Paths in the file system
     #[arg(default_value = "/", hide_default_value = true)]

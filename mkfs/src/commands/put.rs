@@ -26,8 +26,8 @@ use crate::tree::{self, CHUNK};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
-pub struct Put {
-    /// File or device that holds the file system
+pub(super) struct Put {
+    /// File or device with the file system
     region: PathBuf,
     /// Files to copy
     #[arg(required = true)]

@@ -17,8 +17,8 @@ use crate::tree::{self, Follow, Timestamp, kind_name, mode_string};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
-pub struct Stat {
-    /// File or device that holds the file system
+pub(super) struct Stat {
+    /// File or device with the file system
     region: PathBuf,
     /// Paths in the file system
     #[arg(required = true)]

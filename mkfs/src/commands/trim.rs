@@ -11,8 +11,8 @@ use crate::open::{self, Intent};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
-pub struct Trim {
-    /// File or device that holds the file system
+pub(super) struct Trim {
+    /// File or device with the file system
     region: PathBuf,
 }
 

@@ -12,7 +12,7 @@ use crate::failure::printable;
 /// Asks on standard error and reads the answer from standard input. At end of
 /// input, for example when the terminal goes away, the run ends and nothing is
 /// stored.
-pub fn at_the_terminal(bar: ProgressBar) -> Ask {
+pub(super) fn at_the_terminal(bar: ProgressBar) -> Ask {
     Arc::new(move |finding: &Finding| bar.suspend(|| ask(finding)))
 }
 

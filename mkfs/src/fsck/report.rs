@@ -9,7 +9,7 @@ use crate::failure::{printable, shown};
 use crate::output;
 
 /// Returns a finding with the path of what it concerns.
-pub fn sentence(f: &Finding) -> String {
+pub(super) fn sentence(f: &Finding) -> String {
     match &f.path {
         Some(path) => format!("{f} ({})", path.escape_ascii()),
         None => f.to_string(),
@@ -50,7 +50,7 @@ fn left(report: &fsck::Report) -> usize {
 ///
 /// # Errors
 /// Writing to standard output failed.
-pub fn print(o: &Options, report: &fsck::Report) -> Result<(), Failure> {
+pub(super) fn print(o: &Options, report: &fsck::Report) -> Result<(), Failure> {
     let region = shown(&o.region);
     if report.replayed > 0 {
         let how = if report.stored > 0 {
@@ -161,7 +161,7 @@ struct JsonLoss {
 
 /// The report as one JSON object.
 #[derive(Debug, Serialize)]
-pub struct Json {
+pub(super) struct Json {
     region: String,
     /// Whether no errors are left; warnings do not count.
     sound: bool,
@@ -188,7 +188,7 @@ pub struct Json {
 
 impl Json {
     /// Converts a report.
-    pub fn new(region: String, report: &fsck::Report) -> Json {
+    pub(super) fn new(region: String, report: &fsck::Report) -> Json {
         let c = &report.counts;
         let finding = |f: &Finding| JsonFinding {
             severity: f.severity.to_string(),

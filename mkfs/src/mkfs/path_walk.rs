@@ -32,9 +32,9 @@ const MAX_LINKS: usize = 40;
 /// target.
 const PROCFS: u64 = 0x9fa0;
 
-/// The result of a walk.
-pub struct PathWalk {
-    /// The object found; `None` if only the last name is missing.
+/// See the module.
+pub(super) struct PathWalk {
+    /// What is there; `None` if only the last name is missing.
     pub found: Option<Metadata>,
     /// Objections to links on the path.
     pub doubts: Vec<Objection>,
@@ -42,8 +42,8 @@ pub struct PathWalk {
     pub place: NameAt,
 }
 
-/// A name in a directory that is held open.
-pub struct NameAt {
+/// A name in a directory that is held.
+pub(super) struct NameAt {
     directory: OwnedFd,
     name: OsString,
 }
@@ -69,8 +69,8 @@ impl PathWalk {
     /// Walks `path`.
     ///
     /// # Errors
-    /// Those of open(2): ENOENT if a directory on the path is missing, ELOOP.
-    pub fn to(path: &Path) -> io::Result<PathWalk> {
+    /// Of open(2): ENOENT where a directory on the way is missing, ELOOP.
+    pub(super) fn to(path: &Path) -> io::Result<PathWalk> {
         let user = rustix::process::geteuid().as_raw();
         let mut doubts = Vec::new();
         let mut place = NameAt {
@@ -191,8 +191,8 @@ impl NameAt {
     /// `path` is for messages.
     ///
     /// # Errors
-    /// The name exists by now; system errors.
-    pub fn make(&self, path: &Path, len: u64) -> Result<Region, Failure> {
+    /// Where the name has been taken meanwhile; those of the system.
+    pub(super) fn make(&self, path: &Path, len: u64) -> Result<Region, Failure> {
         let ours_alone = Mode::RUSR | Mode::WUSR;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let made = rustix::fs::openat(
@@ -239,8 +239,8 @@ impl NameAt {
         fill().inspect_err(|_| self.remove(&file))
     }
 
-    /// Removes a file that was created here, unless its name now belongs to another.
-    pub fn remove(&self, file: impl AsFd) {
+    /// Removes a file that was made here, unless its name means another one by now.
+    pub(super) fn remove(&self, file: impl AsFd) {
         let named = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         if let (Ok(made), Ok(named)) = (rustix::fs::fstat(file), named)
             && (made.st_dev, made.st_ino) == (named.st_dev, named.st_ino)

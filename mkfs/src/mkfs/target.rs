@@ -30,8 +30,8 @@ use pramfs_medium::size::human;
 /// the distance from the ends of any known signature.
 const WIPE_BYTES: u64 = 1 << 20;
 
-/// A file or device that is to become a file system.
-pub struct Target {
+/// See the module.
+pub(super) struct Target {
     path: PathBuf,
     len: u64,
     state: State,
@@ -49,9 +49,9 @@ enum State {
     Resize { file: File, from: u64 },
 }
 
-/// A reason to refuse without `-f`.
-pub struct Objection {
-    /// A sentence, without a full stop.
+/// A reason not to go on without `-f`.
+pub(super) struct Objection {
+    /// A sentence without a full stop.
     pub sentence: String,
     /// Word for `--json`.
     pub reason: &'static str,
@@ -61,9 +61,9 @@ impl Target {
     /// Opens and locks `path`, for `size` bytes or its own length.
     ///
     /// # Errors
-    /// It is in use, cannot hold a file system, has an impossible size, or cannot be
-    /// opened.
-    pub fn open(path: &Path, size: Option<u64>, dry_run: bool) -> Result<Target, Failure> {
+    /// In use, not the kind of thing that can hold a file system, of a size
+    /// that none can have, or not to be opened.
+    pub(super) fn open(path: &Path, size: Option<u64>, dry_run: bool) -> Result<Target, Failure> {
         if let Some(len) = size {
             check_size(path, len)?;
         }
@@ -182,18 +182,18 @@ impl Target {
         })
     }
 
-    /// Size of the future file system in bytes.
-    pub fn len(&self) -> u64 {
+    /// Bytes that the file system will have.
+    pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the file is created.
-    pub fn creates(&self) -> bool {
+    /// Whether a file is made.
+    pub(super) fn creates(&self) -> bool {
         matches!(self.state, State::Missing(_))
     }
 
-    /// The contents found by [`objections`](Self::objections).
-    pub fn found(&self) -> &[Contents] {
+    /// What was found, after [`objections`](Self::objections).
+    pub(super) fn found(&self) -> &[Found] {
         &self.found
     }
 
@@ -201,7 +201,7 @@ impl Target {
     ///
     /// # Errors
     /// blkid(8) failed.
-    pub fn objections(&mut self) -> Result<Vec<Objection>, Failure> {
+    pub(super) fn objections(&mut self) -> Result<Vec<Objection>, Failure> {
         let mut all = std::mem::take(&mut self.doubts);
         let name = shown(&self.path);
         let mapped = match &self.state {
@@ -267,9 +267,9 @@ impl Target {
     /// and returns the region.
     ///
     /// # Errors
-    /// System errors.
-    pub fn prepare(self, discard: bool) -> Result<Region, Failure> {
-        let wipe = self.found.iter().any(Contents::is_foreign);
+    /// Those of the system.
+    pub(super) fn prepare(self, discard: bool) -> Result<Region, Failure> {
+        let wipe = self.found.iter().any(Found::is_foreign);
         let region = match self.state {
             // Only a new file: another process owns one that appeared meanwhile.
             State::Missing(place) => place.make(&self.path, self.len)?,
