@@ -24,7 +24,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::exit::Failure;
 use crate::kernel;
-use crate::mountinfo::{self, FS_TYPE, Mount, Spot};
+use crate::mountinfo::{self, AnchoredMount, FS_TYPE, Mount};
 use crate::options::Flag;
 use crate::remount;
 
@@ -140,7 +140,7 @@ fn make_read_only(anchored: &AnchoredMount) -> io::Result<()> {
     let mount = mountinfo::of_top(&top).ok_or(Errno::STALE)?;
     let current = [&*mount.options, &*mount.super_options];
     let flags = remount::new_flags(&current, &[(Flag::ReadOnly, true)]);
-    rustix::mount::mount_remount(mountinfo::way(&top), flags, c"")?;
+    rustix::mount::mount_remount(mountinfo::descriptor_path(&top), flags, c"")?;
     Ok(())
 }
 

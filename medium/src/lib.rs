@@ -20,6 +20,7 @@
 
 // The crate is internal: its documentation is for developers, who read private items too.
 #![allow(rustdoc::private_intra_doc_links)]
+#![cfg_attr(not(test), warn(unreachable_pub))]
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the medium is little-endian and pramfs has not been tested on big-endian hosts");

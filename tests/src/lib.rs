@@ -27,6 +27,7 @@ pub mod disk;
 #[cfg(feature = "testing")]
 pub mod exercise;
 pub mod host;
+#[cfg(feature = "testing")]
 pub mod kill;
 #[cfg(feature = "testing")]
 pub mod model;

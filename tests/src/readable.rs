@@ -1,13 +1,7 @@
 //! What can be read of an image without an error, to be held against what can
 //! be read of it after a repair.
 
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
-
-use pramfs::{
-    FileType, MountOptions,
-    inode::{Fs, Ino},
-};
+use pramfs::{MountOptions, inode::Fs};
 use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess, RegionView};
 
 use crate::snapshot::{Errors, Snapshot, Take, Tolerance};

@@ -37,7 +37,7 @@ mod off {
     use super::super::backend::PmemBackend;
 
     #[derive(Debug, Clone, Copy)]
-    pub enum Kind {
+    pub(crate) enum Kind {
         Flush,
         Stream,
         Fence,
@@ -45,13 +45,13 @@ mod off {
     }
 
     #[inline(always)]
-    pub fn hit(_kind: Kind) -> bool {
+    pub(crate) fn hit(_kind: Kind) -> bool {
         false
     }
 
     #[inline(always)]
-    pub fn later(_backend: &dyn PmemBackend) {}
+    pub(crate) fn later(_backend: &dyn PmemBackend) {}
 
     #[inline(always)]
-    pub fn stored(_backend: &dyn PmemBackend) {}
+    pub(crate) fn stored(_backend: &dyn PmemBackend) {}
 }

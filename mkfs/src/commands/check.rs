@@ -213,7 +213,7 @@ impl Report {
 }
 
 /// Shows the progress of a check on a bar.
-pub(crate) fn told_to(bar: &ProgressBar) -> fsck::Progress {
+pub(crate) fn progress_on(bar: &ProgressBar) -> fsck::Progress {
     let bar = bar.clone();
     Arc::new(move |step: Step, done, total| {
         bar.set_message(step.to_string());

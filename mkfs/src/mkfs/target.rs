@@ -193,7 +193,7 @@ impl Target {
     }
 
     /// What was found, after [`objections`](Self::objections).
-    pub(super) fn found(&self) -> &[Found] {
+    pub(super) fn found(&self) -> &[Contents] {
         &self.found
     }
 
@@ -269,7 +269,7 @@ impl Target {
     /// # Errors
     /// Those of the system.
     pub(super) fn prepare(self, discard: bool) -> Result<Region, Failure> {
-        let wipe = self.found.iter().any(Found::is_foreign);
+        let wipe = self.found.iter().any(Contents::is_foreign);
         let region = match self.state {
             // Only a new file: another process owns one that appeared meanwhile.
             State::Missing(place) => place.make(&self.path, self.len)?,

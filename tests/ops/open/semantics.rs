@@ -39,7 +39,8 @@ fn open_by_path_never_opens_other_file() {
         for _ in 0..8 {
             s.spawn(|| {
                 while opens.fetch_add(1, Ordering::Relaxed) < 400_000 {
-                    let open = OpenOptions::new().read(true).write(true).truncate(true);
+                    let mut open = OpenOptions::new();
+                    open.read(true).write(true).truncate(true);
                     open.open(&fs, "/config").unwrap();
                 }
             });

@@ -18,7 +18,7 @@ use super::LINE_BYTES;
 use crate::pmem::live;
 
 /// Minimum length of a [`copy_wide`], in bytes.
-pub const WIDE: usize = 512;
+pub(crate) const WIDE: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushKind {
@@ -325,7 +325,7 @@ impl Cpu {
 /// `len` is [`WIDE`] or more, `dst..dst+len` writable, `src..src+len` readable, no
 /// overlap; the processor [is wide](Cpu::is_wide).
 #[inline(always)]
-pub unsafe fn copy_wide(dst: *mut u8, src: *const u8, len: usize) {
+pub(crate) unsafe fn copy_wide(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: the loop copies four lines from src+i to dst+i for each i below len-256 that
     // is a multiple of 256, and then the last four lines of the range, some of them for the
     // second time. Registers from 16 on have no part that older instructions use, so no

@@ -211,10 +211,10 @@ pub(in crate::pmem) struct SysDevice {
 }
 
 impl SysDevice {
-    pub fn character(rdev: u64) -> SysDevice {
+    pub(crate) fn character(rdev: u64) -> SysDevice {
         SysDevice::at("char", rdev)
     }
-    pub fn block(rdev: u64) -> SysDevice {
+    pub(crate) fn block(rdev: u64) -> SysDevice {
         SysDevice::at("block", rdev)
     }
     fn at(class: &str, rdev: u64) -> SysDevice {
@@ -229,14 +229,14 @@ impl SysDevice {
     }
 
     /// Reads an attribute, trimmed.
-    pub fn text(&self, name: &str) -> Option<String> {
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
         std::fs::read_to_string(self.dir.join(name))
             .ok()
             .map(|s| s.trim().to_owned())
     }
 
     /// Reads a numeric attribute, decimal or hexadecimal with 0x.
-    pub fn number(&self, name: &str) -> Option<u64> {
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
         let text = self.text(name)?;
         match text.strip_prefix("0x") {
             Some(hex) => u64::from_str_radix(hex, 16).ok(),
@@ -245,13 +245,13 @@ impl SysDevice {
     }
 
     /// The `dax` subsystem is a class on old kernels and a bus on newer ones.
-    pub fn is_devdax(&self) -> bool {
+    pub(crate) fn is_devdax(&self) -> bool {
         std::fs::canonicalize(self.dir.join("subsystem"))
             .is_ok_and(|p| p.file_name().is_some_and(|n| n == "dax"))
     }
 
     /// Returns the alignment that devdax requires of a mapping.
-    pub fn dax_alignment(&self) -> u64 {
+    pub(crate) fn dax_alignment(&self) -> u64 {
         self.number("align")
             .or_else(|| self.number("device/align"))
             .or_else(|| self.number("device/dax_region/align"))
@@ -260,7 +260,7 @@ impl SysDevice {
     }
 
     /// Whether the device is on the bus of non-volatile devices.
-    pub fn is_nvdimm(&self) -> bool {
+    pub(crate) fn is_nvdimm(&self) -> bool {
         self.dir
             .components()
             .any(|c| c.as_os_str().as_encoded_bytes().starts_with(b"ndbus"))

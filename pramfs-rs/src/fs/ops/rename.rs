@@ -425,7 +425,7 @@ impl Engine {
         };
         if has_bug!(RenameRemovesFirst) && whiteout_inode.is_none() {
             half.new.forget_place();
-            let removed = half.from_mut().stage(&mut tx)?;
+            let removed = half.old_dir_mut().stage(&mut tx)?;
             self.commit(tx, [removed])?;
             tx = self.begin(from);
         }

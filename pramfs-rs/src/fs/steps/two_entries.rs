@@ -211,7 +211,7 @@ impl<'e, 'v> Names<'e, 'v> {
 
 impl<'v> HalfRenamed<'_, 'v> {
     /// Returns the directory of the old name.
-    pub(crate) fn from_mut(&mut self) -> &mut Edit<'v> {
+    pub(crate) fn old_dir_mut(&mut self) -> &mut Edit<'v> {
         match &mut self.from {
             Some(from) => from,
             None => self.new.dir_mut(),
