@@ -472,7 +472,7 @@ fn mkfs_of_unsuitable_object_fails() {
         mkfs(args).refused(&[device, "no such device"]);
     }
     assert!(!Path::new(device).exists());
-    mkfs([s(&missing.join("r")), "1M"]).refused(&["no directory"]);
+    mkfs([s(&missing.join("r")), "1M"]).refused(&["does not exist"]);
     let empty = file(dir.path(), "empty", 0);
     mkfs([s(&empty)]).refused(&["is empty", "give a size"]);
     let a = mkfs(["--json", s(&missing)]).refused(&[]).json();
@@ -581,7 +581,7 @@ fn mkfs_allocate_without_room_leaves_nothing() {
     let dir = scratch();
     let host = Tmpfs::new(dir.path(), c"size=8m");
     let region = host.0.join("r");
-    mkfs(["--allocate", s(&region), "16M"]).refused(&["not made", "no room", "--allocate"]);
+    mkfs(["--allocate", s(&region), "16M"]).refused(&["not made", "no space", "--allocate"]);
     assert!(!region.exists());
     let a = mkfs(["--allocate", "--json", s(&region), "16M"]).refused(&[]);
     assert_eq!(a.json()["error"]["reason"], "no-space");

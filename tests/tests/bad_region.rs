@@ -227,7 +227,11 @@ fn every_program_names_unusable_region() {
         },
         Bad {
             spared: &["mkfs SIZE"],
-            ..bad("dangling", libc::ENOENT, &["no such file", "leads nowhere"])
+            ..bad(
+                "dangling",
+                libc::ENOENT,
+                &["no such file", "leads nowhere", "dangling symbolic link"],
+            )
         },
         bad("circle", libc::ELOOP, &["ymbolic link"]),
         Bad {

@@ -325,7 +325,7 @@ fn check_size(path: &Path, len: u64) -> Result<(), Failure> {
     }
     if !len.is_multiple_of(REGION_UNIT) {
         return no(format!(
-            "the size must be a multiple of {REGION_UNIT} bytes, and {len} is not; the next smaller is {}",
+            "a size of {len} bytes is not a multiple of {REGION_UNIT}; the next smaller multiple is {}",
             len / REGION_UNIT * REGION_UNIT
         ));
     }
