@@ -149,7 +149,7 @@ fn open_with_bad_length_fails() {
     let (errno, text) = refused(Source::open(&path, RW));
     assert_eq!(errno, libc::EINVAL);
     assert!(
-        text.contains("multiple of 4096") && text.contains("999424, 1003520"),
+        text.contains("multiple of 4096") && text.contains("999424 and 1003520"),
         "{text}"
     );
 }
