@@ -215,10 +215,6 @@ impl<T, R: Ranked> RwLock<T, R> {
         self.locked(self.lock.write().expect("no holder panics"))
     }
 
-    pub fn write_unshared(&self) -> RwLockWriteGuard<'_, T> {
-        self.write()
-    }
-
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         Some(self.locked(self.lock.try_write().ok()?))
     }

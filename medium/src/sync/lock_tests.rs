@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::super::rank;
+use super::super::{rank, unshared};
 use super::*;
 use crate::types::Ino;
 
@@ -141,7 +141,8 @@ fn inodes_in_descending_order_panic() {
 fn unshared_inode_under_higher_inode_is_taken() {
     let (new, dir) = (Inode::numbered(16, ()), Inode::numbered(17, ()));
     let _dir = dir.write();
-    let _new = new.write_unshared();
+    drop(unshared(|| new.write()));
+    assert!(is_refused(|| new.write()));
 }
 
 #[test]

@@ -129,13 +129,6 @@ impl InodeLock {
         InodeGuard::new(self.lock.write(), self)
     }
 
-    /// As [`write`](Self::write), for an inode that no other thread has yet. Its number may
-    /// be lower than those held.
-    #[inline]
-    pub(crate) fn write_unshared(&self) -> InodeGuard<'_> {
-        InodeGuard::new(self.lock.write_unshared(), self)
-    }
-
     /// Takes the lock exclusively if it is free.
     #[inline]
     pub(crate) fn try_write(&self) -> Option<InodeGuard<'_>> {

@@ -31,6 +31,7 @@ use pramfs_medium::media::inode::{
 };
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::pmem::LINE;
+use pramfs_medium::sync::unshared;
 use pramfs_medium::types::{Attr, FileType, Ino, Time};
 use pramfs_medium::volume::Plan;
 
@@ -370,7 +371,8 @@ impl<'a> NewInode<'a> {
     /// Locks a new inode and inserts it into the cache.
     #[inline]
     pub(crate) fn new(engine: &'a Engine, inode: &'a Arc<Inode>) -> NewInode<'a> {
-        let state = inode.state.write_unshared();
+        // Its number may be lower than the directory's.
+        let state = unshared(|| inode.state.write());
         engine.cache.insert_new(&engine.vol, inode);
         NewInode {
             engine,
