@@ -1,6 +1,6 @@
 //! The locks of the engine. All of its code takes them from here.
 //!
-//! Each lock has a [rank](rank), by its type. A debug build asserts that a thread waits for
+//! Each lock has a [`rank`], by its type. A debug build asserts that a thread waits for
 //! locks in the order of their ranks only; a release build has nothing of it.
 //!
 //! The locks are parking_lot's and crossbeam's. Miri gets a later version of parking_lot: it

@@ -69,8 +69,12 @@ impl<'a> Lent<'a> {
     /// No thread or process stores to the bytes while the slice lives. For ranges that
     /// `Engine::with_contiguous` lends, the engine guarantees this against its own calls
     /// and against every view of a file, while the closure runs. The program guarantees the
-    /// rest: it stores to the region neither through a [`WriteWindow`](super::WriteWindow)
-    /// it made, nor through a pointer derived from an address of the region.
+    /// rest: it stores to the region by none of these:
+    ///
+    /// * a [`WriteWindow`](super::WriteWindow), or a stitched map, that it made before the
+    ///   mount;
+    /// * the same region, opened again without its lock;
+    /// * a pointer derived from an address of the region.
     pub unsafe fn as_slice(&self) -> &'a [u8] {
         // SAFETY: the range is mapped, with initialised bytes, for as long as 'a, and no
         // one stores to it, by contract.

@@ -88,7 +88,9 @@ impl RegionOptions {
         self.require_dax = yes;
         self
     }
-    /// Takes the region's lock (the default). Read-only openings share it.
+    /// Takes the region's lock (the default). Read-only openings share it. Without the lock,
+    /// a region may be opened a second time while a file system in it is mounted: open it
+    /// [read-only](Self::read_only), since stores would damage that file system.
     pub fn lock(mut self, yes: bool) -> Self {
         self.lock = yes;
         self

@@ -148,6 +148,10 @@ impl Drop for Exempt {
 /// See [`super::assert_none_held`].
 #[track_caller]
 pub(super) fn assert_none(from: Rank) {
+    // A second panic would abort the process and hide the message of the first.
+    if std::thread::panicking() {
+        return;
+    }
     let held = HELD.try_with(|held| held.borrow().iter().copied().find(|h| h.rank >= from));
     if let Ok(Some(held)) = held {
         panic!(

@@ -171,9 +171,10 @@ impl Engine {
     /// - were lost, or
     /// - may be visible through a direct mapping.
     ///
-    /// Meanwhile only the region itself ([`Region::window`]) can store to the bytes.
-    /// Writers of the file wait for `f`, and so do calls that map it for writing. `f`
-    /// must therefore call neither.
+    /// Writers of the file wait for `f`, and so do calls that map it for writing. `f` must
+    /// not call the file system: a call could wait for a thread that waits for `f`. With
+    /// debug assertions, a call of another file system panics, too, since the lock order
+    /// does not tell them apart.
     ///
     /// # Errors
     /// As for [`read`](Self::read).

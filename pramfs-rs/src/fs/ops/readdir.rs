@@ -18,7 +18,8 @@ const DOT_DOT: u64 = 2;
 /// Maximum entries read per acquisition of the directory's lock.
 const BATCH: usize = 64;
 
-/// What the receiver of [`Holding::readdir`](super::Holding::readdir) did with an entry.
+/// What the receiver of [`Holding::readdir`](crate::inode::Holding::readdir) did with an
+/// entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     /// Took it: the entry has a reference now, unless it is `.` or `..`.
@@ -38,7 +39,8 @@ impl Engine {
     /// Calls `f` with each entry after `cookie` (0: from the start), including `.` and
     /// `..`, until `f` breaks. An entry that exists throughout is reported exactly
     /// once, even if others are created or removed meanwhile. `f` must not call the file
-    /// system, which is locked meanwhile.
+    /// system, which is locked meanwhile. With debug assertions, a call of another file
+    /// system panics, too, since the lock order does not tell them apart.
     ///
     /// # Errors
     /// [`Error::NotDirectory`], [`Error::Corrupt`].

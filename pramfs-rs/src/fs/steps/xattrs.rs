@@ -274,7 +274,7 @@ impl Engine {
             if !htree::remove(tx, &mut tree, &name)? {
                 return Err(Error::corrupt(
                     Damage::TreeLeaf,
-                    format!("attributes of inode {}", disk.ino),
+                    ("attributes of", Ino(disk.ino)),
                     "a listed attribute is not found by its name",
                 ));
             }
