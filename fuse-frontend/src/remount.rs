@@ -1,10 +1,9 @@
 //! `-o remount`: the flags of a live mount.
 //!
-//! The kernel keeps these flags, so no word with the serving process is
-//! needed, but for two: with `rw` that process has to begin to write, and may
-//! not be able to; and it is that process which sets access times. Options
-//! without flags in the table (cache=, threads=, ...) are settled at mount time
-//! and ignored here, as mount(8) repeats them from fstab.
+//! The kernel keeps these flags, so a remount does not involve the server, with two
+//! exceptions: with `rw` the server must begin to write, and may be unable to; and it is
+//! the server that sets access times. Options of pramfs itself (cache=, threads=, ...) are
+//! fixed at mount time. A remount ignores them, because mount(8) repeats them from fstab.
 
 use std::path::{Path, PathBuf};
 

@@ -37,7 +37,7 @@ pub(crate) fn check_file(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Adds the mount point to the library's message about a region in use.
+/// Adds the mount point to the library's message that a region is in use.
 pub(crate) fn with_mount_point(path: &Path, mut failure: Failure) -> Failure {
     if failure.reason == "in-use"
         && let Some(m) = mounts_of(path).first()

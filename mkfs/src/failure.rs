@@ -98,12 +98,13 @@ fn reason_of(e: &PmemError) -> &'static str {
     }
 }
 
-/// A path for a message, control characters escaped.
+/// Returns a path with its control characters escaped, for a message.
 pub(crate) fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy())
 }
 
-/// Text from elsewhere (a label, a name) that cannot move the cursor.
+/// Returns text from an untrusted source (a label, a name) with its control characters
+/// escaped.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| {

@@ -21,7 +21,7 @@ use pramfs_medium::media::{DiskInode, Geometry, Ptr};
 use pramfs_medium::pmem::RegionView;
 use serde::Serialize;
 
-/// A region with a file system whose superblock is valid.
+/// A region whose superblock is valid.
 pub(crate) struct Image<'a> {
     region: RegionView<'a>,
     geo: Geometry,
@@ -149,7 +149,7 @@ impl<'a> Image<'a> {
     /// Reads all lanes.
     ///
     /// # Errors
-    /// Those of the region.
+    /// A region error.
     pub(crate) fn lanes(&self) -> Result<Vec<Lane>> {
         (0..self.geo.lanes)
             .map(|lane| {
@@ -208,7 +208,7 @@ impl<'a> Image<'a> {
     /// number of all groups.
     ///
     /// # Errors
-    /// Those of the region.
+    /// A region error.
     pub(crate) fn groups(
         &self,
         kind: BitmapKind,

@@ -14,7 +14,7 @@ use crate::{Failure, busy};
 /// What a tool does with a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// Look.
+    /// Reads it.
     Read,
     /// Changes it.
     Write,
@@ -23,7 +23,7 @@ pub(crate) enum Intent {
 /// Opens and locks a region.
 ///
 /// # Errors
-/// In use (the message says by whom), missing, or not to be opened.
+/// It is in use (the message names the holder), missing, or cannot be opened.
 pub(crate) fn region(path: &Path, intent: Intent) -> Result<Region, Failure> {
     RegionOptions::new()
         .read_only(intent == Intent::Read)
@@ -34,7 +34,7 @@ pub(crate) fn region(path: &Path, intent: Intent) -> Result<Region, Failure> {
 /// Opens the file system of a region.
 ///
 /// # Errors
-/// Those of [`region`], and that there is no usable file system.
+/// Those of [`region`], or there is no usable file system.
 pub(crate) fn fs(path: &Path, intent: Intent) -> Result<Fs, Failure> {
     let options = MountOptions {
         read_only: intent == Intent::Read,
@@ -54,7 +54,7 @@ pub(crate) fn fs(path: &Path, intent: Intent) -> Result<Fs, Failure> {
 /// Closes a file system after changes.
 ///
 /// # Errors
-/// Those of the medium: not everything may have reached it.
+/// Medium errors: some changes may not have reached the medium.
 pub(crate) fn close(path: &Path, fs: Fs) -> Result<(), Failure> {
     fs.close()
         .map_err(|e| Failure::about(shown(path), e.into()))

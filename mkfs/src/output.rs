@@ -10,25 +10,26 @@ use serde::Serialize;
 
 use crate::Failure;
 
-/// A structure as JSON on one line of standard output.
+/// Prints a structure as JSON on one line of standard output.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
         .map_err(|e| Failure::new("os", format!("cannot write JSON: {e}")))?;
     line(&text)
 }
 
-/// A line on standard output.
+/// Prints a line on standard output.
 pub(crate) fn line(text: &str) -> Result<(), Failure> {
     bytes(text.as_bytes())?;
     bytes(b"\n")
 }
 
-/// Bytes on standard output, which is flushed by [`flush`].
+/// Writes bytes to standard output. [`flush`] flushes them.
 pub(crate) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     std::io::stdout().lock().write_all(bytes).map_err(to_stdout)
 }
 
-/// To be called once before a tool ends: an error of the last write counts.
+/// Flushes standard output. Call it once before a tool ends, so that an error of
+/// the last write is reported.
 pub(crate) fn flush() -> Result<(), Failure> {
     std::io::stdout().lock().flush().map_err(to_stdout)
 }
@@ -47,7 +48,7 @@ fn to_stdout(e: std::io::Error) -> Failure {
 /// The shell's status for a program that SIGPIPE ended.
 const BROKEN_PIPE: u8 = 141;
 
-/// Prints a failure where its readers look for it, and gives its status.
+/// Prints a failure, and returns its exit status.
 pub(crate) fn failed(tool: &str, failure: &Failure, as_json: bool) -> ExitCode {
     if failure.message.is_empty() {
         return ExitCode::from(failure.status);
@@ -64,7 +65,7 @@ pub(crate) fn failed(tool: &str, failure: &Failure, as_json: bool) -> ExitCode {
     ExitCode::from(failure.status)
 }
 
-/// A bar over so many bytes, invisible unless standard error is a terminal.
+/// Creates a bar for `bytes` bytes, invisible unless standard error is a terminal.
 pub(crate) fn bar(bytes: u64, what: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -77,7 +78,7 @@ pub(crate) fn bar(bytes: u64, what: &str) -> ProgressBar {
         .with_message(what.to_owned())
 }
 
-/// As [`bar`], over things that are counted, step by step.
+/// As [`bar`], for counted items.
 pub(crate) fn steps() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

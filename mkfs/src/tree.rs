@@ -13,13 +13,13 @@ use serde::{Serialize, Serializer};
 use crate::Failure;
 use crate::failure::printable;
 
-/// Bytes moved at a time.
+/// Bytes copied at a time.
 pub(crate) const CHUNK: usize = 1 << 20;
 
 /// Whether to follow a symbolic link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Follow {
-    /// The link itself is meant.
+    /// Use the link itself.
     No,
     /// Use its target.
     Yes,
@@ -39,7 +39,7 @@ pub(crate) struct Entry {
 /// Looks up a path in the file system; `/` is the root.
 ///
 /// # Errors
-/// The path and what is wrong with it.
+/// The path, and what is wrong with it.
 pub(crate) fn find(fs: &Fs, path: &[u8], follow: Follow) -> Result<Attr, Failure> {
     let attr = match follow {
         Follow::Yes => fs.resolve(path),
@@ -56,7 +56,7 @@ pub(crate) fn find(fs: &Fs, path: &[u8], follow: Follow) -> Result<Attr, Failure
 /// damage.
 ///
 /// # Errors
-/// `path` is no directory, or damaged.
+/// `path` is not a directory, or is damaged.
 pub(crate) fn entries(fs: &Fs, path: &[u8], dir: Ino) -> Result<Vec<Entry>, Failure> {
     let mut list = Vec::new();
     fs.readdir(dir, 0, &mut |e| {
@@ -84,12 +84,12 @@ pub(crate) fn entries(fs: &Fs, path: &[u8], dir: Ino) -> Result<Vec<Entry>, Fail
     Ok(list)
 }
 
-/// An error about a path inside the file system.
+/// Builds an error about a path in the file system.
 pub(crate) fn about(path: &[u8], e: Error) -> Failure {
     Failure::about(name(path), e)
 }
 
-/// `directory/name`.
+/// Returns `directory/name`.
 pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = directory.to_vec();
     if path.last() != Some(&b'/') {
@@ -99,7 +99,7 @@ pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// The last name of a path.
+/// Returns the last name of a path.
 pub(crate) fn base(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
     let start = path[..end]
@@ -109,12 +109,12 @@ pub(crate) fn base(path: &[u8]) -> &[u8] {
     &path[start..end]
 }
 
-/// A name or path for people.
+/// Returns a name or path, escaped for people.
 pub(crate) fn name(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes))
 }
 
-/// One letter, as `ls -l` has it.
+/// Returns the type letter of `ls -l`.
 pub(crate) fn letter(kind: FileType) -> char {
     match kind {
         FileType::Regular => '-',
@@ -127,7 +127,7 @@ pub(crate) fn letter(kind: FileType) -> char {
     }
 }
 
-/// A word or two, as `stat` has it.
+/// Returns the type as `stat` prints it.
 pub(crate) fn kind_name(kind: FileType) -> &'static str {
     match kind {
         FileType::Regular => "regular file",
@@ -140,7 +140,7 @@ pub(crate) fn kind_name(kind: FileType) -> &'static str {
     }
 }
 
-/// `drwxr-xr-t`.
+/// Formats the mode like `ls -l`: `drwxr-xr-t`.
 pub(crate) fn mode_string(attr: &Attr) -> String {
     let bit = |mask: u32, c: char| if attr.perm & mask != 0 { c } else { '-' };
     let exec = |x: u32, special: u32, c: char| match (attr.perm & x != 0, attr.perm & special != 0)

@@ -1,9 +1,8 @@
 //! The options of `-o`.
 //!
-//! `table` has one row for each option. The parser, the refusals, the remount, `--help` and
-//! the table in `docs/mounting.md` come from it. `flags` has one row for each flag of a mount
-//! that an option can set. The last of several options that contradict each
-//! other counts, as for mount(8).
+//! `table` has one row for each option. The parser, the refusals, `--help` and the table
+//! in `docs/mounting.md` come from it. If options contradict each other, the last one
+//! wins, as for mount(8).
 
 mod flags;
 mod table;

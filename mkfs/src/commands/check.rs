@@ -17,7 +17,7 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
     /// Maximum number of findings to print
     #[arg(long, default_value_t = 1000)]
@@ -212,7 +212,7 @@ impl Report {
     }
 }
 
-/// Shows the progress of a check on a bar.
+/// Shows the progress of a check on `bar`.
 pub(crate) fn progress_on(bar: &ProgressBar) -> fsck::Progress {
     let bar = bar.clone();
     Arc::new(move |step: Step, done, total| {

@@ -8,7 +8,7 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Completions {
-    /// Shell that is to complete
+    /// The shell
     shell: Shell,
 }
 

@@ -24,7 +24,7 @@ use pramfs_medium::size::human;
 
 #[derive(Debug, Args)]
 pub(super) struct Dump {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
     /// List the journal lanes
     #[arg(long)]

@@ -14,7 +14,7 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Extents {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
     /// Path in the file system
     path: OsString,

@@ -29,7 +29,7 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Get {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
     /// Paths in the file system
     #[arg(required = true)]

@@ -18,7 +18,7 @@ use pramfs_medium::size::human;
 
 #[derive(Debug, Args)]
 pub(super) struct Info {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
     /// Read even if the region is in use; fields that change during the read may be
     /// old or new

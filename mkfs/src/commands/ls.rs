@@ -21,7 +21,7 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Ls {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
     /// Paths in the file system
     #[arg(default_value = "/", hide_default_value = true)]

@@ -27,7 +27,7 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Put {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
     /// Files to copy
     #[arg(required = true)]

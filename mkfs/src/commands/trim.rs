@@ -12,7 +12,7 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Trim {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
 }
 

@@ -136,7 +136,7 @@ fn space_warning(region: &Region) -> Option<String> {
     let missing = region.host_space()?.missing();
     (missing > 0).then(|| {
         format!(
-            "the file system that holds the region has {} less than it may come to need: writes get ENOSPC when that is full; --allocate takes all at once, or says that it cannot",
+            "the host file system lacks {} of the space that the region may need: when the host is full, writes fail with ENOSPC. --allocate takes all the space now, or fails",
             pramfs_medium::size::human(missing)
         )
     })

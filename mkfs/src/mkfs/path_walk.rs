@@ -32,9 +32,9 @@ const MAX_LINKS: usize = 40;
 /// target.
 const PROCFS: u64 = 0x9fa0;
 
-/// See the module.
+/// The result of a walk.
 pub(super) struct PathWalk {
-    /// What is there; `None` if only the last name is missing.
+    /// The object found; `None` if only the last name is missing.
     pub found: Option<Metadata>,
     /// Objections to links on the path.
     pub doubts: Vec<Objection>,
@@ -42,7 +42,7 @@ pub(super) struct PathWalk {
     pub place: NameAt,
 }
 
-/// A name in a directory that is held.
+/// A name in a directory that is held open.
 pub(super) struct NameAt {
     directory: OwnedFd,
     name: OsString,
@@ -69,7 +69,7 @@ impl PathWalk {
     /// Walks `path`.
     ///
     /// # Errors
-    /// Of open(2): ENOENT where a directory on the way is missing, ELOOP.
+    /// Those of open(2): ENOENT if a directory on the path is missing, ELOOP.
     pub(super) fn to(path: &Path) -> io::Result<PathWalk> {
         let user = rustix::process::geteuid().as_raw();
         let mut doubts = Vec::new();
@@ -191,7 +191,7 @@ impl NameAt {
     /// `path` is for messages.
     ///
     /// # Errors
-    /// Where the name has been taken meanwhile; those of the system.
+    /// The name exists by now; system errors.
     pub(super) fn make(&self, path: &Path, len: u64) -> Result<Region, Failure> {
         let ours_alone = Mode::RUSR | Mode::WUSR;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
@@ -239,7 +239,7 @@ impl NameAt {
         fill().inspect_err(|_| self.remove(&file))
     }
 
-    /// Removes a file that was made here, unless its name means another one by now.
+    /// Removes a file that was created here, unless its name now belongs to another.
     pub(super) fn remove(&self, file: impl AsFd) {
         let named = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         if let (Ok(made), Ok(named)) = (rustix::fs::fstat(file), named)

@@ -30,7 +30,7 @@ use pramfs_medium::size::human;
 /// the distance from the ends of any known signature.
 const WIPE_BYTES: u64 = 1 << 20;
 
-/// See the module.
+/// A file or device that is to become a file system.
 pub(super) struct Target {
     path: PathBuf,
     len: u64,
@@ -49,9 +49,9 @@ enum State {
     Resize { file: File, from: u64 },
 }
 
-/// A reason not to go on without `-f`.
+/// A reason to refuse without `-f`.
 pub(super) struct Objection {
-    /// A sentence without a full stop.
+    /// A sentence, without a full stop.
     pub sentence: String,
     /// Word for `--json`.
     pub reason: &'static str,
@@ -61,8 +61,8 @@ impl Target {
     /// Opens and locks `path`, for `size` bytes or its own length.
     ///
     /// # Errors
-    /// In use, not the kind of thing that can hold a file system, of a size
-    /// that none can have, or not to be opened.
+    /// It is in use, cannot hold a file system, has an impossible size, or cannot be
+    /// opened.
     pub(super) fn open(path: &Path, size: Option<u64>, dry_run: bool) -> Result<Target, Failure> {
         if let Some(len) = size {
             check_size(path, len)?;
@@ -182,17 +182,17 @@ impl Target {
         })
     }
 
-    /// Bytes that the file system will have.
+    /// Size of the future file system in bytes.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether a file is made.
+    /// Whether the file is created.
     pub(super) fn creates(&self) -> bool {
         matches!(self.state, State::Missing(_))
     }
 
-    /// What was found, after [`objections`](Self::objections).
+    /// The contents found by [`objections`](Self::objections).
     pub(super) fn found(&self) -> &[Contents] {
         &self.found
     }
@@ -267,7 +267,7 @@ impl Target {
     /// and returns the region.
     ///
     /// # Errors
-    /// Those of the system.
+    /// System errors.
     pub(super) fn prepare(self, discard: bool) -> Result<Region, Failure> {
         let wipe = self.found.iter().any(Contents::is_foreign);
         let region = match self.state {

@@ -25,8 +25,8 @@ const COPY: u64 = 1 << 30;
 /// A mounted file system with the interface of `std::fs`: files are named by path.
 ///
 /// Every path starts at the root of the file system, with or without a leading
-/// slash. Symbolic links lead within it. Every change is durable when the call
-/// returns, but for the times of reads and overwrites, which [`sync`](Self::sync)
+/// slash. Symbolic links stay within it. Every change is durable when the call
+/// returns, except the times of reads and overwrites, which [`sync`](Self::sync)
 /// writes.
 ///
 /// # Threads
