@@ -423,13 +423,13 @@ const WHOLE: u64 = 1 << 20;
 /// of space. Nodes that are held
 /// are asked for by their inodes, too.
 fn compare_snapshot(fs: &Fs, model: &Model, ids: &Ids) -> Differs {
-    let mut expected = model.snapshot(|id| (ids.ino(id), 0));
-    expected.label = fs.label();
+    let expected = model.snapshot(|id| (ids.ino(id), 0));
     let held = expected.nodes.iter().filter(|(p, _)| !p.starts_with(b"/"));
     let how = Take {
         guide: Some(&expected),
         whole: WHOLE,
         held: &held.map(|(p, n)| (p.clone(), n.id.0)).collect::<Vec<_>>(),
+        totals: false,
         ..Take::default()
     };
     let found = Snapshot::take(fs, &how).map_err(|e| e.to_string())?;

@@ -70,6 +70,7 @@ pub fn compare_files(model: &Snapshot, fs: &Fs, but: Ino) -> Result<(), String> 
         .retain(|path, n| !n.is_dir() && !model.on_the_way(path).contains(&but));
     let all = files.nodes.iter().map(|(path, n)| (path.clone(), n.id.0));
     let how = Take {
+        totals: true,
         errors: Errors::Noted,
         guide: Some(&files),
         whole: WHOLE,
