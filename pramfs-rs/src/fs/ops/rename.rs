@@ -257,6 +257,7 @@ impl Engine {
             (Some(target), Some(state)) => Some(Edit::new(target, state)),
             // The target is the directory that holds the source.
             (Some(target), None) if target.ino == from.ino && from.ino != to.ino => {
+                check_flags(&names, &source, Some(names.from()))?;
                 return Err(match source.before().is_dir() {
                     true => Error::NotEmpty,
                     false => Error::IsDirectory,
@@ -339,15 +340,7 @@ impl Engine {
             None if flags.exchange => return Err(Error::NotFound),
             _ => {}
         }
-        chattr::check_write(names.from())?;
-        chattr::check_write(source)?;
-        match &target {
-            Some(target) => {
-                chattr::check_write(names.to())?;
-                chattr::check_write(target)?;
-            }
-            None => chattr::check_append(names.to())?,
-        }
+        check_flags(&names, source, target.as_deref().map(|target| &**target))?;
         match target {
             Some(target) if flags.exchange => {
                 self.exchange_locked(names, source, target).map(|()| None)
@@ -537,6 +530,23 @@ fn insert_new<'t, 'e, 'v>(
     };
     let staged = Moved { from, to, source }.stage(&mut record, now)?;
     Ok((record, staged))
+}
+
+/// Checks that the flags of the inodes permit a rename.
+fn check_flags(
+    names: &Names<'_, '_>,
+    source: &DiskInode,
+    target: Option<&DiskInode>,
+) -> Result<()> {
+    chattr::check_write(names.from())?;
+    chattr::check_write(source)?;
+    match target {
+        Some(target) => {
+            chattr::check_write(names.to())?;
+            chattr::check_write(target)
+        }
+        None => chattr::check_append(names.to()),
+    }
 }
 
 fn is_dir(inode: &Arc<Inode>) -> bool {
