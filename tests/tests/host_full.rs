@@ -13,6 +13,7 @@ use pramfs::{
     inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_fsck::{CheckOptions, check_fs};
+use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::host::{Host, sparse_copy};
 use pramfs_tests::mounted::{self, Mounted};
@@ -301,8 +302,21 @@ fn write_on_full_host_is_short() {
 }
 
 /// A failed operation leaves the room of the host to other programs.
+/// Each lane allocates in another part of the region, the last ones near its end.
 #[test]
 fn failed_op_for_lack_of_room_takes_none() {
+    for lane in 0..16 {
+        std::thread::spawn(move || {
+            set_thread_lane(lane);
+
+            fail_for_lack_of_room();
+        })
+        .join()
+        .expect("no lane keeps room");
+    }
+}
+
+fn fail_for_lack_of_room() {
     let Some(host) = Host::tmpfs("a wish that is too large", "size=64m") else {
         return;
     };

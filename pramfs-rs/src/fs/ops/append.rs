@@ -74,6 +74,7 @@ impl Engine {
         if end > self.vol.geo.max_file_size() {
             return Err(Error::TooLarge(end));
         }
+        self.check_host_holds(&state.map(), offset, end)?;
         let before = state.disk;
         let n = self.write_locked(inode, &mut state, offset, from);
         let done = state.disk.size.saturating_sub(offset);

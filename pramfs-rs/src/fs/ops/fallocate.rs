@@ -156,6 +156,7 @@ impl Engine {
         let geo = &self.vol.geo;
         let before = state.disk;
         let (mut index, last) = (geo.file_block(offset), geo.file_block(end - 1));
+        self.check_host_holds(&state.map(), offset, end)?;
         // Holes that this call has filled; an error frees them again.
         let mut filled: Vec<(FileBlock, FileBlock)> = Vec::new();
         loop {

@@ -2,9 +2,10 @@
 
 use crate::fs::inode::cache::BYTES_PER_INODE;
 use crate::fs::{Engine, Need};
-use pramfs_medium::error::Result;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::htree::NAME_MAX;
-use pramfs_medium::pmem::RegionAccess as _;
+use pramfs_medium::pmem::{CHUNK, RegionAccess as _};
 use pramfs_medium::types::StatFs;
 
 /// The ordinary memory that a mounted file system uses.
@@ -53,7 +54,7 @@ impl Engine {
 
     /// Returns how many blocks the host can back: free blocks that have room, plus
     /// the free space of the host. `free` is the number of all free blocks.
-    fn host_can_give(&self, free: u64) -> u64 {
+    pub(crate) fn host_can_give(&self, free: u64) -> u64 {
         let geo = &self.vol.geo;
         let Some(space) = self.vol.region.host_space() else {
             return u64::MAX;
@@ -64,6 +65,40 @@ impl Engine {
             Some(more) => roomy.saturating_add(more) >> geo.block_log2,
             None => u64::MAX,
         }
+    }
+
+    /// Refuses to fill the holes of a byte range if the host lacks space for all of them. An
+    /// operation that must be complete asks this first: as it goes on, it takes room in
+    /// pieces, and what it has taken stays taken when it fails. Ranges of up to 2 MiB are not
+    /// checked, since they fail soon enough.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](pramfs_medium::error::Error::NoSpace).
+    #[inline]
+    pub(crate) fn check_host_holds(&self, map: &MapRef, from: u64, to: u64) -> Result<()> {
+        if to.saturating_sub(from) <= CHUNK {
+            return Ok(());
+        }
+        self.check_host_holds_all(map, from, to)
+    }
+
+    #[cold]
+    fn check_host_holds_all(&self, map: &MapRef, from: u64, to: u64) -> Result<()> {
+        let geo = &self.vol.geo;
+        let (mut at, end) = (geo.file_block(from), geo.file_block_from(to));
+        let mut missing = 0;
+        while at < end {
+            let extent = map::run(&self.vol, map, at, end - at)?;
+            missing += extent.block.map_or(extent.count, |_| 0);
+            at = at + extent.count;
+        }
+        let (free, _) = self.vol.free_blocks();
+        if missing > self.host_can_give(free) {
+            return Err(Error::NoSpace(
+                "the file system that holds the region is full",
+            ));
+        }
+        Ok(())
     }
 
     /// Returns the memory in use by caches.
