@@ -90,7 +90,7 @@ impl Engine {
         while at < end {
             let extent = map::run(&self.vol, map, at, end - at)?;
             missing += extent.block.map_or(extent.count, |_| 0);
-            at = at + extent.count;
+            at += extent.count;
         }
         let (free, _) = self.vol.free_blocks();
         if missing > self.host_can_give(free) {
