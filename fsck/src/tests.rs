@@ -8,5 +8,6 @@ mod forged;
 mod many;
 pub(crate) mod plant;
 mod repair;
-// The tests of the whole system have a snapshot for this, which also reads mounts.
+// Shared with the end-to-end tests, which see the library from outside.
+#[path = "../../tests/src/readable.rs"]
 mod readable;

@@ -14,10 +14,10 @@
 //! * [`readable`]: what can be read of a damaged image, to be held against a
 //!   repaired one.
 //! * [`skip`]: says what was not tested so that it is seen.
-//! * [`snapshot`]: everything that a file system shows, and the comparison.
 //! * [`stress`]: threads of mixed operations whose every byte can be explained.
 //! * [`suite`]: suites and programs of others, run and judged.
 //! * [`syscalls`]: system calls on what a tree holds, by descriptor.
+//! * [`tree`]: everything a file system shows, to be compared.
 //! * [`watchdog`]: a test that hangs ends with a message instead.
 
 #[cfg(feature = "testing")]
@@ -38,8 +38,8 @@ pub mod readable;
 pub mod recorded;
 pub mod region;
 pub mod skip;
-pub mod snapshot;
 pub mod stress;
 pub mod suite;
 pub mod syscalls;
+pub mod tree;
 pub mod watchdog;

@@ -17,7 +17,7 @@ use pramfs_medium::pmem::{Event, SimBackend};
 
 use crate::crash::Machine;
 use crate::region;
-use crate::snapshot::{Snapshot, Trouble};
+use crate::tree::Tree;
 
 /// A clock that goes on by a second at each look: no two operations have the
 /// same time, and each run has the same times.
@@ -150,11 +150,7 @@ pub fn recover(image: &[u8]) -> Result<Fs> {
 /// # Errors
 /// Those of the mounts and of the walk; damage that recovery reports, and
 /// whatever the check finds.
-pub fn recovered_tree(image: &[u8]) -> std::result::Result<Snapshot, Trouble> {
-    Snapshot::of(&recovered(image)?)
-}
-
-fn recovered(image: &[u8]) -> Result<Fs> {
+pub fn recovered_tree(image: &[u8]) -> Result<Tree> {
     let sim = SimBackend::from_image(image)?;
     let first = region::mount(&sim, options(Rules::default()))?;
     if let Some(damage) = first.recovery().damage.first() {
@@ -183,5 +179,5 @@ fn recovered(image: &[u8]) -> Result<Fs> {
             what,
         ));
     }
-    Ok(second)
+    Tree::of(&second)
 }

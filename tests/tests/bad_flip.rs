@@ -19,14 +19,13 @@ use std::time::Duration;
 
 use bad_support::anatomy::{Anatomy, Owner, Reach};
 use bad_support::image::{End, Image, image, pattern};
-use bad_support::model::{CX, compare, entries, find, look, names, written};
+use bad_support::model::{Body, CX, Model, entries};
 use bad_support::{bytes_of, region_with, steady};
 use pramfs::{
-    Error, FileType, Result, XattrMode,
+    Error, Result, XattrMode,
     inode::{Fs, Ino, SetAttr},
 };
 use pramfs_medium::journal::set_thread_lane;
-use pramfs_tests::snapshot::{Node, Snapshot};
 use pramfs_tests::watchdog::Watchdog;
 
 /// A byte and the result of flipping it.
@@ -47,17 +46,26 @@ fn done<T>(result: Result<T>, reached: bool, what: &str) -> Result<Option<T>, St
 }
 
 /// Writes to the objects under `/work` and creates new ones. Keeps `model` up to date.
-fn change(fs: &Fs, model: &mut Snapshot, reach: &Reach) -> Result<(), String> {
+fn change(fs: &Fs, model: &mut Model, reach: &Reach) -> Result<(), String> {
     let allocates = *reach != Reach::Nothing;
-    let work = find(model, b"work").1;
+    let work = model
+        .names
+        .iter()
+        .find(|n| n.1 == b"work")
+        .expect("it is there")
+        .2;
     let hit = reach.hits(&[Ino::ROOT, work]);
-    for (_, name, ino) in names(model).into_iter().filter(|n| n.0 == work) {
+    let files: Vec<_> = model
+        .names
+        .iter()
+        .filter(|n| n.0 == work)
+        .cloned()
+        .collect();
+    for (_, name, ino) in files {
         let hit = hit || reach.hits(&[ino]);
-        let n = model.by_ino(ino).expect("it is in the model");
-        if n.kind != FileType::Regular {
+        let Body::File(size, _) = model.objects[&ino].body else {
             continue;
-        }
-        let size = n.size;
+        };
         let name = String::from_utf8_lossy(&name).into_owned();
         let bytes = pattern(size ^ 1, 100);
         if done(
@@ -67,7 +75,7 @@ fn change(fs: &Fs, model: &mut Snapshot, reach: &Reach) -> Result<(), String> {
         )?
         .is_some()
         {
-            written(model, ino, 7, &bytes);
+            model.write(ino, 7, &bytes);
         }
         let bytes = pattern(size ^ 2, 700);
         if let Some(at) = done(
@@ -75,7 +83,7 @@ fn change(fs: &Fs, model: &mut Snapshot, reach: &Reach) -> Result<(), String> {
             hit || allocates,
             &format!("append to {name}"),
         )? {
-            written(model, ino, at, &bytes);
+            model.write(ino, at, &bytes);
         }
     }
     let Some(new) = done(
@@ -116,11 +124,12 @@ fn change(fs: &Fs, model: &mut Snapshot, reach: &Reach) -> Result<(), String> {
             Ok(()) | Err(Error::NotFound) => {}
             Err(e) => {
                 done(Err::<(), _>(e), hit || allocates, "unlink of the new file")?;
-                // The file stays, as it is.
-                let path = [b"/work/", name].concat();
-                let unknown = Node::new((new.ino, new.generation), FileType::Regular);
-                let found = look(model, fs)?.nodes.remove(&path);
-                model.nodes.insert(path, found.unwrap_or(unknown));
+                // The file stays, and is not part of the model.
+                let Some(Body::Dir(names)) = model.objects.get_mut(&work).map(|o| &mut o.body)
+                else {
+                    return Err("the directory is not in the model".into());
+                };
+                names.insert(name.to_vec());
             }
         }
     }
@@ -128,11 +137,11 @@ fn change(fs: &Fs, model: &mut Snapshot, reach: &Reach) -> Result<(), String> {
 }
 
 /// Removes everything, deepest first.
-fn remove_all(fs: &Fs, model: &Snapshot, reach: &Reach) -> Result<(), String> {
+fn remove_all(fs: &Fs, model: &Model, reach: &Reach) -> Result<(), String> {
     let any = *reach != Reach::Nothing;
-    for (dir, name, ino) in names(model).iter().rev() {
+    for (dir, name, ino) in model.names.iter().rev() {
         let what = format!("removal of {}", String::from_utf8_lossy(name));
-        if model.by_ino(*ino).is_some_and(Node::is_dir) {
+        if let Body::Dir(_) = model.objects[ino].body {
             match fs.rmdir(*dir, name) {
                 // It still contains entries that could not be removed.
                 Err(Error::NotEmpty) if any => {}
@@ -175,33 +184,39 @@ fn run(image: &Image, owner: Owner, reach: &Reach, flip: Flip) -> Result<(), Str
     };
     // A damaged last record cannot be told from one in progress at the power failure: its
     // operation has not happened.
-    let whole = compare(&image.model, &fs, reach);
+    let whole = image.model.compare(&fs, reach);
     let older = image
         .without
         .iter()
-        .find(|m| whole.is_err() && compare(m, &fs, reach).is_ok());
+        .find(|m| whole.is_err() && m.compare(&fs, reach).is_ok());
     let mut model = match older {
         Some(m) if in_journal => m.clone(),
         _ => image.model.clone(),
     };
-    compare(&model, &fs, reach).map_err(|e| format!("before any change: {e}"))?;
+    model
+        .compare(&fs, reach)
+        .map_err(|e| format!("before any change: {e}"))?;
     change(&fs, &mut model, reach)?;
-    compare(&model, &fs, reach).map_err(|e| format!("after changes: {e}"))?;
+    model
+        .compare(&fs, reach)
+        .map_err(|e| format!("after changes: {e}"))?;
     if flip.offset.is_multiple_of(4) {
         // The process dies here. The next mount finds the same state.
         let bytes = bytes_of(fs.region());
         if let Some(fs) = mounted(&bytes, reach).map_err(|e| format!("second {e}"))? {
-            compare(&model, &fs, reach).map_err(|e| format!("after a second mount: {e}"))?;
+            model
+                .compare(&fs, reach)
+                .map_err(|e| format!("after a second mount: {e}"))?;
         }
     }
     let set = SetAttr {
         size: Some(0),
         ..SetAttr::default()
     };
-    for n in model.nodes.values() {
-        if n.kind == FileType::Regular {
+    for (ino, o) in &model.objects {
+        if matches!(o.body, Body::File(..)) {
             done(
-                fs.setattr(&CX, n.id.0, &set),
+                fs.setattr(&CX, *ino, &set),
                 *reach != Reach::Nothing,
                 "truncation",
             )?;

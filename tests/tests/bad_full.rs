@@ -16,7 +16,7 @@ use pramfs::{
 use pramfs_fsck as fsck;
 use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::region::{formatted, mount, region_of, repeatable};
-use pramfs_tests::snapshot::{Snapshot, Trait};
+use pramfs_tests::tree::Tree;
 
 const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 const HUGE: u64 = 2 << 20;
@@ -201,8 +201,8 @@ const TAKE: [Request; 19] = [
 ];
 
 #[track_caller]
-fn unchanged(before: &Snapshot, fs: &Fs, what: &str) {
-    let after = Snapshot::of(fs).unwrap();
+fn unchanged(before: &Tree, fs: &Fs, what: &str) {
+    let after = Tree::of(fs).unwrap();
     assert!(*before == after, "{what}:\n{}", before.differences(&after));
 }
 
@@ -238,26 +238,26 @@ fn operation_on_full_region_fails_without_change() {
             // Partially used blocks absorb some calls before the failure. A failure can
             // leave a map level or a bitmap of a group behind.
             let n = until_refused(&full, what, request);
-            let before = Snapshot::of(&full.fs).unwrap();
+            let before = Tree::of(&full.fs).unwrap();
             for _ in 0..3 {
                 let e = request(&full, n).expect_err(what);
                 assert_eq!(e.errno(), libc::ENOSPC, "{what}: {e}");
             }
             println!("{what}: {n} times");
             // A rename that needs a link first has made and removed it.
-            let compare = |t: Snapshot| {
+            let compare = |t: Tree| {
                 if what.starts_with("rename") {
-                    t.without(&[Trait::Times])
+                    t.timeless()
                 } else {
                     t
                 }
             };
-            let after = compare(Snapshot::of(&full.fs).unwrap());
+            let after = compare(Tree::of(&full.fs).unwrap());
             let before = compare(before);
             assert!(before == after, "{what}:\n{}", before.differences(&after));
         }
         full = checked(full, "after refusals");
-        let all = Snapshot::of(&full.fs).unwrap();
+        let all = Tree::of(&full.fs).unwrap();
         unchanged(&all, &full.fs, "after a mount");
     }
 }
@@ -277,15 +277,15 @@ fn operation_running_out_of_space_changes_nothing() {
                 full.fs.setattr(&CX, ballast, &set).unwrap();
                 let what = format!("{what}, {left} blocks of {block_size}");
                 let shown = |fs: &Fs| {
-                    let tree = Snapshot::of(fs).unwrap();
+                    let tree = Tree::of(fs).unwrap();
                     if what.starts_with("rename") {
-                        tree.without(&[Trait::Times])
+                        tree.timeless()
                     } else {
                         tree
                     }
                 };
                 // Block counts may differ: a grown level of a map stays.
-                let without_blocks = |mut tree: Snapshot| {
+                let without_blocks = |mut tree: Tree| {
                     tree.nodes.values_mut().for_each(|n| n.blocks = 0);
                     tree.free = 0;
                     tree
@@ -441,7 +441,7 @@ fn create_without_free_inode_fails_and_rest_works() {
                 .create(&CX, Ino::ROOT, name.as_bytes(), 0o644)
                 .unwrap();
         }
-        let before = Snapshot::of(&full.fs).unwrap();
+        let before = Tree::of(&full.fs).unwrap();
         assert_eq!(before.free_inodes, 0);
         let flags = RenameFlags {
             whiteout: true,

@@ -17,7 +17,7 @@ use pramfs::{
     Fallocate, Result, SeekWhence,
     inode::{Fs, SetAttr},
 };
-use pramfs_tests::snapshot::{Snapshot, Trait};
+use pramfs_tests::tree::Tree;
 
 /// The largest size of a file.
 const LARGEST: u64 = i64::MAX as u64;
@@ -44,7 +44,7 @@ fn read_and_seek_at_any_offset_stop_at_eof() {
     for block_size in BLOCK_SIZES {
         let b = fixture(block_size);
         let size = b.fs.getattr(b.file).unwrap().size;
-        let before = Snapshot::of(&b.fs).unwrap();
+        let before = Tree::of(&b.fs).unwrap();
         for at in offsets(block_size.into()) {
             for len in [0, 1, 4096, 100_000] {
                 let mut into = vec![9; len];
@@ -74,7 +74,7 @@ fn read_and_seek_at_any_offset_stop_at_eof() {
                 }
             }
         }
-        let after = Snapshot::of(&b.fs).unwrap();
+        let after = Tree::of(&b.fs).unwrap();
         assert!(before == after, "{}", before.differences(&after));
         b.end();
     }
@@ -205,8 +205,8 @@ fn fallocate_modes_at_and_past_limits() {
 }
 
 /// Everything except times, which a failed request that frees blocks may set.
-fn contents(b: &Fixture) -> Snapshot {
-    Snapshot::of(&b.fs).unwrap().without(&[Trait::Times])
+fn contents(b: &Fixture) -> Tree {
+    Tree::of(&b.fs).unwrap().timeless()
 }
 
 /// Allocates and punches one block at each offset that a file can have, in each mode. The
@@ -287,7 +287,7 @@ fn map_at_and_past_limits() {
 
     let file = b.fs.open_file(b.file).unwrap();
     let view = file.map(100..5000, Access::Write).unwrap();
-    let before = Snapshot::of(&b.fs).unwrap();
+    let before = Tree::of(&b.fs).unwrap();
     for at in offsets(4096).into_iter().filter(|at| *at > 4900) {
         let einval = |r: Result<()>| assert_eq!(r.unwrap_err().errno(), libc::EINVAL, "{at}");
         einval(view.load::<u64>(at).map(drop));
@@ -302,7 +302,7 @@ fn map_at_and_past_limits() {
     for at in [4893, 4899, 4900] {
         assert!(view.load::<u64>(at).is_err() && view.store::<u64>(at, 1).is_err());
     }
-    let after = Snapshot::of(&b.fs).unwrap();
+    let after = Tree::of(&b.fs).unwrap();
     assert!(before == after, "{}", before.differences(&after));
     drop((view, file));
     b.end();

@@ -7,7 +7,7 @@ mod bad_support;
 use std::time::Duration;
 
 use bad_support::image::{End, Image, image};
-use bad_support::model::{CX, compare};
+use bad_support::model::CX;
 use bad_support::{region_with, steady};
 use pramfs::{
     Error, MountOptions,
@@ -96,7 +96,10 @@ fn zeroed_superblocks_fall_back_or_are_rejected() {
     bytes[..PAGE as usize].fill(0);
     let fs = open(&bytes).expect("the copy serves");
     assert!(fs.recovery().used_copy && fs.recovery().damage.iter().any(|d| d.contains("copy")));
-    compare(&image.model, &fs, &bad_support::anatomy::Reach::Nothing).expect("nothing is lost");
+    image
+        .model
+        .compare(&fs, &bad_support::anatomy::Reach::Nothing)
+        .expect("nothing is lost");
     drop(fs);
 
     bytes[COPY..COPY + PAGE as usize].fill(0);
@@ -164,7 +167,10 @@ fn unknown_versions_and_features_are_named() {
         "{why}"
     );
     let fs = Fs::open(region_with(&foreign), read_only).expect("it can be read");
-    compare(&image.model, &fs, &bad_support::anatomy::Reach::Nothing).expect("all of it");
+    image
+        .model
+        .compare(&fs, &bad_support::anatomy::Reach::Nothing)
+        .expect("all of it");
     let e = fs
         .create(&CX, Ino::ROOT, b"x", 0o600)
         .expect_err("it is read-only");

@@ -14,17 +14,16 @@ use std::time::Duration;
 
 use bad_support::anatomy::Reach;
 use bad_support::image::pattern;
-use bad_support::model::{CX, compare, find, names, written};
+use bad_support::model::{Body, CX, Model};
 use bad_support::{bytes_of, region_with, steady};
 use pramfs::OpenOptions;
 use pramfs::{
-    Error, Fallocate, FileType, Result, SeekWhence, XattrMode,
+    Error, Fallocate, Result, SeekWhence, XattrMode,
     inode::{Bno, Fs, Ino},
 };
 use pramfs_medium::media::{DiskInode, Geometry, Ptr, PtrAt, probe_superblock};
 use pramfs_tests::random::Random;
 use pramfs_tests::region::{formatted, inode_home, mount, repeatable};
-use pramfs_tests::snapshot::Snapshot;
 use pramfs_tests::watchdog::Watchdog;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -34,7 +33,7 @@ const NAMES: usize = 300;
 struct Image {
     bytes: Vec<u8>,
     geo: Geometry,
-    model: Snapshot,
+    model: Model,
     /// Data blocks, where zeros are valid contents.
     data: BTreeSet<usize>,
 }
@@ -124,12 +123,14 @@ fn image(block_size: u32) -> Image {
     let sim = formatted(len, &options).expect("the region is formatted");
     let fs = mount(&sim, steady()).expect("it is mounted");
     fill(&fs, block_size as usize).expect("it is filled");
-    let model = Snapshot::of(&fs).expect("it is read");
+    let model = Model::of(&fs).expect("it is read");
     let geo = fs.superblock().geometry();
     let mut data = BTreeSet::new();
-    for n in model.nodes.values().filter(|n| n.kind == FileType::Regular) {
-        let extents = fs.file_extents(n.id.0, 0, n.size);
-        for e in extents.expect("it is undamaged") {
+    for (ino, o) in &model.objects {
+        let Body::File(size, _) = &o.body else {
+            continue;
+        };
+        for e in fs.file_extents(*ino, 0, *size).expect("it is undamaged") {
             if let Some(at) = e.region_offset {
                 data.extend(
                     (at >> geo.block_log2) as usize..=((at + e.len - 1) >> geo.block_log2) as usize,
@@ -167,13 +168,13 @@ fn damaged<T>(result: Result<T>, what: &str) -> Result<Option<T>, String> {
 }
 
 /// Makes every call on an image; false if it cannot be mounted.
-fn ask(bytes: &[u8], model: &Snapshot) -> Result<bool, String> {
+fn ask(bytes: &[u8], model: &Model) -> Result<bool, String> {
     let Ok(fs) = Fs::open(region_with(bytes), steady()) else {
         return Ok(false);
     };
-    compare(model, &fs, &Reach::All)?;
+    model.compare(&fs, &Reach::All)?;
     let mut model = model.clone();
-    for (dir, name, ino) in names(&model) {
+    for (dir, name, ino) in model.names.clone() {
         let what = format!("{} in {dir}", name.escape_ascii());
         for made in [
             fs.create(&CX, dir, &name, 0o600).map(|_| ()),
@@ -188,14 +189,18 @@ fn ask(bytes: &[u8], model: &Snapshot) -> Result<bool, String> {
                 Err(e) => return Err(format!("{what}: {e}")),
             }
         }
-        let n = model.by_ino(ino).expect("it is in the model").clone();
-        if n.is_dir() && n.size > 0 {
+        if let Body::Dir(names) = &model.objects[&ino].body
+            && !names.is_empty()
+        {
             match fs.rmdir(dir, &name) {
                 Err(Error::NotEmpty | Error::Corrupt { .. }) => {}
                 done => return Err(format!("{what}: rmdir: {done:?}")),
             }
         }
-        if n.kind != FileType::Regular || dir != Ino::ROOT {
+        let Body::File(_, parts) = model.objects[&ino].body.clone() else {
+            continue;
+        };
+        if dir != Ino::ROOT {
             continue;
         }
         let path = format!("/{}", name.escape_ascii());
@@ -203,9 +208,7 @@ fn ask(bytes: &[u8], model: &Snapshot) -> Result<bool, String> {
             OpenOptions::new().read(true).write(true).open(&fs, &path),
             &what,
         )?;
-        for (at, len, _) in n.allocated.iter().filter(|piece| !piece.2).copied() {
-            let mut bytes = vec![0; len as usize];
-            n.data.read(at, &mut bytes);
+        for (at, bytes) in parts {
             // The path without a lock.
             if let Some(handle) = &handle {
                 let mut found = vec![0xee; bytes.len()];
@@ -236,11 +239,11 @@ fn ask(bytes: &[u8], model: &Snapshot) -> Result<bool, String> {
             }
             let end = at + bytes.len() as u64 - 1;
             if damaged(fs.write(&CX, ino, end, b"!"), &what)?.is_some() {
-                written(&mut model, ino, end, b"!");
+                model.write(ino, end, b"!");
             }
         }
     }
-    compare(&model, &fs, &Reach::All)?;
+    model.compare(&fs, &Reach::All)?;
     Ok(true)
 }
 
@@ -329,7 +332,8 @@ fn swapped_metadata_gives_same_answer_or_error() {
 }
 
 fn inode(image: &Image, name: &[u8]) -> (Ino, usize, DiskInode) {
-    let ino = find(&image.model, name).1;
+    let ino = image.model.names.iter().find(|n| n.1 == name);
+    let ino = ino.expect("the image has it").2;
     let home = inode_home(&image.bytes, ino);
     let d = DiskInode::read_from_bytes(&image.bytes[home..home + 256]).expect("256 bytes");
     (ino, home, d)
@@ -424,8 +428,13 @@ fn free_of_file_with_lost_pointers_spares_others() {
     // 21 blocks and the pointer block, of which eight are left marked.
     assert_eq!(given, 22 - 8);
     let mut rest = image.model.clone();
-    rest.nodes.retain(|_, n| n.id.0 != ino);
-    compare(&rest, &fs, &Reach::Nothing).expect("nothing else changed");
+    rest.objects.remove(&ino);
+    rest.names.retain(|n| n.2 != ino);
+    if let Body::Dir(names) = &mut rest.objects.get_mut(&Ino::ROOT).expect("the root").body {
+        names.remove(&b"one-level"[..]);
+    }
+    rest.compare(&fs, &Reach::Nothing)
+        .expect("nothing else changed");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use pramfs::{
 use pramfs_tests::crash::sweep::{
     Allowed, CX, Case, file, fragmented, ino, pattern, setattr, sweep_all,
 };
-use pramfs_tests::snapshot::Snapshot;
+use pramfs_tests::tree::Tree;
 
 fn cases() -> Vec<Case> {
     vec![
@@ -543,25 +543,26 @@ fn scatter(fs: &Fs) {
 }
 
 /// A write from offset 0 into an empty file that stopped somewhere.
-fn prefix(before: &Snapshot, found: &Snapshot, after: &Snapshot) -> bool {
+fn prefix(before: &Tree, found: &Tree, after: &Tree) -> bool {
     found == before
         || found == after
         || found.nodes.keys().eq(after.nodes.keys())
             && found.nodes.iter().all(|(path, n)| {
                 let whole = &after.nodes[path];
-                n.size <= whole.size && whole.data.first_difference(&n.data, 0, n.size).is_none()
+                n.data.len() as u64 == n.size && whole.data.starts_with(&n.data)
             })
 }
 
 /// Appends to `/f`, each of which is atomic.
-fn grown(before: &Snapshot, found: &Snapshot, after: &Snapshot, sizes: &[u64]) -> bool {
+fn grown(before: &Tree, found: &Tree, after: &Tree, sizes: &[u64]) -> bool {
     found.nodes.keys().eq(after.nodes.keys())
         && found.nodes.iter().all(|(path, n)| {
             let whole = &after.nodes[path];
             let grows = path == b"/f"
-                && (before.nodes[path].size..=whole.size).contains(&n.size)
+                && n.data.len() as u64 == n.size
+                && n.data.len() >= before.nodes[path].data.len()
                 && sizes.contains(&n.size)
-                && whole.data.first_difference(&n.data, 0, n.size).is_none();
+                && whole.data.starts_with(&n.data);
             n == whole || grows
         })
 }

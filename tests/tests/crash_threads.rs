@@ -20,7 +20,7 @@ use pramfs_medium::pmem::{Event, EventKind, RegionAccess};
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, recovered_tree};
 use pramfs_tests::region::repeatable;
-use pramfs_tests::snapshot::Snapshot;
+use pramfs_tests::tree::Tree;
 use pramfs_tests::watchdog::Watchdog;
 
 const THREADS: usize = 3;
@@ -80,12 +80,12 @@ fn operation(fs: &Fs, thread: usize, i: usize) {
 /// The visible state of a thread's names, without effects of other threads.
 type View = BTreeMap<Vec<u8>, (u64, Vec<u8>, BTreeMap<Vec<u8>, Vec<u8>>)>;
 
-fn view(t: &Snapshot, thread: usize) -> View {
+fn view(t: &Tree, thread: usize) -> View {
     let mine = format!("/{thread}-").into_bytes();
     t.nodes
         .iter()
         .filter(|(path, _)| path.starts_with(&mine))
-        .map(|(path, n)| (path.clone(), (n.size, n.bytes(), n.xattrs.clone())))
+        .map(|(path, n)| (path.clone(), (n.size, n.data.clone(), n.xattrs.clone())))
         .collect()
 }
 
@@ -103,7 +103,7 @@ fn expected() -> Vec<Vec<View>> {
             let mut views = vec![View::new()];
             for i in 0..OPERATIONS {
                 operation(&rec.fs, thread, i);
-                views.push(view(&Snapshot::of(&rec.fs).unwrap(), thread));
+                views.push(view(&Tree::of(&rec.fs).unwrap(), thread));
             }
             views
         })

@@ -17,9 +17,8 @@ use pramfs_medium::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_TABLE_OFFSET};
 use pramfs_medium::media::{DiskInode, probe_superblock};
 use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::random::Random;
-use pramfs_tests::readable::{bytes_of, copy_of, tree, worse};
+use pramfs_tests::readable::{Readable, Tree, bytes_of, copy_of, tree, worse};
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
-use pramfs_tests::snapshot::{Node, Snapshot};
 
 fn run(region: &pramfs::pmem::Region, policy: Policy) -> Report {
     repair(region, &RepairOptions::new(policy)).unwrap()
@@ -28,7 +27,7 @@ fn run(region: &pramfs::pmem::Region, policy: Policy) -> Report {
 /// An image, its contents, and its blocks by use.
 struct Intact {
     image: Vec<u8>,
-    tree: Snapshot,
+    tree: Tree,
     block: usize,
     /// Blocks with file data.
     data: BTreeSet<usize>,
@@ -112,15 +111,16 @@ fn varied(block: u32, len: usize) -> Intact {
 
 /// Whether a report names the loss of a path or of a directory above it, or the move of
 /// the inode to `lost+found`.
-fn told(report: &Report, path: &[u8], ino: u64, now: &Snapshot) -> bool {
+fn told(report: &Report, path: &[u8], ino: u64, now: &Tree) -> bool {
     let above = |lost: &[u8]| path.strip_prefix(lost).is_some_and(|r| r.starts_with(b"/"));
     let whole = |what: &Lost| matches!(what, Lost::Names { .. } | Lost::Name | Lost::File);
-    let moved = |(p, seen): (&Vec<u8>, &Node)| p.starts_with(b"/lost+found/") && seen.id.0.0 == ino;
+    let moved =
+        |(p, seen): (&Vec<u8>, &Readable)| p.starts_with(b"/lost+found/") && seen.ino == ino;
     let lost = |l: &Loss| {
         let lost = l.path.as_deref();
         lost.is_some_and(|lost| path == lost || lost == b"/" || whole(&l.what) && above(lost))
     };
-    report.lost.iter().any(lost) || now.nodes.iter().any(moved)
+    report.lost.iter().any(lost) || now.iter().any(moved)
 }
 
 /// Losses by a repair that the report does not mention.
@@ -129,13 +129,10 @@ fn silent(intact: &Intact, report: &Report, after: &[u8]) -> Vec<String> {
         return vec!["it cannot be mounted".into()];
     };
     let mut out = Vec::new();
-    for (path, n) in &intact.tree.nodes {
-        let one = Snapshot {
-            nodes: BTreeMap::from([(path.clone(), n.clone())]),
-            ..Snapshot::default()
-        };
+    for path in intact.tree.keys() {
+        let one: Tree = BTreeMap::from([(path.clone(), intact.tree[path].clone())]);
         let bad = worse(&one, &now);
-        if !bad.is_empty() && !told(report, path, n.id.0.0, &now) {
+        if !bad.is_empty() && !told(report, path, intact.tree[path].ino, &now) {
             out.extend(bad);
         }
     }

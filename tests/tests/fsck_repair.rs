@@ -19,9 +19,8 @@ use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::exercise::bases;
 use pramfs_tests::exercise::repair::{Repair, repair as renew_checksums};
 use pramfs_tests::random::Random;
-use pramfs_tests::readable::{bytes_of, copy_of, tree, worse};
+use pramfs_tests::readable::{Tree, bytes_of, copy_of, tree, worse};
 use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};
-use pramfs_tests::snapshot::Snapshot;
 
 fn run(region: &pramfs::pmem::Region, policy: Policy) -> Result<Report, String> {
     repair(region, &RepairOptions::new(policy)).map_err(|e| e.to_string())
@@ -58,7 +57,7 @@ fn repaired(image: &[u8]) -> Result<(Vec<u8>, Report), String> {
 }
 
 /// Like [`repaired`]; also requires that everything readable before is unchanged.
-fn harmless(image: &[u8]) -> Result<(Report, Snapshot), String> {
+fn harmless(image: &[u8]) -> Result<(Report, Tree), String> {
     let before = tree(image).unwrap_or_default();
     let (after, report) = repaired(image)?;
     if !report.complete {
@@ -74,7 +73,7 @@ fn harmless(image: &[u8]) -> Result<(Report, Snapshot), String> {
 }
 
 /// The smallest region, with an object of each kind.
-fn small(block_size: u32) -> (Vec<u8>, Snapshot) {
+fn small(block_size: u32) -> (Vec<u8>, Tree) {
     let len = SMALLEST << (block_size / 4096);
     let sim = formatted(len, &repeatable(block_size)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
@@ -105,7 +104,7 @@ fn small(block_size: u32) -> (Vec<u8>, Snapshot) {
     fs.close().unwrap();
     let image = sim.image();
     let tree = tree(&image).unwrap();
-    assert!(tree.nodes.len() > 45);
+    assert!(tree.len() > 44);
     (image, tree)
 }
 
@@ -387,9 +386,9 @@ fn interrupted_long_repair_is_completed_by_next() {
     let after = tree(&sim.image()).unwrap();
     // All names in the undamaged half and in items that pass the checks.
     assert!(
-        after.nodes.len() >= before.nodes.len() && after.nodes.len() > 391,
-        "{} of 394",
-        after.nodes.len()
+        after.len() >= before.len() && after.len() > 390,
+        "{} of 393",
+        after.len()
     );
     let mut random = Random::new(99);
     let mut machine = Machine::new(bad);
@@ -407,12 +406,8 @@ fn interrupted_long_repair_is_completed_by_next() {
                 Ok((image, report)) if report.complete => {
                     let now = tree(&image).unwrap_or_default();
                     bad.extend(worse(&before, &now));
-                    if now.nodes.len() < after.nodes.len() {
-                        bad.push(format!(
-                            "{} names of {}",
-                            now.nodes.len(),
-                            after.nodes.len()
-                        ));
+                    if now.len() < after.len() {
+                        bad.push(format!("{} names of {}", now.len(), after.len()));
                     }
                 }
                 Ok((_, report)) => bad.push(format!("given up: {report}")),

@@ -16,7 +16,7 @@ use pramfs_fsck::{CheckOptions, check};
 use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};
-use pramfs_tests::snapshot::Snapshot;
+use pramfs_tests::tree::Tree;
 
 const CX: Credentials<'_> = Credentials::new(7, 8).with_umask(0o022);
 
@@ -86,12 +86,12 @@ fn fill(fs: &Fs) {
         .unwrap();
 }
 
-fn expected() -> (SimBackend, Snapshot) {
+fn expected() -> (SimBackend, Tree) {
     set_thread_lane(0);
     let sim = formatted(SMALLEST, &repeatable(4096)).unwrap();
     let fs = mount(&sim, options()).unwrap();
     fill(&fs);
-    let tree = Snapshot::of(&fs).unwrap();
+    let tree = Tree::of(&fs).unwrap();
     fs.close().unwrap();
     (sim, tree)
 }
@@ -112,7 +112,7 @@ fn version_1_image_is_readable_and_writable() {
     assert_clean(&sim);
 
     let fs = mount(&sim, options()).unwrap();
-    let found = Snapshot::of(&fs).unwrap();
+    let found = Tree::of(&fs).unwrap();
     assert!(found == tree, "{}", tree.differences(&found));
 
     let long = fs.lookup(Ino::ROOT, &[b'n'; 255]).unwrap();
@@ -127,12 +127,12 @@ fn version_1_image_is_readable_and_writable() {
     fs.append(&CX, long.ino, b"more").unwrap();
     fs.unlink(Ino::ROOT, b"sparse").unwrap();
     fs.mkdir(&CX, Ino::ROOT, b"new", 0o755).unwrap();
-    let changed = Snapshot::of(&fs).unwrap();
+    let changed = Tree::of(&fs).unwrap();
     fs.close().unwrap();
     assert_clean(&sim);
 
     let fs = mount(&sim, options()).unwrap();
-    let again = Snapshot::of(&fs).unwrap();
+    let again = Tree::of(&fs).unwrap();
     assert!(again == changed, "{}", changed.differences(&again));
     fs.close().unwrap();
 }

@@ -24,7 +24,7 @@ use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::crash::machine::Machine;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};
-use pramfs_tests::snapshot::{Node, Snapshot};
+use pramfs_tests::tree::{Node, Tree};
 
 const OWNER: Credentials<'_> = Credentials::new(7, 8).with_umask(0o022);
 
@@ -172,13 +172,10 @@ fn line(path: &[u8], n: &Node) -> String {
         blocks,
         times,
         flags,
+        data,
         xattrs,
-        ..
     } = n;
     let path = String::from_utf8_lossy(path);
-    // The first 64 MiB of what is sparse and large.
-    let shown = if n.is_dir() { 0 } else { (*size).min(64 << 20) };
-    let data = n.data.to_vec(shown);
     let mut line = format!(
         "{path} ino={} generation={} {kind:?} {perm:o} nlink={nlink} owner={}:{} rdev={rdev} \
          size={size} blocks={blocks} flags={flags:x} mtime={}.{:09} ctime={}.{:09} data={:016x}",
@@ -190,7 +187,7 @@ fn line(path: &[u8], n: &Node) -> String {
         times.0.nsec,
         times.1.sec,
         times.1.nsec,
-        hash(&data),
+        hash(data),
     );
     for (name, value) in xattrs {
         let name = String::from_utf8_lossy(name);
@@ -201,7 +198,7 @@ fn line(path: &[u8], n: &Node) -> String {
 
 /// The tree of a mounted image as lines of text.
 fn listing(fs: &Fs) -> String {
-    let tree = Snapshot::of(fs).unwrap();
+    let tree = Tree::of(fs).unwrap();
     let mut out = String::new();
     for (path, node) in &tree.nodes {
         writeln!(out, "{}", line(path, node)).unwrap();
@@ -233,7 +230,7 @@ fn make() -> Vec<(String, Vec<u8>)> {
 
 /// The inode that the last step has left without a name.
 fn ino_of_orphan(fs: &Fs) -> Ino {
-    let named = Snapshot::of(fs).unwrap();
+    let named = Tree::of(fs).unwrap();
     let highest = named.nodes.values().map(|n| n.id.0.0).max().unwrap();
     let is_named = |ino: u64| named.nodes.values().any(|n| n.id.0.0 == ino);
     let mut all = (Ino::FIRST_FREE.0..=highest).filter(|ino| !is_named(*ino));

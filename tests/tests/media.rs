@@ -21,8 +21,8 @@ use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::kill::Record;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::quiet;
-use pramfs_tests::snapshot::Snapshot;
 use pramfs_tests::stress::EngineAccess;
+use pramfs_tests::tree::Tree;
 use pramfs_tests::watchdog::Watchdog;
 
 const LEN: u64 = 32 << 20;
@@ -333,7 +333,7 @@ fn killed_process_image_recovers_ro_then_rw() {
             let before = bytes();
             let region = medium.open(&RegionOptions::new().read_only(true));
             let fs = Fs::open(region, quiet()).unwrap();
-            let seen = Snapshot::of(&fs).unwrap();
+            let seen = Tree::of(&fs).unwrap();
             fs.close().unwrap();
             assert_eq!(
                 bytes(),
@@ -342,7 +342,7 @@ fn killed_process_image_recovers_ro_then_rw() {
             );
 
             let fs = Fs::open(medium.open(&RegionOptions::new()), quiet()).unwrap();
-            let found = Snapshot::of(&fs).unwrap();
+            let found = Tree::of(&fs).unwrap();
             assert!(seen.nodes == found.nodes, "{}", seen.differences(&found));
             println!("{:?}", record.check(&EngineAccess(&fs)).unwrap());
             fs.close().unwrap();

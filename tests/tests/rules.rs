@@ -64,7 +64,7 @@ fn expect<T: PartialEq + std::fmt::Debug>(found: T, expected: T, what: &str) -> 
     Err(format!("{what}: {found:?} instead of {expected:?}"))
 }
 
-fn said(e: impl std::fmt::Display) -> String {
+fn said(e: pramfs::Error) -> String {
     e.to_string()
 }
 

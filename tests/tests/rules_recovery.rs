@@ -15,7 +15,7 @@ use pramfs_tests::crash::images::{Limits, everywhere};
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::recorded::{Recorded, STALE, options, recover, recovered_tree};
 use pramfs_tests::region::{mount, region_of, repeatable};
-use pramfs_tests::snapshot::{Snapshot, Trait};
+use pramfs_tests::tree::Tree;
 
 const CX: Credentials<'_> = Credentials::new(0, 0);
 const LEN: usize = 512 << 10;
@@ -245,9 +245,7 @@ fn crash_in_unmount_or_mount_loses_nothing() {
     fs.close().unwrap();
     drop(mount(&sim, options(Rules::default())).unwrap());
     events = sim.take_record();
-    let expected = recovered_tree(&sim.image())
-        .unwrap()
-        .without(&[Trait::Times]);
+    let expected = recovered_tree(&sim.image()).unwrap().timeless();
     everywhere(
         machine,
         &events,
@@ -255,7 +253,7 @@ fn crash_in_unmount_or_mount_loses_nothing() {
         1,
         &mut |moment, image| match recovered_tree(image) {
             Ok(t) => {
-                let d = expected.differences(&t.without(&[Trait::Times]));
+                let d = expected.differences(&t.timeless());
                 assert!(
                     d.is_empty(),
                     "crash at event {moment} of {}:\n{d}",
@@ -312,7 +310,7 @@ fn crash_in_mkfs(start: Vec<u8>) {
                 assert!(!old || moment <= 3, "{at}: the old file system shows");
                 let fs = recover(image).unwrap_or_else(|e| panic!("{at}: {e}"));
                 assert!(fs.recovery().used_copy || fs.recovery().damage.is_empty());
-                let t = Snapshot::of(&fs).unwrap_or_else(|e| panic!("{at}: {e}"));
+                let t = Tree::of(&fs).unwrap_or_else(|e| panic!("{at}: {e}"));
                 assert_eq!(t.nodes.len(), if old { 3 } else { 1 }, "{at}");
                 if old {
                     let attr = fs.lookup(Ino::ROOT, b"old").unwrap();
@@ -459,7 +457,7 @@ fn freed_inode_is_stale_at_once() {
         let e = rec.fs.getattr(f).unwrap_err();
         assert_eq!(e.errno(), libc::ESTALE, "{e}");
     }
-    let t = Snapshot::of(&rec.fs).unwrap();
+    let t = Tree::of(&rec.fs).unwrap();
     assert_eq!(t.nodes.len(), 1);
 }
 

@@ -15,13 +15,12 @@ use super::explorer::{Settings, Stopped, cpu_time, spread};
 use super::images::{Images, image_hash};
 use super::machine::Machine;
 use super::oracle::{Known, Oracle, Still, options};
-use super::promise::{Expected, Promise, look};
 use super::report::{Counterexample, Summary, lines};
 use super::scheduler::Scheduler;
+use super::state::{Expected, Promise, State};
 use super::workload::{Action, Fixture, Op, START};
 use crate::random::Random;
 use crate::region;
-use crate::snapshot::{Snapshot, Trait};
 
 /// One order of two operations: the states before, between and after, and
 /// whether each was done or refused, by thread.
@@ -168,12 +167,12 @@ impl<'a> Pairs<'a> {
         let images = Images::new(&Machine::new(image), base, self.settings.limits.torn);
         let verdict = self.oracle.judge(&images, &[])?;
         let found = (*self.oracle.known().state(verdict.state)).clone();
-        let live = look(fs).map_err(|e| e.to_string())?;
-        // What is allocated past the end shows only after a recovery.
-        let seen = |s: &Snapshot| s.clone().without(&[Trait::Allocated]);
-        let text = seen(&live).differences(&seen(&found));
-        if !text.is_empty() {
-            return Err(format!("recovery without loss of any store:\n{text}"));
+        let live = State::of(fs).map_err(|e| e.to_string())?;
+        if live.tree != found.tree {
+            return Err(format!(
+                "recovery without loss of any store:\n{}",
+                live.tree.differences(&found.tree)
+            ));
         }
         Ok(Expected {
             state: found,
@@ -351,9 +350,7 @@ impl<'a> Pairs<'a> {
                 Ok(v) => {
                     counts.distinct += u64::from(v.new);
                     let fine = *judged.entry(v.state).or_insert_with(|| {
-                        let found = (*oracle.known().state(v.state))
-                            .clone()
-                            .without(&[Trait::Ids]);
+                        let found = (*oracle.known().state(v.state)).clone().anonymous();
                         orders
                             .iter()
                             .any(|o| o.explains(&found, promises, returned))
@@ -361,9 +358,7 @@ impl<'a> Pairs<'a> {
                     if fine {
                         return true;
                     }
-                    let found = (*oracle.known().state(v.state))
-                        .clone()
-                        .without(&[Trait::Ids]);
+                    let found = (*oracle.known().state(v.state)).clone().anonymous();
                     let mut text = String::new();
                     for o in orders {
                         for (s, when) in o.states.iter().zip(["before", "between", "after"]) {
@@ -404,7 +399,7 @@ struct Run {
 }
 
 impl Order {
-    fn explains(&self, found: &Snapshot, promises: &[Promise; 2], returned: [bool; 2]) -> bool {
+    fn explains(&self, found: &State, promises: &[Promise; 2], returned: [bool; 2]) -> bool {
         let who = [self.first, 1 - self.first];
         // How many of the two, in this order, must have happened.
         let least = match (returned[who[0]], returned[who[1]]) {

@@ -18,12 +18,11 @@ use pramfs_medium::pmem::{EventKind, SimBackend};
 use super::images::{Choice, Images, Limits};
 use super::machine::Machine;
 use super::oracle::{Known, Oracle, Recovered, StateId, Still, Verdict, options};
-use super::promise::{Expected, Promise, look};
 use super::report::{Counterexample, Summary, lines};
+use super::state::{Expected, Promise, State};
 use super::workload::{Fixture, Op, START, Workload, act};
 use crate::random::Random;
 use crate::region;
-use crate::snapshot::Snapshot;
 
 /// How to explore.
 #[derive(Debug, Clone)]
@@ -140,7 +139,7 @@ struct Allowed<'a> {
 }
 
 impl Allowed<'_> {
-    fn explains(&self, found: &Snapshot) -> bool {
+    fn explains(&self, found: &State) -> bool {
         match self.before {
             Some(b) => {
                 let aim = self.aim.unwrap_or(self.after);
@@ -150,7 +149,7 @@ impl Allowed<'_> {
         }
     }
 
-    fn differences(&self, found: &Snapshot) -> String {
+    fn differences(&self, found: &State) -> String {
         let mut text = String::new();
         if let Some(b) = self.before {
             text += &format!("--- against the state before:\n{}", b.differences(found));
@@ -368,7 +367,7 @@ impl<'a> Worker<'a> {
         at: &At<'_>,
     ) -> Result<Expected, Stopped> {
         let fail = |me: &Self, e: String| me.failure(at, vec![], e);
-        let mut live = look(fs).map_err(|e| fail(self, e.to_string()))?;
+        let live = State::of(fs).map_err(|e| fail(self, e.to_string()))?;
         let everything = Machine::new(machine.current().to_vec());
         let base = self.oracle.set_base(machine.current());
         let images = Images::new(&everything, base, self.settings.limits.torn);
@@ -384,14 +383,12 @@ impl<'a> Worker<'a> {
             let failed = self.again().crash(whole, at).err();
             failed.map_or(Ok(()), |f| Err(self.second_failure(at, f)))?;
         }
-        // What is allocated past the end shows only there.
-        for (path, n) in &mut live.nodes {
-            if let Some(found) = found.nodes.get(path) {
-                n.allocated.clone_from(&found.allocated);
-            }
-        }
         let expected = Expected {
-            state: live,
+            // What is allocated past the end shows only there.
+            state: State {
+                pieces: found.pieces.clone(),
+                ..live
+            },
             lag: f.lag(),
         };
         if !expected.is(&found) {

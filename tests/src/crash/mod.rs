@@ -6,7 +6,7 @@
 //! machine    what is durable after each of the recorded events, and what may be
 //! images     which of the possible images to look at; each is looked at once
 //! oracle     mount, check, look, use
-//! promise    which states a crash may leave
+//! state      what an image shows, and which states are right
 //! explorer   all of that for all workloads, and for crashes in recoveries
 //! report     counts, or the story of an image that nothing explains
 //! ```
@@ -18,10 +18,10 @@ pub mod explorer;
 pub mod images;
 pub mod machine;
 pub mod oracle;
-pub mod promise;
 pub mod report;
 pub mod scheduler;
 pub mod scratch;
+pub mod state;
 pub mod sweep;
 pub mod workload;
 

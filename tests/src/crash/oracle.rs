@@ -8,7 +8,7 @@
 //! free, the journal (whose records are all dead) and the count of mounts do
 //! not matter, and are left out of the hash.
 //!
-//! Left to others: which state is right ([`super::promise`], the explorer).
+//! Left to others: which state is right ([`super::state`], the explorer).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,11 +28,10 @@ use zerocopy::FromBytes;
 
 use super::images::{Images, Limits, line_hash};
 use super::machine::{Machine, Torn};
-use super::promise::{look, stretch};
 use super::scratch::{PAGE, Scratch};
+use super::state::State;
 use crate::random::Random;
 use crate::region;
-use crate::snapshot::{Snapshot, Trouble};
 
 /// A clock that stands still until it is set.
 #[derive(Debug)]
@@ -85,7 +84,7 @@ pub struct Known {
 
 #[derive(Debug, Default)]
 struct States {
-    all: Vec<Arc<Snapshot>>,
+    all: Vec<Arc<State>>,
     by_text: HashMap<u64, Vec<StateId>>,
 }
 
@@ -118,7 +117,7 @@ impl<T: Copy> Shards<T> {
 
 impl Known {
     /// The number of a state.
-    pub fn number(&self, state: Snapshot) -> StateId {
+    pub fn number(&self, state: State) -> StateId {
         let text = hash_of(&state);
         let mut states = self.states.lock();
         let candidates = states.by_text.get(&text).cloned().unwrap_or_default();
@@ -135,7 +134,7 @@ impl Known {
     }
 
     /// A state by its number.
-    pub fn state(&self, id: StateId) -> Arc<Snapshot> {
+    pub fn state(&self, id: StateId) -> Arc<State> {
         Arc::clone(&self.states.lock().all[id as usize])
     }
 
@@ -155,16 +154,17 @@ impl Known {
     }
 }
 
-fn hash_of(state: &Snapshot) -> u64 {
+fn hash_of(state: &State) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut h = DefaultHasher::new();
-    for (path, n) in &state.nodes {
+    for (path, n) in &state.tree.nodes {
         path.hash(&mut h);
         (n.id.0, n.id.1, n.nlink, n.size, n.blocks, n.perm, n.flags).hash(&mut h);
-        (&n.data, &n.xattrs, &n.allocated).hash(&mut h);
+        n.data.hash(&mut h);
+        n.xattrs.hash(&mut h);
         [n.times.0, n.times.1].map(|t| (t.sec, t.nsec)).hash(&mut h);
     }
-    state.label.hash(&mut h);
+    (&state.label, &state.pieces).hash(&mut h);
     h.finish()
 }
 
@@ -300,7 +300,7 @@ impl Oracle {
         mut machine: Machine,
         events: &[Event],
         limits: &Limits,
-        look: &mut dyn FnMut(usize, Result<&Snapshot, String>),
+        look: &mut dyn FnMut(usize, Result<&State, String>),
     ) -> usize {
         let mut count = 0;
         for (i, e) in events.iter().map(Some).chain([None]).enumerate() {
@@ -331,7 +331,7 @@ impl Oracle {
     ///
     /// # Errors
     /// What is wrong with it, in words.
-    pub fn look(&mut self, image: &[u8]) -> Result<Arc<Snapshot>, String> {
+    pub fn look(&mut self, image: &[u8]) -> Result<Arc<State>, String> {
         let base = self.set_base(image);
         let images = Images::new(&Machine::new(image.to_vec()), base, Torn::Edges);
         let state = self.judge(&images, &[])?.state;
@@ -396,7 +396,7 @@ impl Oracle {
     }
 
     /// Check, look and use, of a medium that was unmounted.
-    fn examine(&mut self) -> Result<Snapshot, String> {
+    fn examine(&mut self) -> Result<State, String> {
         let words = |what: &'static str| move |e: pramfs::Error| format!("{what}: {e}");
         self.check("after recovery and unmount")?;
         let fs = Fs::open(self.scratch.region(), options(&self.clock))
@@ -405,17 +405,21 @@ impl Oracle {
         if report.records > 0 || report.torn > 0 || report.orphans > 0 || !report.was_clean {
             return Err(format!("not clean after an unmount: {report:?}"));
         }
-        let told = |what: &'static str| move |e: Trouble| format!("{what}: {e}");
-        let mut state = look(&fs).map_err(told("the tree cannot be read"))?;
-        stretch(&mut state, &fs).map_err(told("a file cannot be made longer"))?;
+        let mut state = State::of(&fs).map_err(words("the tree cannot be read"))?;
+        state
+            .stretch(&fs)
+            .map_err(words("a file cannot be made longer"))?;
         use_it(&fs, &state)?;
         fs.close_now().map_err(words("the second unmount fails"))?;
         self.check("after use")?;
         let fs = Fs::open(self.scratch.region(), options(&self.clock))
             .map_err(words("the third mount fails"))?;
-        let left = look(&fs).map_err(told("the emptied tree cannot be read"))?;
-        if left.nodes.len() != 1 {
-            return Err(format!("{} names are left of none", left.nodes.len() - 1));
+        let left = State::of(&fs).map_err(words("the emptied tree cannot be read"))?;
+        if left.tree.nodes.len() != 1 {
+            return Err(format!(
+                "{} names are left of none",
+                left.tree.nodes.len() - 1
+            ));
         }
         fs.close_now().map_err(words("the third unmount fails"))?;
         Ok(state)
@@ -494,7 +498,7 @@ impl Oracle {
 
 /// Makes, writes, moves and removes something in every directory, then removes
 /// everything. A full region may refuse what needs space.
-fn use_it(fs: &Fs, state: &Snapshot) -> Result<(), String> {
+fn use_it(fs: &Fs, state: &State) -> Result<(), String> {
     let ctx = Credentials::ROOT;
     let shown = |p: &[u8]| String::from_utf8_lossy(p).into_owned();
     let tried = |what: &str, path: &[u8], r: pramfs::Result<()>| match r {
@@ -502,7 +506,7 @@ fn use_it(fs: &Fs, state: &Snapshot) -> Result<(), String> {
         Err(pramfs::Error::NoSpace(_)) => Ok(false),
         Err(e) => Err(format!("{what} in {} after recovery: {e}", shown(path))),
     };
-    for (path, n) in &state.nodes {
+    for (path, n) in &state.tree.nodes {
         if n.kind != FileType::Directory {
             continue;
         }
@@ -544,7 +548,7 @@ fn use_it(fs: &Fs, state: &Snapshot) -> Result<(), String> {
         tried("unlink", path, fs.unlink(dir, name))?;
     }
     // Paths in reverse: what is in a directory before it.
-    for (path, n) in state.nodes.iter().rev() {
+    for (path, n) in state.tree.nodes.iter().rev() {
         let Some(slash) = path
             .iter()
             .rposition(|b| *b == b'/')
@@ -552,7 +556,7 @@ fn use_it(fs: &Fs, state: &Snapshot) -> Result<(), String> {
         else {
             continue;
         };
-        let parent = &state.nodes[if slash == 0 {
+        let parent = &state.tree.nodes[if slash == 0 {
             &b"/"[..]
         } else {
             &path[..slash]

@@ -13,7 +13,7 @@ use super::oracle::Oracle;
 use crate::random::Random;
 use crate::recorded::{Recorded, recovered_tree};
 use crate::region::repeatable;
-use crate::snapshot::{Snapshot, Trait};
+use crate::tree::Tree;
 
 /// What a crash in an operation may leave.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ pub enum Allowed {
     /// The same, but times of inodes may be old.
     Lagging,
     /// Anything that the check accepts, given the states before and after.
-    Between(fn(&Snapshot, &Snapshot, &Snapshot) -> bool),
+    Between(fn(&Tree, &Tree, &Tree) -> bool),
 }
 
 /// One operation.
@@ -141,8 +141,8 @@ fn sweep(case: &Case) -> usize {
     (case.run)(&rec.fs);
     let to = rec.now();
     let after = recovered_tree(&rec.sim.image()).unwrap();
-    let live = Snapshot::of(&rec.fs).unwrap();
-    let settled = |t: &Snapshot| Snapshot {
+    let live = Tree::of(&rec.fs).unwrap();
+    let settled = |t: &Tree| Tree {
         free: after.free,
         free_inodes: after.free_inodes,
         ..t.clone()
@@ -157,13 +157,17 @@ fn sweep(case: &Case) -> usize {
     }
     let events = rec.events()[from..to].to_vec();
     let mut oracle = Oracle::new(&Arc::default(), rec.start()).unwrap();
-    // The oracle's check knows what is free, and it looks past the end of files.
-    let free = |t: &Snapshot| t.clone().without(&[Trait::Free, Trait::Allocated]);
+    let free = |t: &Tree| Tree {
+        free: 0,
+        free_inodes: 0,
+        ..t.clone()
+    };
+    // The oracle's check knows what is free.
     let (before, after) = (free(&before), free(&after));
     oracle.everywhere(rec.at(from), &events, &LIMITS, &mut |moment, found| {
         let at = || format!("{}: crash at event {moment} of {}", case.name, events.len());
         let found = match found {
-            Ok(state) => &free(state),
+            Ok(state) => &state.tree,
             Err(e) => panic!("{}: {e}", at()),
         };
         let returned = moment == events.len();
@@ -171,9 +175,8 @@ fn sweep(case: &Case) -> usize {
             Allowed::Exact if !returned => *found == before || *found == after,
             Allowed::Exact => *found == after,
             Allowed::Lagging => {
-                let timeless = |t: &Snapshot| t.clone().without(&[Trait::Times]);
-                let t = timeless(found);
-                t == timeless(&before) || t == timeless(&after)
+                let t = found.clone().timeless();
+                t == before.clone().timeless() || t == after.clone().timeless()
             }
             Allowed::Between(_) if returned => *found == after,
             Allowed::Between(f) => f(&before, found, &after),

@@ -16,7 +16,7 @@ use pramfs::{
 use pramfs_medium::pmem::SimBackend;
 
 use super::oracle::{Still, options};
-use super::promise::Promise;
+use super::state::Promise;
 use crate::model::{Body, Call, Follower, Make, NodeId};
 use crate::recorded::STALE;
 use crate::region;

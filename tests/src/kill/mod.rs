@@ -12,11 +12,15 @@
 //!
 //! * `state`: what a writer has, and its form in a file.
 //! * `op`: operations: the next one, its effect, and how it is done.
+//! * `found`: what a file system shows.
+//! * `partial`: what a crash may leave of a write.
 //!
 //! A [`Record`] is a directory that outlives the writers: for each of them
 //! what it had at the start, and its log.
 
+mod found;
 mod op;
+mod partial;
 mod state;
 
 use std::fs::{self, File, OpenOptions};
@@ -24,13 +28,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use found::Found;
 use op::Op;
 pub use state::State;
 
 use crate::random::Random;
-use crate::snapshot::{Cut, Lag, Paths, Snapshot, Take, Tolerance, Trouble};
 use crate::stress::Target;
-use state::{COMMON, home, is_for, own, take};
+use found::{COMMON, home};
 
 /// Where the logs are, who writes, and from which seed.
 #[derive(Debug, Clone)]
@@ -115,7 +119,7 @@ impl Record {
         access.mkdir(&root, COMMON).map_err(errno)?;
         for writer in 0..self.writers {
             access.mkdir(&root, &home(writer)).map_err(errno)?;
-            self.save(writer, &State::new(writer))
+            self.save(writer, &State::new())
                 .map_err(|e| self.broken(writer, &e))?;
         }
         Ok(())
@@ -143,15 +147,14 @@ impl Record {
         go_on: impl Fn(u64) -> bool,
     ) -> Result<(), String> {
         let mut state = self.load(writer).map_err(|e| self.broken(writer, &e))?;
-        let only = |path: &[u8]| is_for(path, writer);
-        match shown(access, Some(&only)) {
+        let expected = Found::of(&state, writer);
+        match Found::see(access, Some(writer)) {
+            Ok(found) if found == expected => {}
             Ok(found) => {
-                let what = state.shown().differences(&found);
-                if !what.is_empty() {
-                    return Err(format!("before the first operation:\n{what}"));
-                }
+                let what = expected.differences(&found);
+                return Err(format!("before the first operation:\n{what}"));
             }
-            Err(e) if is_death(access, e.errno) => return Ok(()),
+            Err(e) if e.died => return Ok(()),
             Err(e) => return Err(e.what),
         }
         let mut log = OpenOptions::new()
@@ -163,7 +166,7 @@ impl Record {
         let mut held = Vec::new();
         for n in (0..).take_while(|n| go_on(*n)) {
             let op = self.next(writer, &state, n);
-            let returned = match op.perform(access, &state, &mut held) {
+            let returned = match op.perform(access, &state, writer, &mut held) {
                 Ok(count) => count,
                 Err(e) if is_death(access, e) => return Ok(()),
                 Err(libc::ENOSPC) => -i64::from(libc::ENOSPC),
@@ -174,7 +177,7 @@ impl Record {
             // One write of eight bytes: it is in the log or it is not.
             log.write_all(&returned.to_le_bytes())
                 .map_err(|e| self.broken(writer, &e))?;
-            op.apply(&mut state, returned)?;
+            op.apply(&mut state, returned);
         }
         Ok(())
     }
@@ -186,29 +189,29 @@ impl Record {
     /// What is missing or cannot be explained.
     pub fn check<D: Target>(&self, access: &D) -> Result<Outcome, String> {
         let mut outcome = Outcome::default();
-        let mut found = shown(access, None).map_err(|e| e.what)?;
+        let mut found = Found::see(access, None).map_err(|e| e.what)?;
         let mut next = Vec::new();
         for writer in 0..self.writers {
             let mut state = self.load(writer).map_err(|e| self.broken(writer, &e))?;
             let log = self.log(writer).map_err(|e| self.broken(writer, &e))?;
             for (n, returned) in log.iter().enumerate() {
                 let op = self.next(writer, &state, n as u64);
-                op.apply(&mut state, *returned)?;
+                op.apply(&mut state, *returned);
                 outcome.returned += 1;
                 outcome.refused += u64::from(*returned < 0);
             }
             let under_way = self.next(writer, &state, log.len() as u64);
-            let own = take(&mut found, writer);
-            state = explain(state, &under_way, &own, &mut outcome).map_err(|what| {
-                let n = log.len();
-                format!(
-                    "writer {writer} after {n} operations, with {under_way:?} under way:\n{what}"
-                )
-            })?;
+            let own = found.take(writer);
+            state = self
+                .explain(writer, state, &under_way, &own, &mut outcome)
+                .map_err(|what| {
+                    let n = log.len();
+                    format!("writer {writer} after {n} operations, with {under_way:?} under way:\n{what}")
+                })?;
             state.life += 1;
             next.push(state);
         }
-        let strangers = Snapshot::default().differences(&found);
+        let strangers = found.differences_from_nothing();
         if !strangers.is_empty() {
             return Err(format!("nobody has made these:\n{strangers}"));
         }
@@ -220,11 +223,48 @@ impl Record {
         Ok(outcome)
     }
 
+    /// The state before the operation under way, after it, or with a part of
+    /// it, whichever was found.
+    fn explain(
+        &self,
+        writer: u32,
+        before: State,
+        under_way: &Op,
+        own: &Found,
+        outcome: &mut Outcome,
+    ) -> Result<State, String> {
+        let expected = Found::of(&before, writer);
+        if *own == expected {
+            outcome.before += 1;
+            return Ok(before);
+        }
+        let mut after = before.clone();
+        under_way.apply(&mut after, under_way.whole());
+        let expected_after = Found::of(&after, writer);
+        if *own == expected_after {
+            outcome.after += 1;
+            return Ok(after);
+        }
+        match partial::explain(&before, &after, under_way, own, writer) {
+            Some(Ok(state)) => {
+                outcome.part += 1;
+                return Ok(state);
+            }
+            Some(Err(what)) => return Err(what),
+            None => {}
+        }
+        Err(format!(
+            "neither the state before:\n{}nor the one after:\n{}",
+            expected.differences(own),
+            expected_after.differences(own)
+        ))
+    }
+
     fn next(&self, writer: u32, state: &State, n: u64) -> Op {
         let mut random = Random::new(self.seed ^ u64::from(writer) << 56 ^ state.life << 32 ^ n);
         // Neighbouring seeds have neighbouring first words.
         let mut random = Random::new(random.word());
-        Op::next(state, &mut random)
+        Op::next(state, writer, &mut random)
     }
 
     fn path(&self, writer: u32, what: &str) -> PathBuf {
@@ -240,7 +280,7 @@ impl Record {
 
     fn load(&self, writer: u32) -> io::Result<State> {
         let bytes = fs::read(self.path(writer, "state"))?;
-        State::decode(writer, &bytes).ok_or_else(|| io::Error::other("the state cannot be read"))
+        State::decode(&bytes).ok_or_else(|| io::Error::other("the state cannot be read"))
     }
 
     /// A new start, and an empty log after it.
@@ -263,58 +303,4 @@ impl Record {
         let words = bytes.as_chunks().0.iter().copied();
         Ok(words.map(i64::from_le_bytes).collect())
     }
-}
-
-/// What a file system shows of the writers: of all, or of the paths of one.
-fn shown<D: Target>(access: &D, only: Option<&Paths<'_>>) -> Result<Snapshot, Trouble> {
-    let how = Take {
-        only,
-        ..Take::default()
-    };
-    access.snapshot(&how).map(own)
-}
-
-/// The state before the operation under way, after it, or with a part of it,
-/// whichever was found.
-fn explain(
-    before: State,
-    under_way: &Op,
-    found: &Snapshot,
-    outcome: &mut Outcome,
-) -> Result<State, String> {
-    let expected = before.shown();
-    if expected.allows(found, &Tolerance::Exact) {
-        outcome.before += 1;
-        return Ok(before);
-    }
-    let mut after = before.clone();
-    under_way.apply(&mut after, under_way.whole())?;
-    let expected_after = after.shown();
-    if expected_after.allows(found, &Tolerance::Exact) {
-        outcome.after += 1;
-        return Ok(after);
-    }
-    if let Some((node, range)) = under_way.range(&before) {
-        let names = before.model.names_to(node).unwrap_or_default();
-        let path = [b"/", &names.join(&b'/')[..]].concat();
-        let (ino, none) = (expected.nodes[&path].id.0, Lag::new());
-        let cut = Cut {
-            after: &expected_after,
-            ino,
-            range,
-            lag: [&none, &none],
-        };
-        if expected.allows(found, &Tolerance::Cut(&cut)) {
-            outcome.part += 1;
-            let (mut state, part) = (before, &found.nodes[&path]);
-            let data = part.data.clone();
-            state.model.set_contents(node, part.size, data);
-            return Ok(state);
-        }
-    }
-    Err(format!(
-        "neither the state before:\n{}nor the one after, nor a part of it:\n{}",
-        expected.differences(found),
-        expected_after.differences(found)
-    ))
 }

@@ -1,98 +1,229 @@
 //! Operations of a writer: which comes next, what it changes, how it is done.
 
-use pramfs::{
-    Fallocate, FileType, RenameFlags, XattrMode,
-    inode::{Credentials, SetAttr, SetTime, Time},
-};
+use pramfs::{Fallocate, RenameFlags, XattrMode};
 
-use super::state::State;
-use crate::model::{Body, Call, Make, Model, Node, NodeId, ROOT, brief};
+use super::found::{COMMON, home};
+use super::state::{Body, Node, OWN, SHARED, State};
 use crate::random::Random;
 use crate::stress::Target;
 use crate::syscalls::Sys;
 
-/// Inodes of a writer, at most, with the directories above them.
-const NODES: usize = 41;
+/// Inodes of a writer, at most.
+const NODES: usize = 40;
 /// Bytes of a file, at most.
 const SIZE: u64 = 192 << 10;
-/// Names that lead to a directory in which something is made, at most.
+/// Directories above a name, at most.
 const DEPTH: usize = 4;
 /// Files without a name that a writer keeps open.
 const HELD: usize = 3;
 
-/// How a call is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
-    /// As it is.
-    Plain,
-    /// What an unlink removes stays open, and is written to once more.
-    Held,
-    /// Words through a mapping, and a persist.
-    Stored,
-}
+/// A name in a directory of the state.
+pub type Name = (u32, Vec<u8>);
 
 /// An operation.
-#[derive(Clone)]
-pub struct Op {
-    call: Call,
-    how: How,
+#[derive(Debug, Clone)]
+pub enum Op {
+    Create(Name),
+    Mkdir(Name),
+    Fifo(Name),
+    Symlink(Name, Vec<u8>),
+    Link(Name, Name),
+    /// With true the file stays open, and is written to once more.
+    Unlink(Name, bool),
+    Rmdir(Name),
+    Rename(Name, Name, RenameFlags),
+    Write(Name, u64, Bytes),
+    Append(Name, Bytes),
+    /// Words through a mapping, and a persist.
+    Store(Name, u64, Bytes),
+    Truncate(Name, u64),
+    Fallocate(Name, Fallocate, u64, u64),
+    Chmod(Name, u32),
+    Utimes(Name, i64),
+    SetXattr(Name, Vec<u8>, Bytes),
+    RemoveXattr(Name, Vec<u8>),
+    Fsync(Name),
 }
 
-impl std::fmt::Debug for Op {
+/// Bytes, of which a message shows only how many there are.
+#[derive(Clone)]
+pub struct Bytes(pub Vec<u8>);
+
+impl std::fmt::Debug for Bytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} {}", self.how, brief(&self.call))
+        write!(f, "{} bytes", self.0.len())
     }
 }
 
 impl Op {
     /// The operation that follows from the state and the generator.
-    pub fn next(state: &State, random: &mut Random) -> Op {
+    pub fn next(state: &State, writer: u32, random: &mut Random) -> Op {
         loop {
-            if let Some((call, how)) = draw(state, random) {
-                return Op { call, how };
+            if let Some(op) = Op::draw(state, writer, random) {
+                return op;
             }
         }
+    }
+
+    /// One that can be done, or none.
+    fn draw(state: &State, writer: u32, random: &mut Random) -> Option<Op> {
+        let names: Vec<Name> = state.names().map(|(d, n, _)| (d, n.clone())).collect();
+        let any = |random: &mut Random| names.get(random.below(names.len() as u64) as usize);
+        let is = |name: &Name, wanted: fn(&Body) -> bool| wanted(&at(state, name).body);
+        let of = |random: &mut Random, wanted: fn(&Body) -> bool| {
+            any(random).filter(|n| is(n, wanted)).cloned()
+        };
+        let file: fn(&Body) -> bool = |b| matches!(b, Body::File(_));
+        let dir: fn(&Body) -> bool = |b| matches!(b, Body::Dir(_));
+        let not_dir: fn(&Body) -> bool = |b| !matches!(b, Body::Dir(_));
+        let with_xattrs: fn(&Body) -> bool = |b| matches!(b, Body::File(_) | Body::Dir(_));
+        let full = state.nodes.len() >= NODES;
+        Some(match random.below(32) {
+            0..=2 if !full => Op::Create(new_name(state, writer, random)?),
+            3 if !full => Op::Mkdir(new_name(state, writer, random)?),
+            4 if !full && random.one_in(3) => Op::Fifo(new_name(state, writer, random)?),
+            4 if !full => {
+                let most = if random.one_in(3) { 1000 } else { 96 };
+                let len = 1 + random.below(most);
+                Op::Symlink(new_name(state, writer, random)?, vec![b't'; len as usize])
+            }
+            5 => Op::Link(of(random, not_dir)?, new_name(state, writer, random)?),
+            6 | 7 => Op::Unlink(of(random, not_dir)?, random.one_in(3)),
+            8 => {
+                let name = of(random, dir)?;
+                let id = state.find(name.0, &name.1)?;
+                state.entries(id).is_empty().then_some(Op::Rmdir(name))?
+            }
+            9..=12 => rename(state, writer, any(random)?.clone(), random)?,
+            13..=17 => {
+                let name = of(random, file)?;
+                let offset = offset(state, &name, random);
+                Op::Write(name, offset, bytes(random, SIZE - offset))
+            }
+            18 | 19 => {
+                let name = of(random, file)?;
+                let room = SIZE - contents(state, &name).len() as u64;
+                Op::Append(name, bytes(random, room))
+            }
+            20 => {
+                let name = of(random, file)?;
+                let words = contents(state, &name).len() as u64 / 8;
+                let from = random.below(words);
+                let count = words.min(from + 1 + random.below(64)) - from;
+                (count > 0).then(|| {
+                    let mut new = vec![0; count as usize * 8];
+                    random.fill(&mut new);
+                    Op::Store(name, from * 8, Bytes(new))
+                })?
+            }
+            21 | 22 => {
+                let name = of(random, file)?;
+                let size = offset(state, &name, random);
+                Op::Truncate(name, size)
+            }
+            23 | 24 => {
+                let name = of(random, file)?;
+                let from = offset(state, &name, random);
+                let len = 1 + random.below((SIZE - from).min(20_000));
+                let what = match random.below(6) {
+                    0 | 1 => Fallocate::PunchHole,
+                    2 => Fallocate::ZeroRange { keep_size: false },
+                    3 => Fallocate::ZeroRange { keep_size: true },
+                    4 => Fallocate::Allocate { keep_size: false },
+                    _ => Fallocate::Allocate { keep_size: true },
+                };
+                Op::Fallocate(name, what, from, len)
+            }
+            25 => Op::Chmod(
+                of(random, |b| !matches!(b, Body::Symlink(_)))?,
+                0o600 | random.below(0o200) as u32,
+            ),
+            26 => Op::Utimes(of(random, file)?, random.below(1 << 33) as i64),
+            27 | 28 => {
+                let name = of(random, with_xattrs)?;
+                let most = if random.one_in(6) { 6000 } else { 200 };
+                let value = bytes(random, most);
+                Op::SetXattr(name, xattr_name(random), value)
+            }
+            29 => {
+                let (name, xattr) = (of(random, with_xattrs)?, xattr_name(random));
+                let there = at(state, &name).xattrs.contains_key(&xattr);
+                there.then_some(Op::RemoveXattr(name, xattr))?
+            }
+            30 if random.one_in(4) => Op::Fsync(of(random, file)?),
+            _ => return None,
+        })
     }
 
     /// What the call answers when it has done all of it.
     pub fn whole(&self) -> i64 {
-        match &self.call {
-            Call::Write { bytes, .. } => bytes.len() as i64,
+        match self {
+            Op::Write(_, _, new) | Op::Append(_, new) | Op::Store(_, _, new) => new.0.len() as i64,
             _ => 0,
         }
     }
 
-    /// The file whose bytes it changes, and which of them, in a state before it.
-    pub fn range(&self, state: &State) -> Option<(NodeId, std::ops::Range<u64>)> {
-        let (node, from, len) = match &self.call {
-            Call::Write {
-                node,
-                offset,
-                bytes,
-            } => {
-                let end = || state.model.node(*node).size();
-                (*node, offset.unwrap_or_else(end), bytes.len() as u64)
-            }
-            Call::Fallocate {
-                node, offset, len, ..
-            } => (*node, *offset, *len),
-            _ => return None,
-        };
-        Some((node, from..from + len))
-    }
-
     /// The effect of a call that answered `returned`: less than zero is an
     /// error and changes nothing.
-    ///
-    /// # Errors
-    /// What the model refuses.
-    pub fn apply(&self, state: &mut State, returned: i64) -> Result<(), String> {
-        let Ok(count) = u64::try_from(returned) else {
-            return Ok(());
+    pub fn apply(&self, state: &mut State, returned: i64) {
+        let Ok(count) = usize::try_from(returned) else {
+            return;
         };
-        let done = state.model.call(&self.call.shortened(count));
-        done.map_err(|e| format!("{self:?} is not possible: {e:?}"))?;
-        Ok(())
+        match self {
+            Op::Create((d, n)) => state.add(*d, n, Node::new(Body::File(Vec::new()), 0o644)),
+            Op::Mkdir((d, n)) => {
+                state.add(*d, n, Node::new(Body::Dir(Default::default()), 0o755));
+            }
+            Op::Fifo((d, n)) => state.add(*d, n, Node::new(Body::Fifo, 0o600)),
+            Op::Symlink((d, n), to) => {
+                state.add(*d, n, Node::new(Body::Symlink(to.clone()), 0o777));
+            }
+            Op::Link(from, (d, n)) => {
+                let id = state.find(from.0, &from.1);
+                state.set(*d, n, id);
+            }
+            Op::Unlink((d, n), _) | Op::Rmdir((d, n)) => state.set(*d, n, None),
+            Op::Rename((d, n), (to, new), flags) => {
+                let (id, other) = (state.find(*d, n), state.find(*to, new));
+                // Two names of one file: nothing happens.
+                if id != other {
+                    state.set(*d, n, if flags.exchange { other } else { None });
+                    state.set(*to, new, id);
+                }
+            }
+            Op::Write(name, offset, new) | Op::Store(name, offset, new) => {
+                change(state, name, |old| put(old, *offset, &new.0[..count]));
+            }
+            Op::Append(name, new) => change(state, name, |old| old.extend(&new.0[..count])),
+            Op::Truncate(name, size) => change(state, name, |old| old.resize(*size as usize, 0)),
+            Op::Fallocate(name, what, from, len) => change(state, name, |old| {
+                let (from, to) = (*from as usize, (*from + *len) as usize);
+                let keeps = match what {
+                    Fallocate::PunchHole => true,
+                    Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => {
+                        *keep_size
+                    }
+                };
+                if !keeps && to > old.len() {
+                    old.resize(to, 0);
+                }
+                if !matches!(what, Fallocate::Allocate { .. }) {
+                    let end = old.len();
+                    old[from.min(end)..to.min(end)].fill(0);
+                }
+            }),
+            Op::Chmod(name, perm) => at_mut(state, name).perm = *perm,
+            Op::Utimes(name, mtime) => at_mut(state, name).mtime = Some(*mtime),
+            Op::SetXattr(name, xattr, value) => {
+                let xattrs = &mut at_mut(state, name).xattrs;
+                xattrs.insert(xattr.clone(), value.0.clone());
+            }
+            Op::RemoveXattr(name, xattr) => {
+                at_mut(state, name).xattrs.remove(xattr);
+            }
+            Op::Fsync(_) => {}
+        }
+        state.forget_nameless();
     }
 
     /// Does it. The answer is that of the call.
@@ -103,33 +234,30 @@ impl Op {
         &self,
         access: &D,
         state: &State,
+        writer: u32,
         held: &mut Vec<D::Node>,
     ) -> Sys<i64> {
-        let node = |id: &NodeId| reach(access, &state.model, *id);
-        match &self.call {
-            Call::Make {
-                parent, name, what, ..
-            } => {
-                let dir = node(parent)?;
-                match what {
-                    Make::File { .. } => access.create(&dir, name).map(drop),
-                    Make::Dir { .. } => access.mkdir(&dir, name),
-                    Make::Node { mode, .. } => access.mknod(&dir, name, *mode),
-                    Make::Symlink { target } => access.symlink(&dir, name, target),
+        let dir = |id| directory(access, state, writer, id);
+        let node = |name: &Name| access.lookup(&dir(name.0)?, &name.1);
+        match self {
+            Op::Create((d, n)) => access.create(&dir(*d)?, n).map(drop),
+            Op::Mkdir((d, n)) => access.mkdir(&dir(*d)?, n),
+            Op::Fifo((d, n)) => access.mknod(&dir(*d)?, n, libc::S_IFIFO | 0o600),
+            Op::Symlink((d, n), to) => access.symlink(&dir(*d)?, n, to),
+            Op::Link(from, (d, n)) => access.link(&node(from)?, &dir(*d)?, n),
+            Op::Unlink((d, n), hold) => {
+                if !hold {
+                    return access.unlink(&dir(*d)?, n).map(|()| 0);
                 }
-            }
-            Call::Link {
-                node: id,
-                parent,
-                name,
-            } => access.link(&node(id)?, &node(parent)?, name),
-            Call::Unlink { parent, name } if self.how == How::Held => {
-                let dir = node(parent)?;
-                let open = access.lookup(&dir, name)?;
-                access.unlink(&dir, name)?;
-                let gone = state.model.child(*parent, name);
-                let gone = gone.map(|id| state.model.node(id));
-                if gone.is_some_and(|n| is_file(n) && n.nlink == 1) {
+                let open = node(&(*d, n.clone()))?;
+                access.unlink(&dir(*d)?, n)?;
+                let is_file = matches!(at(state, &(*d, n.clone())).body, Body::File(_));
+                let last = state
+                    .names()
+                    .filter(|x| Some(x.2) == state.find(*d, n))
+                    .count()
+                    == 1;
+                if is_file && last {
                     // Nobody sees it; it must not be in anybody's way either.
                     match access.write(&open, 5000, &[0xdd; 9000]) {
                         Ok(_) | Err(libc::ENOSPC) => {}
@@ -144,266 +272,122 @@ impl Op {
                 }
                 Ok(())
             }
-            Call::Unlink { parent, name } => access.unlink(&node(parent)?, name),
-            Call::Rmdir { parent, name } => access.rmdir(&node(parent)?, name),
-            Call::Rename {
-                parent,
-                name,
-                new_parent,
-                new_name,
-                flags,
-                ..
-            } => {
-                let (from, to) = (node(parent)?, node(new_parent)?);
-                access.rename((&from, name), (&to, new_name), *flags)
+            Op::Rmdir((d, n)) => access.rmdir(&dir(*d)?, n),
+            Op::Rename((d, n), (to, new), flags) => {
+                access.rename((&dir(*d)?, n), (&dir(*to)?, new), *flags)
             }
-            Call::Write {
-                node: id,
-                offset: Some(at),
-                bytes,
-            } => {
-                let node = node(id)?;
-                if D::VIEWS && self.how == How::Stored {
-                    let words = bytes.as_chunks().0.iter().copied();
-                    let words: Vec<u64> = words.map(u64::from_le_bytes).collect();
-                    match access.store(&node, *at, &words, true) {
-                        // Small blocks have no views, devdax those of whole 2 MiB leaves.
-                        Err(libc::EINVAL | libc::EOPNOTSUPP) => {}
-                        stored => return stored.map(|()| self.whole()),
+            Op::Store(name, offset, new) if D::VIEWS => {
+                let words = new.0.as_chunks().0.iter().copied();
+                let words: Vec<u64> = words.map(u64::from_le_bytes).collect();
+                match access.store(&node(name)?, *offset, &words, true) {
+                    // Small blocks have no views, devdax those of whole 2 MiB leaves.
+                    Err(libc::EINVAL | libc::EOPNOTSUPP) => {
+                        return access
+                            .write(&node(name)?, *offset, &new.0)
+                            .map(|n| n as i64);
                     }
+                    stored => stored?,
                 }
-                // Through a mount a write has to do for a mapping.
-                return access.write(&node, *at, bytes).map(|n| n as i64);
+                return Ok(self.whole());
             }
-            Call::Write {
-                node: id,
-                offset: None,
-                bytes,
-            } => return access.append(&node(id)?, bytes).map(|n| n as i64),
-            Call::Fallocate {
-                node: id,
-                what,
-                offset,
-                len,
-            } => access.fallocate(&node(id)?, *what, *offset, *len),
-            Call::SetAttr { node: id, set } => match (set.size, set.perm, set.mtime) {
-                (Some(size), ..) => access.truncate(&node(id)?, size),
-                (_, Some(perm), _) => access.chmod(&node(id)?, perm),
-                (_, _, Some(SetTime::At(t))) => access.utimes(&node(id)?, t.sec),
-                _ => Err(libc::ENOSYS),
-            },
-            Call::SetXattr {
-                node: id,
-                name,
-                value,
-                mode,
-            } => access.set_xattr(&node(id)?, name, value, *mode),
-            Call::RemoveXattr { node: id, name } => access.remove_xattr(&node(id)?, name),
-            Call::Fsync { node: id } => access.fsync(&node(id)?),
-            _ => Err(libc::ENOSYS),
+            // Through a mount a write has to do for a mapping.
+            Op::Write(name, offset, new) | Op::Store(name, offset, new) => {
+                return access
+                    .write(&node(name)?, *offset, &new.0)
+                    .map(|n| n as i64);
+            }
+            Op::Append(name, new) => {
+                return access.append(&node(name)?, &new.0).map(|n| n as i64);
+            }
+            Op::Truncate(name, size) => access.truncate(&node(name)?, *size),
+            Op::Fallocate(name, what, from, len) => {
+                access.fallocate(&node(name)?, *what, *from, *len)
+            }
+            Op::Chmod(name, perm) => access.chmod(&node(name)?, *perm),
+            Op::Utimes(name, mtime) => access.utimes(&node(name)?, *mtime),
+            Op::SetXattr(name, xattr, value) => {
+                access.set_xattr(&node(name)?, xattr, &value.0, XattrMode::Set)
+            }
+            Op::RemoveXattr(name, xattr) => access.remove_xattr(&node(name)?, xattr),
+            Op::Fsync(name) => access.fsync(&node(name)?),
         }
         .map(|()| 0)
     }
 }
 
-/// A reference to a node, by one of its names.
-fn reach<D: Target>(access: &D, model: &Model, id: NodeId) -> Sys<D::Node> {
-    let mut at = access.root()?;
-    for name in model.names_to(id).ok_or(libc::ENOENT)? {
-        at = access.lookup(&at, name)?;
+fn at<'s>(state: &'s State, (dir, name): &Name) -> &'s Node {
+    state.node(state.find(*dir, name).expect("a name of the state"))
+}
+
+fn at_mut<'s>(state: &'s mut State, (dir, name): &Name) -> &'s mut Node {
+    let id = state.find(*dir, name).expect("a name of the state");
+    state.nodes.get_mut(&id).expect("a node of the state")
+}
+
+/// The bytes of a regular file.
+pub fn contents<'s>(state: &'s State, name: &Name) -> &'s [u8] {
+    match &at(state, name).body {
+        Body::File(bytes) => bytes,
+        other => panic!("{other:?} is no file"),
     }
-    Ok(at)
 }
 
-fn is_file(n: &Node) -> bool {
-    matches!(n.body, Body::File { .. })
+/// Changes the bytes of a regular file.
+pub fn change(state: &mut State, name: &Name, how: impl FnOnce(&mut Vec<u8>)) {
+    let node = at_mut(state, name);
+    node.mtime = None;
+    match &mut node.body {
+        Body::File(bytes) => how(bytes),
+        other => panic!("{other:?} is no file"),
+    }
 }
 
-/// A name in a directory, and the node that it leads to.
-type Name<'s> = (NodeId, &'s [u8], NodeId);
-
-/// A call that can be made, or none.
-fn draw(state: &State, random: &mut Random) -> Option<(Call, How)> {
-    let model = &state.model;
-    let names: Vec<Name<'_>> = model.names().filter(|n| n.0 != ROOT).collect();
-    let any = |random: &mut Random| {
-        names
-            .get(random.below(names.len() as u64) as usize)
-            .copied()
-    };
-    let of = |random: &mut Random, wanted: fn(&Node) -> bool| {
-        any(random).filter(|n| wanted(model.node(n.2)))
-    };
-    let file: fn(&Node) -> bool = is_file;
-    let with_xattrs: fn(&Node) -> bool = |n| is_file(n) || n.is_dir();
-    let full = model.nodes().count() >= NODES;
-    let set = SetAttr::default();
-    let call = match random.below(32) {
-        0..=2 if !full => make(state, random, Make::File { perm: 0o644 })?,
-        3 if !full => make(state, random, Make::Dir { perm: 0o755 })?,
-        4 if !full && random.one_in(3) => {
-            let mode = libc::S_IFIFO | 0o600;
-            make(state, random, Make::Node { mode, rdev: 0 })?
-        }
-        4 if !full => {
-            let most = if random.one_in(3) { 1000 } else { 96 };
-            let target = vec![b't'; 1 + random.below(most) as usize];
-            make(state, random, Make::Symlink { target })?
-        }
-        5 => {
-            let node = of(random, |n| !n.is_dir())?.2;
-            let (parent, name) = new_name(state, random)?;
-            Call::Link { node, parent, name }
-        }
-        6 | 7 => {
-            let (parent, name, _) = of(random, |n| !n.is_dir())?;
-            let name = name.to_vec();
-            let how = if random.one_in(3) {
-                How::Held
-            } else {
-                How::Plain
-            };
-            return Some((Call::Unlink { parent, name }, how));
-        }
-        8 => {
-            let (parent, name, id) = of(random, Node::is_dir)?;
-            let name = name.to_vec();
-            model.is_empty(id).then_some(Call::Rmdir { parent, name })?
-        }
-        9..=12 => rename(state, any(random)?, random)?,
-        13..=17 => {
-            let node = of(random, file)?.2;
-            let at = offset(model.node(node), random);
-            let bytes = bytes(random, SIZE - at);
-            let offset = Some(at);
-            Call::Write {
-                node,
-                offset,
-                bytes,
-            }
-        }
-        18 | 19 => {
-            let node = of(random, file)?.2;
-            let bytes = bytes(random, SIZE - model.node(node).size());
-            let offset = None;
-            Call::Write {
-                node,
-                offset,
-                bytes,
-            }
-        }
-        20 => {
-            let node = of(random, file)?.2;
-            let words = model.node(node).size() / 8;
-            let from = random.below(words);
-            let count = words.min(from + 1 + random.below(64)) - from;
-            let mut bytes = vec![0; count as usize * 8];
-            random.fill(&mut bytes);
-            let offset = Some(from * 8);
-            let store = Call::Write {
-                node,
-                offset,
-                bytes,
-            };
-            return (count > 0).then_some((store, How::Stored));
-        }
-        21 | 22 => {
-            let node = of(random, file)?.2;
-            let size = Some(offset(model.node(node), random));
-            let set = SetAttr { size, ..set };
-            Call::SetAttr { node, set }
-        }
-        23 | 24 => {
-            let node = of(random, file)?.2;
-            let offset = offset(model.node(node), random);
-            let len = 1 + random.below((SIZE - offset).min(20_000));
-            let what = match random.below(6) {
-                0 | 1 => Fallocate::PunchHole,
-                2 => Fallocate::ZeroRange { keep_size: false },
-                3 => Fallocate::ZeroRange { keep_size: true },
-                4 => Fallocate::Allocate { keep_size: false },
-                _ => Fallocate::Allocate { keep_size: true },
-            };
-            Call::Fallocate {
-                node,
-                what,
-                offset,
-                len,
-            }
-        }
-        25 => {
-            let node = of(random, |n| n.kind() != FileType::Symlink)?.2;
-            let perm = Some(0o600 | random.below(0o200) as u32);
-            let set = SetAttr { perm, ..set };
-            Call::SetAttr { node, set }
-        }
-        26 => {
-            let node = of(random, file)?.2;
-            let sec = random.below(1 << 33) as i64;
-            // As `Target::utimes` sets it.
-            let mtime = Some(SetTime::At(Time { sec, nsec: 1 }));
-            let set = SetAttr { mtime, ..set };
-            Call::SetAttr { node, set }
-        }
-        27 | 28 => {
-            let node = of(random, with_xattrs)?.2;
-            let most = if random.one_in(6) { 6000 } else { 200 };
-            let (value, mode) = (bytes(random, most), XattrMode::Set);
-            let name = xattr_name(random);
-            Call::SetXattr {
-                node,
-                name,
-                value,
-                mode,
-            }
-        }
-        29 => {
-            let (node, name) = (of(random, with_xattrs)?.2, xattr_name(random));
-            let there = model.node(node).xattrs.contains_key(&name);
-            there.then_some(Call::RemoveXattr { node, name })?
-        }
-        30 if random.one_in(4) => {
-            let node = of(random, file)?.2;
-            Call::Fsync { node }
-        }
-        _ => return None,
-    };
-    Some((call, How::Plain))
+fn put(old: &mut Vec<u8>, offset: u64, new: &[u8]) {
+    let (from, to) = (offset as usize, offset as usize + new.len());
+    if to > old.len() && !new.is_empty() {
+        old.resize(to, 0);
+    }
+    if !new.is_empty() {
+        old[from..to].copy_from_slice(new);
+    }
 }
 
-fn make(state: &State, random: &mut Random, what: Make) -> Option<Call> {
-    let (parent, name) = new_name(state, random)?;
-    let (ctx, pin) = (Credentials::ROOT, false);
-    Some(Call::Make {
-        ctx,
-        parent,
-        name,
-        what,
-        pin,
-    })
+fn directory<D: Target>(access: &D, state: &State, writer: u32, id: u32) -> Sys<D::Node> {
+    let name = match id {
+        OWN => home(writer),
+        SHARED => COMMON.to_vec(),
+        id => {
+            let (up, name) = state.parent(id).expect("a directory of the state");
+            return access.lookup(&directory(access, state, writer, up)?, name);
+        }
+    };
+    access.lookup(&access.root()?, &name)
 }
 
 /// A name that is not taken.
-fn new_name(state: &State, random: &mut Random) -> Option<(NodeId, Vec<u8>)> {
-    let (dir, name) = some_name(state, random);
-    state
-        .model
-        .child(dir, &name)
-        .is_none()
-        .then_some((dir, name))
+fn new_name(state: &State, writer: u32, random: &mut Random) -> Option<Name> {
+    let name = some_name(state, writer, random);
+    state.find(name.0, &name.1).is_none().then_some(name)
 }
 
-fn some_name(state: &State, random: &mut Random) -> (NodeId, Vec<u8>) {
-    let depth = |id| state.model.names_to(id).map_or(0, |names| names.len());
-    let all = state.model.nodes().filter(|(_, n)| n.is_dir());
-    let dirs: Vec<NodeId> = all
-        .map(|(id, _)| id)
-        .filter(|id| (1..=DEPTH).contains(&depth(*id)))
+fn some_name(state: &State, writer: u32, random: &mut Random) -> Name {
+    let depth = |mut id| {
+        let mut depth = 0;
+        while let Some((up, _)) = state.parent(id) {
+            (id, depth) = (up, depth + 1);
+        }
+        depth
+    };
+    let dirs: Vec<u32> = state
+        .nodes
+        .iter()
+        .filter(|(id, node)| matches!(node.body, Body::Dir(_)) && depth(**id) < DEPTH)
+        .map(|(id, _)| *id)
         .collect();
     let dir = dirs[random.below(dirs.len() as u64) as usize];
     let (n, long) = (random.below(12), random.one_in(6));
     let name = match dir {
-        dir if dir == state.shared() => format!("w{}-{n}", state.writer),
+        SHARED => format!("w{writer}-{n}"),
         // Long ones, so that small directories have several leaves too.
         _ if long => format!("{n}{}", "long".repeat(n as usize * 5)),
         _ => format!("n{n}"),
@@ -411,48 +395,40 @@ fn some_name(state: &State, random: &mut Random) -> (NodeId, Vec<u8>) {
     (dir, name.into_bytes())
 }
 
-fn rename(state: &State, (parent, name, source): Name<'_>, random: &mut Random) -> Option<Call> {
-    let model = &state.model;
-    let (new_parent, new_name) = some_name(state, random);
-    let target = model.child(new_parent, &new_name);
-    let is_dir = |id| model.node(id).is_dir();
+fn rename(state: &State, writer: u32, from: Name, random: &mut Random) -> Option<Op> {
+    let to = some_name(state, writer, random);
+    let source = state.find(from.0, &from.1)?;
+    let target = state.find(to.0, &to.1);
+    let is_dir = |id| matches!(state.node(id).body, Body::Dir(_));
     // No directory goes into itself, nor over one that has entries.
-    if is_dir(source) && model.is_above(source, new_parent) {
+    if is_dir(source) && state.is_in(to.0, source) {
         return None;
     }
     let mut flags = RenameFlags::default();
     match target {
         None => flags.noreplace = random.one_in(3),
         Some(target) if random.one_in(2) => {
-            if is_dir(target) && model.is_above(target, parent) {
+            if is_dir(target) && state.is_in(from.0, target) {
                 return None;
             }
             flags.exchange = true;
         }
         Some(target) => {
             let fits = match (is_dir(source), is_dir(target)) {
-                (true, true) => target != source && model.is_empty(target),
+                (true, true) => target != source && state.entries(target).is_empty(),
                 (a, b) => a == b,
             };
-            if !fits || is_dir(target) && model.is_above(target, parent) {
+            if !fits || state.is_in(from.0, target) && is_dir(target) {
                 return None;
             }
         }
     }
-    let (ctx, name) = (Credentials::ROOT, name.to_vec());
-    Some(Call::Rename {
-        ctx,
-        parent,
-        name,
-        new_parent,
-        new_name,
-        flags,
-    })
+    Some(Op::Rename(from, to, flags))
 }
 
 /// Within the file, at its end, or a little past it.
-fn offset(n: &Node, random: &mut Random) -> u64 {
-    let size = n.size();
+fn offset(state: &State, name: &Name, random: &mut Random) -> u64 {
+    let size = contents(state, name).len() as u64;
     let offset = match random.below(6) {
         0 => size,
         1 => size + random.below(9000),
@@ -462,7 +438,7 @@ fn offset(n: &Node, random: &mut Random) -> u64 {
     offset.min(SIZE - 1)
 }
 
-fn bytes(random: &mut Random, most: u64) -> Vec<u8> {
+fn bytes(random: &mut Random, most: u64) -> Bytes {
     let usual = match random.below(5) {
         0 => 64,
         1 => 4096,
@@ -470,9 +446,10 @@ fn bytes(random: &mut Random, most: u64) -> Vec<u8> {
         3 => 40_000,
         _ => 150_000,
     };
-    let mut new = vec![0; random.below(most.min(usual) + 1) as usize];
+    let len = random.below(most.min(usual) + 1);
+    let mut new = vec![0; len as usize];
     random.fill(&mut new);
-    new
+    Bytes(new)
 }
 
 fn xattr_name(random: &mut Random) -> Vec<u8> {

@@ -1,67 +1,120 @@
-//! What one writer has, by its own account: the model, in which the writer has
-//! a directory of its own and names in one that all share.
-//!
-//! Invariant: times that no call has set are [`ANY_TIME`].
+//! What one writer has, by its own account.
 
 use std::collections::BTreeMap;
 
-use pramfs::{
-    FileType,
-    inode::{Credentials, Ino, Time},
-};
+/// The writer's directory.
+pub const OWN: u32 = 0;
+/// What it has in the directory that all share.
+pub const SHARED: u32 = 1;
 
-use crate::model::{Call, Make, Model, NodeId};
-use crate::snapshot::{ANY_TIME, Node, Snapshot, Sparse, Trait};
+/// What a node is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body {
+    Dir(BTreeMap<Vec<u8>, u32>),
+    File(Vec<u8>),
+    Symlink(Vec<u8>),
+    Fifo,
+}
 
-/// The directory that all share.
-pub const COMMON: &[u8] = b"common";
-
-/// The name of a writer's directory; with a dash, the beginning of its names
-/// in the shared one.
-pub fn home(writer: u32) -> Vec<u8> {
-    format!("w{writer}").into_bytes()
+/// An inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub body: Body,
+    pub perm: u32,
+    /// Where it was set, and nothing has changed it since.
+    pub mtime: Option<i64>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 /// The directories and files of one writer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     /// Lives before this one.
     pub life: u64,
-    pub(super) model: Model,
-    pub(super) writer: u32,
+    pub(super) nodes: BTreeMap<u32, Node>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State::new()
+    }
 }
 
 impl State {
     /// Nothing yet.
-    pub fn new(writer: u32) -> State {
-        let mut model = Model::new(ANY_TIME);
-        for name in [home(writer), COMMON.to_vec()] {
-            let (ctx, parent) = (Credentials::ROOT, crate::model::ROOT);
-            let (what, pin) = (Make::Dir { perm: 0o755 }, false);
-            let made = model.call(&Call::Make {
-                ctx,
-                parent,
-                name,
-                what,
-                pin,
-            });
-            made.expect("the model is empty");
-        }
+    pub fn new() -> State {
+        let dir = || Node::new(Body::Dir(BTreeMap::new()), 0o755);
         State {
             life: 0,
-            model,
-            writer,
+            nodes: BTreeMap::from([(OWN, dir()), (SHARED, dir())]),
         }
     }
 
-    /// The shared directory.
-    pub(super) fn shared(&self) -> NodeId {
-        self.model.at(COMMON).expect("it is always there")
+    pub(super) fn node(&self, id: u32) -> &Node {
+        &self.nodes[&id]
     }
 
-    /// What a file system should show of it.
-    pub fn shown(&self) -> Snapshot {
-        own(self.model.numbered())
+    pub(super) fn entries(&self, dir: u32) -> &BTreeMap<Vec<u8>, u32> {
+        match &self.nodes[&dir].body {
+            Body::Dir(entries) => entries,
+            other => panic!("{other:?} is no directory"),
+        }
+    }
+
+    pub(super) fn find(&self, dir: u32, name: &[u8]) -> Option<u32> {
+        self.entries(dir).get(name).copied()
+    }
+
+    /// All names: directory, name, node.
+    pub(super) fn names(&self) -> impl Iterator<Item = (u32, &Vec<u8>, u32)> {
+        self.nodes.iter().flat_map(|(dir, node)| {
+            let entries = match &node.body {
+                Body::Dir(entries) => Some(entries),
+                _ => None,
+            };
+            let entries = entries.into_iter().flatten();
+            entries.map(|(name, id)| (*dir, name, *id))
+        })
+    }
+
+    /// Directory and name that lead to a directory; none for the two that are
+    /// always there.
+    pub(super) fn parent(&self, dir: u32) -> Option<(u32, &Vec<u8>)> {
+        let found = self.names().find(|(_, _, id)| *id == dir);
+        found.map(|(dir, name, _)| (dir, name))
+    }
+
+    /// Whether `dir` is `above` or lies in it.
+    pub(super) fn is_in(&self, dir: u32, above: u32) -> bool {
+        dir == above
+            || self
+                .parent(dir)
+                .is_some_and(|(up, _)| self.is_in(up, above))
+    }
+
+    pub(super) fn add(&mut self, dir: u32, name: &[u8], node: Node) {
+        let id = self.nodes.keys().last().map_or(0, |id| id + 1);
+        self.nodes.insert(id, node);
+        self.set(dir, name, Some(id));
+    }
+
+    /// Changes what a name leads to; a node without names is forgotten.
+    pub(super) fn set(&mut self, dir: u32, name: &[u8], to: Option<u32>) {
+        let node = self.nodes.get_mut(&dir).expect("a directory");
+        node.mtime = None;
+        let Body::Dir(entries) = &mut node.body else {
+            panic!("no directory");
+        };
+        match to {
+            Some(id) => entries.insert(name.to_vec(), id),
+            None => entries.remove(name),
+        };
+    }
+
+    pub(super) fn forget_nameless(&mut self) {
+        let named: Vec<u32> = self.names().map(|(_, _, id)| id).collect();
+        self.nodes
+            .retain(|id, _| *id == OWN || *id == SHARED || named.contains(id));
     }
 
     /// The form that [`decode`](Self::decode) reads.
@@ -72,114 +125,94 @@ impl State {
             out.extend(bytes);
         };
         put(&self.life.to_le_bytes());
-        for (path, n) in &self.model.numbered().nodes {
-            put(path);
-            let numbers = [
-                n.id.0.0,
-                (n.kind.mode_bits() | n.perm).into(),
-                n.times.0.sec as u64,
-                n.times.0.nsec.into(),
-                n.xattrs.len() as u64,
-            ];
-            numbers.iter().for_each(|n| put(&n.to_le_bytes()));
-            put(&n.bytes());
-            for (name, value) in &n.xattrs {
+        for (id, node) in &self.nodes {
+            put(&id.to_le_bytes());
+            put(&node.perm.to_le_bytes());
+            put(&node.mtime.map_or(Vec::new(), |t| t.to_le_bytes().to_vec()));
+            let (kind, data): (u8, &[u8]) = match &node.body {
+                Body::Dir(_) => (b'd', &[]),
+                Body::File(bytes) => (b'f', bytes),
+                Body::Symlink(target) => (b'l', target),
+                Body::Fifo => (b'p', &[]),
+            };
+            put(&[kind]);
+            put(data);
+            put(&(node.xattrs.len() as u64).to_le_bytes());
+            for (name, value) in &node.xattrs {
                 put(name);
                 put(value);
+            }
+            let entries = match &node.body {
+                Body::Dir(entries) => entries.clone(),
+                _ => BTreeMap::new(),
+            };
+            put(&(entries.len() as u64).to_le_bytes());
+            for (name, id) in &entries {
+                put(name);
+                put(&id.to_le_bytes());
             }
         }
         out
     }
 
     /// What [`encode`](Self::encode) has written; nothing if it was not that.
-    pub fn decode(writer: u32, bytes: &[u8]) -> Option<State> {
+    pub fn decode(bytes: &[u8]) -> Option<State> {
         let mut left = bytes;
-        let mut shown = Snapshot::default();
-        let life = number(&mut left)?;
-        while !left.is_empty() {
-            let path = part(&mut left)?.to_vec();
-            let mut next = || number(&mut left);
-            let (ino, mode, sec, nsec, count) = (next()?, next()?, next()?, next()?, next()?);
-            let data = part(&mut left)?;
+        let mut get = || {
+            let (len, rest) = left.split_first_chunk()?;
+            let (part, rest) = rest.split_at_checked(u64::from_le_bytes(*len) as usize)?;
+            left = rest;
+            Some((part.to_vec(), rest.is_empty()))
+        };
+        let (life, mut end) = get()?;
+        let mut nodes = BTreeMap::new();
+        while !end {
+            let id = u32::from_le_bytes(get()?.0.try_into().ok()?);
+            let perm = u32::from_le_bytes(get()?.0.try_into().ok()?);
+            let mtime = get()?.0.try_into().ok().map(i64::from_le_bytes);
+            let (kind, data) = (get()?.0, get()?.0);
             let mut xattrs = BTreeMap::new();
-            for _ in 0..count {
-                xattrs.insert(part(&mut left)?.to_vec(), part(&mut left)?.to_vec());
+            for _ in 0..u64::from_le_bytes(get()?.0.try_into().ok()?) {
+                xattrs.insert(get()?.0, get()?.0);
             }
-            let (sec, nsec) = (sec as i64, nsec as u32);
-            let kind = FileType::from_mode(mode as u32)?;
-            let n = Node {
-                perm: mode as u32 & 0o7777,
-                size: data.len() as u64,
-                times: (Time { sec, nsec }, ANY_TIME),
-                data: Sparse::from(data),
-                xattrs,
-                ..Node::new((Ino(ino), 0), kind)
+            let (count, last) = get()?;
+            end = last;
+            let mut entries = BTreeMap::new();
+            for _ in 0..u64::from_le_bytes(count.try_into().ok()?) {
+                let name = get()?.0;
+                let (id, last) = get()?;
+                end = last;
+                entries.insert(name, u32::from_le_bytes(id.try_into().ok()?));
+            }
+            let body = match kind[..] {
+                [b'd'] => Body::Dir(entries),
+                [b'f'] => Body::File(data),
+                [b'l'] => Body::Symlink(data),
+                [b'p'] => Body::Fifo,
+                _ => return None,
             };
-            shown.nodes.insert(path, n);
+            let node = Node {
+                body,
+                perm,
+                mtime,
+                xattrs,
+            };
+            nodes.insert(id, node);
         }
-        let model = Model::of(&shown, ANY_TIME).ok()?;
-        model.at(COMMON)?;
         Some(State {
-            life,
-            model,
-            writer,
+            life: u64::from_le_bytes(life.try_into().ok()?),
+            nodes,
         })
     }
 }
 
-fn part<'b>(left: &mut &'b [u8]) -> Option<&'b [u8]> {
-    let (len, rest) = left.split_first_chunk()?;
-    let (part, rest) = rest.split_at_checked(u64::from_le_bytes(*len) as usize)?;
-    *left = rest;
-    Some(part)
-}
-
-fn number(left: &mut &[u8]) -> Option<u64> {
-    Some(u64::from_le_bytes(part(left)?.try_into().ok()?))
-}
-
-/// What writers can know of what a file system shows: neither space nor
-/// numbers, nor the two directories that are nobody's.
-pub fn own(mut shown: Snapshot) -> Snapshot {
-    shown.nodes.remove(&b"/"[..]);
-    shown.nodes.remove(&[b"/", COMMON].concat());
-    shown.label.clear();
-    shown.without(&[
-        Trait::Ids,
-        Trait::Free,
-        Trait::Blocks,
-        Trait::Allocated,
-        Trait::DirectorySizes,
-    ])
-}
-
-/// Takes out what is a writer's.
-pub fn take(found: &mut Snapshot, writer: u32) -> Snapshot {
-    let all = std::mem::take(&mut found.nodes).into_iter();
-    let (nodes, others) = all.partition(|(path, _)| is_of(path, writer));
-    found.nodes = others;
-    Snapshot {
-        nodes,
-        ..Snapshot::default()
+impl Node {
+    pub fn new(body: Body, perm: u32) -> Node {
+        Node {
+            body,
+            perm,
+            mtime: None,
+            xattrs: BTreeMap::new(),
+        }
     }
-}
-
-/// Whether a path is a writer's.
-fn is_of(path: &[u8], writer: u32) -> bool {
-    let rest = path.strip_prefix(b"/").unwrap_or_default();
-    let shared = rest.strip_prefix(COMMON).and_then(|r| r.strip_prefix(b"/"));
-    let (part, end) = match shared {
-        Some(name) => (name, b'-'),
-        None => (rest, b'/'),
-    };
-    part.strip_prefix(&home(writer)[..])
-        .is_some_and(|rest| match rest.first() {
-            Some(next) => *next == end,
-            None => shared.is_none(),
-        })
-}
-
-/// Whether a path is a writer's or leads to what is.
-pub fn is_for(path: &[u8], writer: u32) -> bool {
-    path == [b"/", COMMON].concat() || is_of(path, writer)
 }

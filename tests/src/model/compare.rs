@@ -9,7 +9,6 @@ use pramfs::{
 };
 
 use super::state::{Body, Call, Make, Model, NodeId, ROOT, Value};
-use crate::snapshot::{Snapshot, Source, Take, Trait};
 
 /// What differs, for people.
 pub(super) type Differs<T = ()> = Result<T, String>;
@@ -368,7 +367,7 @@ pub(super) enum Times {
     MayLag,
 }
 
-/// Compares everything: attributes of each node, and the snapshot.
+/// Compares everything.
 pub(super) fn compare_tree(fs: &Fs, model: &mut Model, ids: &Ids, times: Times) -> Differs {
     let mut owned: Vec<(u64, u64, NodeId)> = Vec::new();
     let all: Vec<NodeId> = model.nodes().map(|(id, _)| id).collect();
@@ -379,30 +378,71 @@ pub(super) fn compare_tree(fs: &Fs, model: &mut Model, ids: &Ids, times: Times) 
             take_times(model, id, &attr)?;
         }
         compare_attr(model, ids, id, &attr)?;
-        match &model.node(id).body {
-            // A snapshot reads all entries at once, and in one of the two ways.
-            Body::Dir { entries, .. } => {
-                let found = Answer::Names(read_dir(fs, attr.ino, 50).map_err(what)?);
-                let (call, right) = (Call::GetAttr { node: id }, Value::Names(entries.clone()));
-                compare(model, ids, &call, &found, &right)
-                    .map_err(|e| format!("entries of node {id}: {e}"))?;
-            }
-            Body::File { .. } => {
-                let extents = fs.file_extents(attr.ino, 0, u64::MAX).map_err(what)?;
-                let here = extents
-                    .iter()
-                    .filter_map(|e| Some((e.region_offset?, e.len, id)));
-                owned.extend(here);
-                // Data and holes follow each other to the end.
-                let mut at = 0;
-                while let Some(data) = fs.next_data(&attr.ino, at).map_err(|e| e.to_string())? {
-                    if data.start < at || data.end <= data.start {
-                        return Err(format!("node {id}: data from {at} on is {data:?}"));
+        let n = model.node(id);
+        match &n.body {
+            Body::Dir { entries, parent } => {
+                let found = read_dir(fs, attr.ino, 50).map_err(what)?;
+                compare(
+                    model,
+                    ids,
+                    &Call::GetAttr { node: id },
+                    &Answer::Names(found),
+                    &Value::Names(entries.clone()),
+                )
+                .map_err(|e| format!("entries of node {id}: {e}"))?;
+                for (name, child) in entries {
+                    let a = fs.lookup(attr.ino, name).map_err(what)?;
+                    if a.ino != ids.ino(*child) {
+                        return Err(format!(
+                            "node {id}: {} leads to {}",
+                            name.escape_ascii(),
+                            a.ino
+                        ));
                     }
-                    at = data.end;
+                }
+                if n.nlink > 0 && fs.lookup(attr.ino, b"..").map_err(what)?.ino != ids.ino(*parent)
+                {
+                    return Err(format!("node {id}: .. leads elsewhere"));
                 }
             }
-            _ => {}
+            Body::File { size, .. } => {
+                compare_file(fs, model, id, attr.ino, *size)?;
+                let mut at = 0;
+                for e in fs.file_extents(attr.ino, 0, u64::MAX).map_err(what)? {
+                    if e.file_offset != at || e.len == 0 {
+                        return Err(format!(
+                            "node {id}: the extents do not follow each other: {e:?}, expected {at}"
+                        ));
+                    }
+                    at += e.len;
+                    if let Some(r) = e.region_offset {
+                        owned.push((r, e.len, id));
+                    }
+                }
+                if at != *size {
+                    return Err(format!("node {id}: the extents end at {at}, not at {size}"));
+                }
+            }
+            Body::Symlink(target) => {
+                if fs.readlink(attr.ino).map_err(what)? != *target {
+                    return Err(format!("node {id}: the target differs"));
+                }
+            }
+            Body::Special { .. } => {}
+        }
+        if n.xattrs.keys().map(|k| k.len() + 1).sum::<usize>() <= 65_536 {
+            let names = attributes(&fs.listxattr(attr.ino).map_err(what)?);
+            if !names.iter().eq(n.xattrs.keys()) {
+                return Err(format!("node {id}: extended attributes {names:?}"));
+            }
+        }
+        for (name, value) in &n.xattrs {
+            if fs.getxattr(attr.ino, name).map_err(what)? != *value {
+                return Err(format!(
+                    "node {id}: the value of {} differs",
+                    name.escape_ascii()
+                ));
+            }
         }
     }
     owned.sort_unstable();
@@ -413,38 +453,7 @@ pub(super) fn compare_tree(fs: &Fs, model: &mut Model, ids: &Ids, times: Times) 
             ));
         }
     }
-    compare_snapshot(fs, model, ids)
-}
-
-/// Files up to this size are read whole, in each comparison.
-const WHOLE: u64 = 1 << 20;
-
-/// Compares what the engine shows with what the model does, which knows nothing
-/// of space. Nodes that are held
-/// are asked for by their inodes, too.
-fn compare_snapshot(fs: &Fs, model: &Model, ids: &Ids) -> Differs {
-    let expected = model.snapshot(|id| (ids.ino(id), 0));
-    let held = expected.nodes.iter().filter(|(p, _)| !p.starts_with(b"/"));
-    let how = Take {
-        guide: Some(&expected),
-        whole: WHOLE,
-        held: &held.map(|(p, n)| (p.clone(), n.id.0)).collect::<Vec<_>>(),
-        totals: false,
-        ..Take::default()
-    };
-    let found = Snapshot::take(fs, &how).map_err(|e| e.to_string())?;
-    let found = found.without(&[
-        Trait::Generations,
-        Trait::Free,
-        Trait::Blocks,
-        Trait::Allocated,
-    ]);
-    let differences = expected.differences(&found);
-    if differences.is_empty() {
-        Ok(())
-    } else {
-        Err(differences)
-    }
+    Ok(())
 }
 
 fn take_times(model: &mut Model, id: NodeId, a: &Attr) -> Differs {
@@ -458,5 +467,54 @@ fn take_times(model: &mut Model, id: NodeId, a: &Attr) -> Differs {
         ));
     }
     model.set_times(id, a.mtime, a.ctime);
+    Ok(())
+}
+
+/// Compares the contents of a file: pieces that the model has, and everything
+/// that the engine calls data.
+fn compare_file(fs: &Fs, model: &Model, id: NodeId, ino: Ino, size: u64) -> Differs {
+    let Body::File { bytes, .. } = &model.node(id).body else {
+        return Ok(());
+    };
+    let what = |e: Error| format!("contents of node {id}, {ino}: {e}");
+    let check = |at: u64, len: u64| -> Differs {
+        let len = len.min(size.saturating_sub(at)) as usize;
+        let (mut got, mut expected) = (vec![0xee; len], vec![0; len]);
+        let n = fs.read(ino, at, &mut got).map_err(what)?;
+        bytes.read(at, &mut expected);
+        if n != len {
+            return Err(format!("node {id}: {n} of {len} bytes were read at {at}"));
+        }
+        match got.iter().zip(&expected).position(|(a, b)| a != b) {
+            Some(i) => Err(format!(
+                "node {id}, {ino}: byte {} is {:#x} instead of {:#x}",
+                at + i as u64,
+                got[i],
+                expected[i]
+            )),
+            None => Ok(()),
+        }
+    };
+    for (at, piece) in bytes.pieces() {
+        if at < size {
+            check(at, piece.len() as u64)?;
+        }
+    }
+    let mut at = 0;
+    while at < size {
+        at = match fs.seek(ino, at, SeekWhence::Data) {
+            Ok(at) => at,
+            Err(Error::NoSuchAddress(_)) => break,
+            Err(e) => return Err(what(e)),
+        };
+        let end = fs.seek(ino, at, SeekWhence::Hole).map_err(what)?;
+        if end <= at {
+            return Err(format!("node {id}: a hole at {end} ends data at {at}"));
+        }
+        while at < end {
+            check(at, (end - at).min(1 << 20))?;
+            at += (end - at).min(1 << 20);
+        }
+    }
     Ok(())
 }

@@ -10,7 +10,7 @@ use pramfs::{
 };
 
 use super::compare::{Answer, Differs, Ids, Times, call, compare, compare_tree};
-use super::state::{Call, Failure, Model, Node, NodeId, Value};
+use super::state::{Body, Call, Failure, Model, Node, NodeId, ROOT, Value};
 
 /// A model, and which of its nodes is which inode.
 #[derive(Debug, Clone)]
@@ -40,7 +40,13 @@ impl Follower {
 
     /// The node that a path leads to, symbolic links not followed.
     pub fn find(&self, path: &str) -> Option<NodeId> {
-        self.model.at(path.as_bytes())
+        let names = path.split('/').filter(|n| !n.is_empty());
+        names
+            .into_iter()
+            .try_fold(ROOT, |at, name| match &self.model.get(at)?.body {
+                Body::Dir { entries, .. } => entries.get(name.as_bytes()).copied(),
+                _ => None,
+            })
     }
 
     /// Makes a call on both. Where both refuse it alike, that is `Ok(false)`.

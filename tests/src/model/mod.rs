@@ -20,12 +20,13 @@ mod ops;
 mod pair;
 mod pair_tree;
 mod runner;
-mod show;
+mod sparse;
 mod state;
 mod system;
 
 pub use follow::Follower;
 pub use ops::{Op, Pick, Who, expand, name, ops};
 pub use pair::Pair;
-pub use runner::{Options, Runner, brief};
-pub use state::{Body, Call, Failure, Make, Model, Node, NodeId, ROOT, Value};
+pub use runner::{Options, Runner};
+pub use sparse::Sparse;
+pub use state::{Body, Call, Failure, Make, Model, Node, NodeId, Value};

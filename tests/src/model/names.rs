@@ -71,7 +71,7 @@ impl Model {
     }
 
     /// Whether `above` is `below` or contains it.
-    pub fn is_above(&self, above: NodeId, below: NodeId) -> bool {
+    fn is_above(&self, above: NodeId, below: NodeId) -> bool {
         let mut at = below;
         loop {
             if at == above {

@@ -519,11 +519,12 @@ fn beyond(c: &Call) -> bool {
 
 /// Whether a file reaches into the last page that there can be.
 fn at_the_limit(model: &Model, c: &Call) -> bool {
-    matches!(c, Call::Seek { node, .. } if model.node(*node).size() > LAST_PAGE)
+    matches!(c, Call::Seek { node, .. } if in_the_last_page(model.node(*node).size()))
 }
 
-/// Where the last page that there can be begins.
-pub(super) const LAST_PAGE: u64 = (i64::MAX as u64) & !4095;
+pub(super) fn in_the_last_page(size: u64) -> bool {
+    size > (i64::MAX as u64) & !4095
+}
 
 /// What the kernel refuses by itself, before it asks a file system: both sides
 /// have said so, and the model knows nothing of it.

@@ -393,7 +393,7 @@ fn subject(c: &Call) -> Option<NodeId> {
 }
 
 /// A call without its bytes.
-pub fn brief(c: &Call) -> String {
+pub(super) fn brief(c: &Call) -> String {
     let mut text = format!("{c:?}");
     if text.len() > 400 {
         text.truncate(400);

@@ -7,7 +7,7 @@ use pramfs::{
     inode::{Credentials, SetAttr, Time},
 };
 
-use crate::snapshot::Sparse;
+use super::sparse::Sparse;
 
 /// A node of the model. Numbers are never used again.
 pub type NodeId = u64;

@@ -8,17 +8,12 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use pramfs::{
-    Fallocate, FileType, SeekWhence, XattrMode,
-    inode::{Ino, SetTime},
-};
+use pramfs::{Fallocate, FileType, SeekWhence, XattrMode, inode::SetTime};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
 };
 
-use super::pair::LAST_PAGE;
-use super::state::{Call, Make, Model, NodeId};
-use crate::snapshot::{Directory, Trouble};
+use super::state::{Body, Call, Make, Model, NodeId, ROOT};
 use crate::syscalls::{self as sys, Caller, Sys, as_caller, errno, path_of};
 
 /// No errno: neither a name nor a descriptor leads to the node.
@@ -82,14 +77,6 @@ impl Side {
         })
     }
 
-    /// The same directory, to be read. Where data are in a file that reaches into
-    /// the last page that there can be, tmpfs does not tell.
-    pub(super) fn directory(&self) -> Result<Directory, Trouble> {
-        let held = self.held.iter().map(|(id, fd)| (Ino(*id), fd));
-        let most = if self.tmpfs { LAST_PAGE } else { u64::MAX };
-        Directory::new(&self.root, held, most)
-    }
-
     pub(super) fn is_tmpfs(&self) -> bool {
         self.tmpfs
     }
@@ -136,7 +123,7 @@ impl Side {
         }
         let mut at = self.root.try_clone().map_err(|_| libc::EMFILE)?;
         // The model's nodes have a name or a reference.
-        for name in model.names_to(id).ok_or(NO_NAME)? {
+        for name in names_to(model, id).ok_or(NO_NAME)? {
             at = sys::lookup(&at, name)?;
         }
         Ok(at)
@@ -408,4 +395,24 @@ fn timespec(time: Option<SetTime>) -> Timespec {
         Some(SetTime::At(t)) => (t.sec, t.nsec.into()),
     };
     Timespec { tv_sec, tv_nsec }
+}
+
+/// Names that lead from the root to a node; `None` if it has none.
+fn names_to(model: &Model, id: NodeId) -> Option<Vec<&[u8]>> {
+    let mut names = Vec::new();
+    let mut at = id;
+    while at != ROOT {
+        let found = model.nodes().find_map(|(dir, n)| match &n.body {
+            Body::Dir { entries, .. } => {
+                let name = entries.iter().find(|(_, child)| **child == at);
+                name.map(|(name, _)| (dir, &name[..]))
+            }
+            _ => None,
+        });
+        let (dir, name) = found?;
+        names.push(name);
+        at = dir;
+    }
+    names.reverse();
+    Some(names)
 }

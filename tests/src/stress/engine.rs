@@ -9,7 +9,6 @@ use pramfs::{
 
 use super::pattern::identity;
 use super::target::{About, Target};
-use crate::snapshot::{Snapshot, Take, Trouble};
 use crate::syscalls::Sys;
 
 const CX: Credentials<'_> = Credentials::new(0, 0);
@@ -33,9 +32,6 @@ impl Target for EngineAccess<'_> {
     const WHOLE: bool = true;
     const VIEWS: bool = true;
 
-    fn snapshot(&self, how: &Take<'_>) -> std::result::Result<Snapshot, Trouble> {
-        Snapshot::take(self.0, how)
-    }
     fn root(&self) -> Sys<InodeRef> {
         Ok(self.0.hold(Ino::ROOT))
     }
@@ -75,6 +71,8 @@ impl Target for EngineAccess<'_> {
             kind: a.kind,
             size: a.size,
             nlink: a.nlink.into(),
+            perm: a.perm,
+            mtime: a.mtime.sec,
         })
     }
     fn list(&self, dir: &InodeRef) -> Sys<Vec<Vec<u8>>> {

@@ -18,5 +18,5 @@ mod worker;
 pub use engine::EngineAccess;
 pub use mount::MountAccess;
 pub use target::{About, Target};
-pub use walk::{assert_same, remove_all, walk};
+pub use walk::{Summary, assert_same, remove_all, walk};
 pub use worker::{COLD, Plan, Totals, populate, run};

@@ -8,7 +8,6 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, Timespec, Timestamp
 
 use super::pattern::identity;
 use super::target::{About, Target};
-use crate::snapshot::{Directory, Snapshot, Take, Trouble};
 use crate::syscalls::{self as sys, Sys, errno, path_of};
 
 /// A way to a directory of a mount.
@@ -21,9 +20,6 @@ impl Target for MountAccess {
     const WHOLE: bool = false;
     const VIEWS: bool = false;
 
-    fn snapshot(&self, how: &Take<'_>) -> Result<Snapshot, Trouble> {
-        Snapshot::take(&Directory::at(&self.0)?, how)
-    }
     fn root(&self) -> Sys<OwnedFd> {
         sys::root(&self.0)
     }
@@ -61,6 +57,8 @@ impl Target for MountAccess {
             kind: FileType::from_mode(s.st_mode).ok_or(libc::EINVAL)?,
             size: s.st_size as u64,
             nlink: s.st_nlink,
+            perm: s.st_mode & 0o7777,
+            mtime: s.st_mtime,
         })
     }
     fn list(&self, dir: &OwnedFd) -> Sys<Vec<Vec<u8>>> {

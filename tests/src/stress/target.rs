@@ -2,7 +2,6 @@
 
 use pramfs::{Fallocate, FileType, RenameFlags, XattrMode};
 
-use crate::snapshot::{Snapshot, Take, Trouble};
 use crate::syscalls::Sys;
 
 /// What is asked about a node.
@@ -16,6 +15,10 @@ pub struct About {
     pub size: u64,
     /// Links.
     pub nlink: u64,
+    /// Permission bits.
+    pub perm: u32,
+    /// Last change of contents, seconds.
+    pub mtime: i64,
 }
 
 /// A way to a file system. A node is a reference: what it names lives as long
@@ -29,7 +32,6 @@ pub trait Target: Sync {
     /// There are views for [`store`](Self::store).
     const VIEWS: bool;
 
-    fn snapshot(&self, how: &Take<'_>) -> Result<Snapshot, Trouble>;
     fn root(&self) -> Sys<Self::Node>;
     fn lookup(&self, dir: &Self::Node, name: &[u8]) -> Sys<Self::Node>;
     fn create(&self, dir: &Self::Node, name: &[u8]) -> Sys<Self::Node>;

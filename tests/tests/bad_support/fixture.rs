@@ -5,7 +5,7 @@ use pramfs::{
     inode::{Fs, Ino},
 };
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
-use pramfs_tests::snapshot::Snapshot;
+use pramfs_tests::tree::Tree;
 
 use super::model::CX;
 
@@ -58,11 +58,11 @@ impl Fixture {
         errnos: &[i32],
         request: impl FnOnce(&Fs) -> Result<T>,
     ) {
-        let before = Snapshot::of(&self.fs).unwrap();
+        let before = Tree::of(&self.fs).unwrap();
         let e = request(&self.fs).expect_err(what);
         assert!(errnos.contains(&e.errno()), "{what}: {e} ({})", e.errno());
         assert!(!e.to_string().is_empty(), "{what}");
-        let after = Snapshot::of(&self.fs).unwrap();
+        let after = Tree::of(&self.fs).unwrap();
         assert!(before == after, "{what}:\n{}", before.differences(&after));
     }
 

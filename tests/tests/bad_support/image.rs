@@ -13,9 +13,8 @@ use pramfs::{
 use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::region::{SMALLEST, formatted, mount, repeatable};
-use pramfs_tests::snapshot::Snapshot;
 
-use super::model::CX;
+use super::model::{CX, Model};
 use super::steady;
 
 /// How the last mount ended.
@@ -35,9 +34,9 @@ pub enum End {
 pub struct Image {
     pub name: String,
     pub bytes: Vec<u8>,
-    pub model: Snapshot,
+    pub model: Model,
     /// The model without the last record of one of the lanes.
-    pub without: Vec<Snapshot>,
+    pub without: Vec<Model>,
     pub end: End,
 }
 
@@ -199,9 +198,8 @@ pub fn image(block_size: u32, end: End) -> Result<Image> {
     })
 }
 
-fn model_of(bytes: &[u8]) -> Result<Snapshot> {
-    let fs = mount(&SimBackend::from_image(bytes)?, steady())?;
-    Ok(Snapshot::of(&fs).expect("it is undamaged"))
+fn model_of(bytes: &[u8]) -> Result<Model> {
+    Model::of(&mount(&SimBackend::from_image(bytes)?, steady())?)
 }
 
 /// Offset of the last record of a lane.
