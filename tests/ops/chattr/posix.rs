@@ -1,5 +1,5 @@
 //! chattr on a mount: what an immutable or append-only file or directory refuses
-//! (xfstests 079 277 424 545 553 555), and who may set the flags.
+//! (xfstests 079 277 424 545 553 555), and the right to set the flags.
 
 use std::os::fd::AsFd;
 use std::path::Path;

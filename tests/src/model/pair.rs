@@ -163,7 +163,7 @@ impl<'m> Pair<'m> {
     /// * set-group-id without leave to execute for the group is kept by the
     ///   kernel's FUSE when a stranger writes, and by tmpfs it is not;
     /// * of the chattr flags, those that forbid something are
-    ///   `tests/posix/chattr.rs`'s: which of two reasons to refuse a call comes
+    ///   `tests/ops/chattr/posix.rs`'s: which of two reasons to refuse a call comes
     ///   first, the kernel says for tmpfs and the engine for us. The others are
     ///   of files and directories;
     /// * whether an ACL may or must be there already: setting one does not ask;

@@ -86,17 +86,24 @@ impl Engine {
     fn check_host_holds_all(&self, map: &MapRef, from: u64, to: u64) -> Result<()> {
         let geo = &self.vol.geo;
         let (mut at, end) = (geo.file_block(from), geo.file_block_from(to));
+        let mut available = self.host_can_give(self.vol.free_blocks().0);
+        // Blocks whose record is not dead yet count as used at first.
+        let mut retired = false;
         let mut missing = 0;
-        while at < end {
+        while available != u64::MAX && at < end {
             let extent = map::run(&self.vol, map, at, end - at)?;
             missing += extent.block.map_or(extent.count, |_| 0);
             at += extent.count;
-        }
-        let (free, _) = self.vol.free_blocks();
-        if missing > self.host_can_give(free) {
-            return Err(Error::NoSpace(
-                "the file system that holds the region is full",
-            ));
+            if missing > available && !retired {
+                retired = true;
+                self.vol.retire_pending()?;
+                available = self.host_can_give(self.vol.free_blocks().0);
+            }
+            if missing > available {
+                return Err(Error::NoSpace(
+                    "the file system that holds the region is full",
+                ));
+            }
         }
         Ok(())
     }
