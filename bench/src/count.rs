@@ -19,6 +19,7 @@ use pramfs::{
     inode::{Credentials, Fs, Ino, SetAttr},
 };
 
+use crate::harness::Table;
 use crate::sys::Aligned;
 
 /// Bytes of the region.
@@ -64,7 +65,7 @@ pub struct Args {
 ///
 /// # Errors
 /// If valgrind is missing or fails; engine errors.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args, json: &Path) -> Result<()> {
     if let [number, times] = args.only[..] {
         let (_, work) = OPERATIONS
             .get(number as usize)
@@ -76,15 +77,18 @@ pub fn run(args: &Args) -> Result<()> {
         println!("{}", work(&fs, times)?.as_nanos());
         return Ok(());
     }
-    println!("{:<20} {:>12}", "operation", "instructions");
+    let mut table = Table::new(20, &["operation", "instructions"]);
     for (number, (name, _)) in OPERATIONS.iter().enumerate() {
         if args.filter.as_ref().is_some_and(|f| !name.contains(f)) {
             continue;
         }
         let each = each(&std::env::current_exe()?, number)?;
-        println!("{name:<20} {each:>12.1}");
+        table.row(vec![(*name).to_owned(), format!("{each:.0}")]);
     }
-    Ok(())
+    if args.filter.is_some() {
+        return Ok(());
+    }
+    table.write_json(json)
 }
 
 /// Counts the instructions of one operation in a build of this program.

@@ -157,15 +157,15 @@ fn real_main() -> Result<ExitCode> {
             reproductions::unmapped::run(cx, &a.own, json)
         }),
         Cmd::Count(args) => {
-            count::run(&args)?;
+            count::run(&args, &results_dir().join("instructions.json"))?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::Settings(args) => {
-            settings::run(&args)?;
+            settings::run(&args, &results_dir())?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::Scale(common) => {
-            scale::run(&set_up(&common)?)?;
+            scale::run(&set_up(&common)?, &results_dir().join("scale.json"))?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::Report { document } => {

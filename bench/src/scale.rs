@@ -3,6 +3,7 @@
 //! Each round measures every number of threads once, so that drift of the machine affects
 //! all of them. Every thread has a processor of its own.
 
+use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use anyhow::{Result, anyhow};
 use pramfs::inode::Ino;
 
 use crate::fixture::{Direct, MIB, random_page};
-use crate::harness::{Context, Huge, Rng};
+use crate::harness::compare::quantile;
+use crate::harness::{Context, Huge, Rng, Table};
 use crate::sys::{self, Aligned, Mapping, PAGE};
 
 /// File size of each thread in bytes.
@@ -39,11 +41,11 @@ fn thread_counts(cpus: usize) -> Vec<usize> {
     counts
 }
 
-/// Measures and prints the curves.
+/// Measures and prints the curves. A run that is not quick writes them to `json`.
 ///
 /// # Errors
 /// Engine and system errors.
-pub fn run(cx: &Context) -> Result<()> {
+pub fn run(cx: &Context, json: &Path) -> Result<()> {
     let counts = thread_counts(cx.cpus.len());
     let most = cx.cpus.len() as u64;
     let ours = Direct::new(
@@ -71,17 +73,22 @@ pub fn run(cx: &Context) -> Result<()> {
     }
     let shared = ours.directory("shared")?;
     let found = ours.directory("names")?;
-    for i in 0..NAMES {
-        fs.create(&ours.cx, found, format!("name {i}").as_bytes(), 0o644)?;
+    // Made before the loops: making a name takes as long as looking it up.
+    let created: Vec<Vec<String>> = (0..most)
+        .map(|thread| (0..64).map(|i| format!("{thread} {i}")).collect())
+        .collect();
+    let present: Vec<_> = (0..NAMES).map(|i| format!("name {i}")).collect();
+    for name in &present {
+        fs.create(&ours.cx, found, name.as_bytes(), 0o644)?;
     }
     let data = Aligned::filled(PAGE, 0xa5)?;
     let data = data.bytes();
     let scale = if cx.quick { 10 } else { 1 };
     let in_dir = |dir: Ino, thread: usize, count: u64| -> Result<()> {
         for i in 0..count {
-            let name = format!("{thread} {}", i % 64);
-            fs.create(&ours.cx, dir, name.as_bytes(), 0o644)?;
-            fs.unlink(dir, name.as_bytes())?;
+            let name = created[thread][i as usize % 64].as_bytes();
+            fs.create(&ours.cx, dir, name, 0o644)?;
+            fs.unlink(dir, name)?;
         }
         Ok(())
     };
@@ -143,7 +150,7 @@ pub fn run(cx: &Context) -> Result<()> {
             count: 200_000 / scale,
             run: Box::new(|_, count, rng| {
                 for _ in 0..count {
-                    let name = format!("name {}", rng.below(NAMES));
+                    let name = &present[rng.below(NAMES) as usize];
                     let attr = fs.lookup(found, name.as_bytes())?;
                     fs.getattr(attr.ino)?;
                 }
@@ -152,9 +159,10 @@ pub fn run(cx: &Context) -> Result<()> {
             reset: Box::new(nothing),
         },
     ];
-    print!("{:<54}{:>12}", "operation", "1 thread");
-    counts[1..].iter().for_each(|n| print!("{n:>22}"));
-    println!("\n{:<54}{:>12}{:>22}", "", "ns", "times (10 % to 90 %)");
+    let mut table = Table::new(
+        52,
+        &["operation", "threads", "ns", "throughput", "10 % to 90 %"],
+    );
     for op in &operations {
         let mut times = vec![Vec::new(); counts.len()];
         // The first round is a warm-up.
@@ -169,32 +177,24 @@ pub fn run(cx: &Context) -> Result<()> {
                 }
             }
         }
-        let single = sorted(&times[0]);
-        print!("{:<54}{:>12.0}", op.name, quantile(&single, 0.5));
-        for some in &times[1..] {
+        for (threads, some) in counts.iter().zip(&times) {
             let ratios: Vec<_> = times[0].iter().zip(some).map(|(one, n)| one / n).collect();
-            let ratios = sorted(&ratios);
-            let of = |q| quantile(&ratios, q);
-            print!("{:>8.2} ({:.2} to {:.2})", of(0.5), of(0.1), of(0.9));
+            let (low, high) = (quantile(&ratios, 0.1), quantile(&ratios, 0.9));
+            table.row(vec![
+                op.name.to_owned(),
+                threads.to_string(),
+                // A thread's own time for one operation.
+                format!("{:.0}", quantile(some, 0.5) * *threads as f64),
+                format!("{:.2}", quantile(&ratios, 0.5)),
+                format!("{low:.2} to {high:.2}"),
+            ]);
         }
-        println!();
     }
     println!("{}; {} rounds", ours.describe(), cx.rounds);
-    Ok(())
-}
-
-fn sorted(values: &[f64]) -> Vec<f64> {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values
-}
-
-fn quantile(sorted: &[f64], q: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    sorted
-        .get((last as f64 * q).round() as usize)
-        .copied()
-        .unwrap_or(f64::NAN)
+    if cx.quick {
+        return Ok(());
+    }
+    table.write_json(json)
 }
 
 /// Returns the time from the first start to the last end.
@@ -234,12 +234,5 @@ mod tests {
         assert_eq!(thread_counts(2), [1, 2]);
         assert_eq!(thread_counts(12), [1, 2, 4, 8, 12]);
         assert_eq!(thread_counts(16), [1, 2, 4, 8, 16]);
-    }
-
-    #[test]
-    fn quantile_is_nearest_rank() {
-        let values = sorted(&[5.0, 1.0, 3.0]);
-        assert_eq!((quantile(&values, 0.0), quantile(&values, 0.5)), (1.0, 3.0));
-        assert!(quantile(&[], 0.5).is_nan());
     }
 }

@@ -5,7 +5,6 @@
 //! every build once for each operation, so that drift of the machine affects all of them.
 //! The ratio is the release profile's time divided by the build's time in the same round.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::count::{self, OPERATIONS, REGION};
+use crate::harness::Table;
 
 /// Number of repetitions of an operation in a round.
 const TIMES: u64 = 20_000;
@@ -83,11 +83,12 @@ struct Build {
     times: Vec<Vec<Duration>>,
 }
 
-/// Builds with each setting, measures, and prints the tables.
+/// Builds with each setting, measures, and prints the tables. An unfiltered run also
+/// writes them to the directory `results`.
 ///
 /// # Errors
 /// If cargo or valgrind fails; engine errors.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args, results: &Path) -> Result<()> {
     let wanted = |s: &Setting| {
         args.filter.is_empty()
             || args
@@ -121,8 +122,15 @@ pub fn run(args: &Args) -> Result<()> {
     let timed = time(&mut builds, &region, args.rounds);
     std::fs::remove_file(&region)?;
     timed?;
-    print!("{}", tables(&builds));
-    Ok(())
+    println!("Instructions of one operation:");
+    let instructions = instructions_table(&builds);
+    println!("\nSpeed, 1.00 is the release profile (10th to 90th percentile):");
+    let speed = speed_table(&builds);
+    if !args.filter.is_empty() {
+        return Ok(());
+    }
+    instructions.write_json(&results.join("settings-instructions.json"))?;
+    speed.write_json(&results.join("settings-speed.json"))
 }
 
 fn time(builds: &mut [Build], region: &Path, rounds: usize) -> Result<()> {
@@ -234,52 +242,44 @@ fn spread(mut ratios: Vec<f64>) -> (f64, f64, f64) {
     (at(0.1), at(0.5), at(0.9))
 }
 
-fn tables(builds: &[Build]) -> String {
-    let mut text = String::new();
-    let heads: String = OPERATIONS
-        .iter()
-        .map(|(name, _)| format!(" {name} |"))
-        .collect();
-    let rule = "---|".repeat(OPERATIONS.len());
-    let _ = writeln!(
-        text,
-        "Instructions:\n\n| setting | build, s | program, MiB |{heads}"
-    );
-    let _ = writeln!(text, "|---|---|---|{rule}");
+/// Returns the columns `first`, then one for each operation.
+fn columns(first: &[&'static str]) -> Vec<&'static str> {
+    let operations = OPERATIONS.iter().map(|(name, _)| *name);
+    first.iter().copied().chain(operations).collect()
+}
+
+fn instructions_table(builds: &[Build]) -> Table {
+    let mut table = Table::new(26, &columns(&["setting", "build, s", "program, MiB"]));
     for build in builds {
-        let _ = write!(
-            text,
-            "| {} | {} | {:.1} |",
-            build.name,
-            build.took.as_secs(),
-            build.bytes as f64 / f64::from(1 << 20)
-        );
-        for count in &build.instructions {
-            let _ = write!(text, " {count:.0} |");
-        }
-        text.push('\n');
+        let mut row = vec![
+            build.name.to_owned(),
+            build.took.as_secs().to_string(),
+            format!("{:.1}", build.bytes as f64 / f64::from(1 << 20)),
+        ];
+        row.extend(build.instructions.iter().map(|count| format!("{count:.0}")));
+        table.row(row);
     }
-    let _ = writeln!(
-        text,
-        "\nSpeed, 1.00 is the release profile:\n\n| setting |{heads}"
-    );
-    let _ = writeln!(text, "|---|{rule}");
+    table
+}
+
+fn speed_table(builds: &[Build]) -> Table {
+    let mut table = Table::new(26, &columns(&["setting"]));
     let Some(base) = builds.first() else {
-        return text;
+        return table;
     };
     for build in builds {
-        let _ = write!(text, "| {} |", build.name);
+        let mut row = vec![build.name.to_owned()];
         for (ours, base) in build.times.iter().zip(&base.times) {
             let ratios = ours
                 .iter()
                 .zip(base)
                 .map(|(t, b)| b.as_secs_f64() / t.as_secs_f64());
             let (low, median, high) = spread(ratios.collect());
-            let _ = write!(text, " {median:.2} ({low:.2} to {high:.2}) |");
+            row.push(format!("{median:.2} ({low:.2} to {high:.2})"));
         }
-        text.push('\n');
+        table.row(row);
     }
-    text
+    table
 }
 
 #[cfg(test)]
@@ -311,9 +311,11 @@ mod tests {
             instructions: vec![100.0; OPERATIONS.len()],
             times: vec![vec![Duration::from_millis(ms)]; OPERATIONS.len()],
         };
-        let text = tables(&[build("base", 10), build("faster", 5)]);
-        assert!(text.contains("| faster | 60 | 3.0 | 100 |"), "{text}");
-        assert!(text.contains("| base | 1.00 (1.00 to 1.00) |"), "{text}");
-        assert!(text.contains("| faster | 2.00 (2.00 to 2.00) |"), "{text}");
+        let builds = [build("base", 10), build("faster", 5)];
+        let instructions = instructions_table(&builds);
+        assert_eq!(instructions.rows()[1][..4], ["faster", "60", "3.0", "100"]);
+        let speed = speed_table(&builds);
+        assert_eq!(speed.rows()[0][..2], ["base", "1.00 (1.00 to 1.00)"]);
+        assert_eq!(speed.rows()[1][..2], ["faster", "2.00 (2.00 to 2.00)"]);
     }
 }

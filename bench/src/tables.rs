@@ -63,6 +63,48 @@ const BLOCKS: &[(&str, &[(&str, &str)])] = &[
             ("minor faults", "minor faults"),
         ],
     ),
+    (
+        "instructions",
+        &[("operation", "operation"), ("instructions", "instructions")],
+    ),
+    (
+        "scale",
+        &[
+            ("operation", "operation"),
+            ("threads", "threads"),
+            ("ns", "one operation, ns"),
+            ("throughput", "times the throughput of one thread"),
+            ("10 % to 90 %", "10th to 90th percentile"),
+        ],
+    ),
+    (
+        "settings-instructions",
+        &[
+            ("setting", "setting"),
+            ("build, s", "build, s"),
+            ("program, MiB", "program, MiB"),
+            ("read 4 KiB", "read 4 KiB"),
+            ("write 4 KiB", "write 4 KiB"),
+            ("append 4 KiB", "append 4 KiB"),
+            ("create + unlink", "create + unlink"),
+            ("rename", "rename"),
+            ("mkdir + rmdir", "mkdir + rmdir"),
+            ("lookup + getattr", "lookup + getattr"),
+        ],
+    ),
+    (
+        "settings-speed",
+        &[
+            ("setting", "setting"),
+            ("read 4 KiB", "read 4 KiB"),
+            ("write 4 KiB", "write 4 KiB"),
+            ("append 4 KiB", "append 4 KiB"),
+            ("create + unlink", "create + unlink"),
+            ("rename", "rename"),
+            ("mkdir + rmdir", "mkdir + rmdir"),
+            ("lookup + getattr", "lookup + getattr"),
+        ],
+    ),
 ];
 
 /// Updates the tables of `document` from the results in `results`.
@@ -196,6 +238,19 @@ mod tests {
         let text = std::fs::read_to_string(document).unwrap();
         for (name, _) in BLOCKS {
             assert!(replaced(&text, name, "").unwrap().is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn settings_have_column_of_every_operation() {
+        for name in ["settings-instructions", "settings-speed"] {
+            let (_, columns) = BLOCKS.iter().find(|(block, _)| *block == name).unwrap();
+            for (operation, _) in crate::count::OPERATIONS {
+                assert!(
+                    columns.iter().any(|(key, _)| key == operation),
+                    "{name}: {operation}"
+                );
+            }
         }
     }
 

@@ -7,6 +7,7 @@ pub mod machine;
 pub mod report;
 pub mod rng;
 pub mod scratch;
+pub mod table;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub use compare::{
 pub use report::{Group, Report, Row};
 pub use rng::Rng;
 pub use scratch::{Huge, Scratch};
+pub use table::Table;
 
 /// The programs of two builds, each in a directory of its own.
 #[derive(Debug, Clone)]

@@ -4,6 +4,5 @@
 pub mod odirect;
 pub mod parallel;
 mod sites;
-mod table;
 pub mod unmapped;
 pub mod xip;

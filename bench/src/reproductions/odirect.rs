@@ -14,9 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::sites::{self, EXT4, PRAMFS, Site, TMPFS};
-use super::table::Table;
 use crate::fixture::{Direct, MIB, filled_file, open_rw};
-use crate::harness::{Context, Huge};
+use crate::harness::{Context, Huge, Table};
 use crate::sys::{Aligned, Usage};
 
 /// Options of the experiment.

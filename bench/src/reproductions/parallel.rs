@@ -17,9 +17,8 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use pramfs::Access;
 
 use super::sites::{self, EXT4, PRAMFS, Site, TMPFS};
-use super::table::Table;
 use crate::fixture::{Direct, MIB, open_rw};
-use crate::harness::{Context, Huge};
+use crate::harness::{Context, Huge, Table};
 use crate::sys::{Aligned, Mapping, Usage, Words};
 
 /// Options of the experiment.

@@ -13,9 +13,8 @@ use anyhow::Result;
 use pramfs::Access;
 
 use super::sites::{self, PRAMFS, Site, TMPFS};
-use super::table::Table;
 use crate::fixture::{Direct, MIB, open_rw};
-use crate::harness::{Context, Huge};
+use crate::harness::{Context, Huge, Table};
 use crate::sys::{Aligned, Mapping, Usage, Words};
 
 /// Options of the experiment.

@@ -15,10 +15,9 @@ use anyhow::{Result, anyhow, ensure};
 use pramfs::Access;
 
 use super::sites::{EXT4, Kind, PRAMFS, Site, TMPFS};
-use super::table::Table;
 use crate::fixture::{Direct, MIB, open_rw, random_page};
 use crate::harness::report::duration;
-use crate::harness::{Context, Huge, Rng};
+use crate::harness::{Context, Huge, Rng, Table};
 use crate::sys::{Aio, Aligned, Mapping, PAGE, Words};
 
 /// Options of the experiment.

@@ -8,20 +8,20 @@ use serde_json::{Map, Value};
 /// Rows of text under named columns.
 #[derive(Debug)]
 pub struct Table {
-    columns: &'static [&'static str],
+    columns: Vec<&'static str>,
     widths: Vec<usize>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// Prints the head. The first column is `first` characters wide.
-    pub fn new(first: usize, columns: &'static [&'static str]) -> Table {
+    pub fn new(first: usize, columns: &[&'static str]) -> Table {
         let mut widths: Vec<usize> = columns.iter().map(|c| c.len().max(9)).collect();
         if let Some(w) = widths.first_mut() {
             *w = first;
         }
         let table = Table {
-            columns,
+            columns: columns.to_vec(),
             widths,
             rows: Vec::new(),
         };
@@ -45,6 +45,12 @@ impl Table {
     pub fn row(&mut self, cells: Vec<String>) {
         self.print(&cells);
         self.rows.push(cells);
+    }
+
+    /// Returns the rows.
+    #[cfg(test)]
+    pub fn rows(&self) -> &[Vec<String>] {
+        &self.rows
     }
 
     /// Adds a contender that could not be measured, and why.
