@@ -63,7 +63,7 @@ const CHILD: &str = "PRAMFS_TEST_EXAMPLE_REGION";
 
 /// Not a test of its own: what the next one kills.
 #[test]
-fn child_that_appends() {
+fn appending_child_runs_until_killed() {
     if let Some(path) = std::env::var_os(CHILD) {
         log_and_counters::run(Path::new(&path), SIZE, u64::MAX).unwrap();
     }
@@ -71,7 +71,11 @@ fn child_that_appends() {
 
 fn start(path: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_that_appends", "--nocapture"])
+        .args([
+            "--exact",
+            "appending_child_runs_until_killed",
+            "--nocapture",
+        ])
         .env(CHILD, path)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -363,7 +363,7 @@ fn copy_preserves_contents_and_mode() {
 }
 
 #[test]
-fn xattrs_set_list_and_remove_by_path() {
+fn xattrs_by_path_agree_after_set_and_remove() {
     let fs = file_system();
     fs.write("f", "").unwrap();
     fs.set_xattr("f", "user.a", "1", XattrMode::Create).unwrap();

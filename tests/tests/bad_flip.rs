@@ -311,26 +311,26 @@ fn flip_all(image: &Image) {
 }
 
 #[test]
-fn flipped_byte_in_clean_image_with_large_blocks() {
+fn flip_in_clean_image_with_large_blocks_is_harmless_or_reported() {
     flip_all(&image(4096, End::Clean).expect("the image is made"));
 }
 
 #[test]
-fn flipped_byte_in_clean_image_with_small_blocks() {
+fn flip_in_clean_image_with_small_blocks_is_harmless_or_reported() {
     flip_all(&image(512, End::Clean).expect("the image is made"));
 }
 
 #[test]
-fn flipped_byte_in_image_of_killed_process() {
+fn flip_in_image_of_killed_process_is_harmless_or_reported() {
     flip_all(&image(4096, End::Killed).expect("the image is made"));
 }
 
 #[test]
-fn flipped_byte_in_killed_image_with_small_blocks() {
+fn flip_in_killed_image_with_small_blocks_is_harmless_or_reported() {
     flip_all(&image(512, End::Killed).expect("the image is made"));
 }
 
 #[test]
-fn flipped_byte_in_image_after_power_loss() {
+fn flip_in_image_after_power_loss_is_harmless_or_reported() {
     flip_all(&image(1024, End::PowerLost).expect("the image is made"));
 }

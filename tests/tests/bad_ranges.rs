@@ -81,7 +81,7 @@ fn read_and_seek_at_any_offset_stop_at_eof() {
 }
 
 #[test]
-fn write_at_and_past_maximum_offset() {
+fn write_past_maximum_offset_is_efbig() {
     for block_size in BLOCK_SIZES {
         let b = fixture(block_size);
         b.fs.write(&CX, b.file, LARGEST + 5, b"").unwrap();
@@ -160,7 +160,7 @@ const MODES: [Fallocate; 5] = [
 ];
 
 #[test]
-fn fallocate_modes_at_and_past_limits() {
+fn fallocate_past_limits_is_efbig() {
     for block_size in BLOCK_SIZES {
         let b = fixture(block_size);
         for at in offsets(block_size.into()) {
@@ -250,7 +250,7 @@ fn block_at_each_offset_is_allocated_and_punched() {
 }
 
 #[test]
-fn map_at_and_past_limits() {
+fn map_past_limits_is_refused() {
     let region = RegionOptions::new().memfd("views", 8 << 20).unwrap();
     format(&region, &FormatOptions::default()).unwrap();
     let b = bed_of(Fs::open(region, still()).unwrap());

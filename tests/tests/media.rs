@@ -215,7 +215,7 @@ fn fence_writes_only_changed_pages() {
 }
 
 #[test]
-fn view_aliases_medium() {
+fn store_through_view_is_read_by_engine() {
     on_each("views", |medium| {
         let fs = Fs::open(medium.formatted(BackendKind::Auto), quiet()).unwrap();
         let file = OpenOptions::new()

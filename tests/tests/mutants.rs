@@ -375,7 +375,7 @@ const HEAD: &str = "# Mutants\n\
     mutant by failing. Places are named by file and function, not by line.\n\n";
 
 #[test]
-fn mutants_are_detected() {
+fn every_mutant_is_detected() {
     let ops = ops();
     let stages = stages(&ops);
     let mut mutants: Vec<Who> = Bug::ALL.map(Who::Known).into();

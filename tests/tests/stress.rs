@@ -151,7 +151,7 @@ fn engine(test: &str, make: impl Fn(u64) -> Engine) {
 }
 
 #[test]
-fn engine_stress_with_free_space() {
+fn concurrent_work_with_free_space_keeps_every_byte_explained() {
     engine("stress of the engine", |seed| Engine {
         region: 384 << 20,
         inodes: 8192,
@@ -169,7 +169,7 @@ fn engine_stress_with_free_space() {
 }
 
 #[test]
-fn engine_stress_on_full_region() {
+fn concurrent_work_on_full_region_keeps_every_byte_explained() {
     engine("stress of a full engine", |seed| Engine {
         region: 4 << 20,
         inodes: 1024,
@@ -188,7 +188,7 @@ fn engine_stress_on_full_region() {
 
 /// Two names, so that views, truncations and punches of one file meet.
 #[test]
-fn engine_stress_on_two_names() {
+fn concurrent_work_on_two_names_keeps_every_byte_explained() {
     engine("stress of few files", |seed| Engine {
         region: 8 << 20,
         inodes: 1024,
@@ -284,14 +284,14 @@ fn on_a_mount(test: &str, name: &str, options: &str, len: u64) {
 }
 
 #[test]
-fn mount_stress_with_processes() {
-    let name = "mount_stress_with_processes";
+fn concurrent_work_on_mount_keeps_every_byte_explained() {
+    let name = "concurrent_work_on_mount_keeps_every_byte_explained";
     on_a_mount("stress of a mount", name, "", 64 << 20);
 }
 
 #[test]
-fn mount_stress_on_full_region_with_cache_none() {
-    let name = "mount_stress_on_full_region_with_cache_none";
+fn concurrent_work_on_full_mount_keeps_every_byte_explained() {
+    let name = "concurrent_work_on_full_mount_keeps_every_byte_explained";
     on_a_mount(
         "stress of a mount with cache=none",
         name,

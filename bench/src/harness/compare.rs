@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_interpolate() {
+    fn quantile_between_values_interpolates() {
         let v = [4.0, 1.0, 3.0, 2.0];
         assert_eq!(quantile(&v, 0.0), 1.0);
         assert_eq!(quantile(&v, 0.5), 2.5);

@@ -219,7 +219,7 @@ fn operations_update_mtime_and_ctime() {
 }
 
 #[test]
-fn xattr_set_get_list_remove() {
+fn xattr_calls_agree_after_set_and_remove() {
     let Some((mount, _dog)) = mounted("xattrs", "") else {
         return;
     };

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::mounted;
 
 #[test]
-fn names_of_255_bytes_of_any_value() {
+fn names_of_255_bytes_of_any_value_are_accepted() {
     let Some((mount, _dog)) = mounted("long names", "") else {
         return;
     };

@@ -423,7 +423,7 @@ fn numbered(mut i: u64) -> [u8; 11] {
 }
 
 #[test]
-fn large_directory_insert_find_scan_remove() {
+fn large_directory_finds_and_scans_every_name_until_removed() {
     const FILES: u64 = 200_000;
     let vol = volume(4096, 64 << 20);
     let free = free_blocks(&vol);

@@ -34,7 +34,7 @@ fn regions() -> Vec<(tempfile::TempDir, Region)> {
 }
 
 #[test]
-fn view_shows_medium() {
+fn write_through_view_is_on_medium() {
     for (_dir, region) in regions() {
         let map = view(&region, true);
         assert_eq!(map.len(), 5 * P);
