@@ -11,13 +11,14 @@ use super::file::File;
 use super::metadata::{FileTimes, Metadata};
 use super::open_options::OpenOptions;
 use super::read_dir::ReadDir;
+use super::remove::remove_contents;
 use super::resolve::Resolved;
 use super::unmount_error::UnmountError;
 use crate::credentials::Credentials;
-use crate::fs::{CloseError, Engine, Fs, InodeRef, MountOptions, RecoveryReport};
+use crate::fs::{CloseError, Engine, Fs, MountOptions, RecoveryReport};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::Region;
-use pramfs_medium::types::{FileType, Ino, RenameFlags, SetAttr, StatFs, XattrMode};
+use pramfs_medium::types::{FileType, RenameFlags, SetAttr, StatFs, XattrMode};
 
 /// Bytes that [`FileSystem::copy`] requests at a time.
 const COPY: u64 = 1 << 30;
@@ -256,64 +257,8 @@ impl FileSystem {
                 _ => Err(Error::NotDirectory),
             };
         }
-        self.remove_contents(found.attr().ino)?;
+        remove_contents(&self.inodes, found.attr().ino)?;
         self.inodes.rmdir(parent.attr().ino, name)
-    }
-
-    /// Empties a directory that the caller holds. Keeps the directories on the path on
-    /// the heap, so that no depth overflows the stack.
-    fn remove_contents(&self, top: Ino) -> Result<()> {
-        struct Level {
-            dir: InodeRef,
-            name: Vec<u8>,
-            /// Its subdirectories that are not removed yet.
-            below: Vec<Vec<u8>>,
-        }
-        let enter = |dir: InodeRef, name: Vec<u8>| -> Result<Level> {
-            let below = self.remove_all_but_dirs(dir.ino())?;
-            Ok(Level { dir, name, below })
-        };
-        let mut stack = vec![enter(self.inodes.hold(top), Vec::new())?];
-        while let Some(level) = stack.last_mut() {
-            let dir = level.dir.ino();
-            if let Some(name) = level.below.pop() {
-                let found = match Resolved::child(self.engine(), dir, &name) {
-                    Ok(found) => found,
-                    // Another thread has removed it.
-                    Err(Error::NotFound) => continue,
-                    Err(e) => return Err(e),
-                };
-                if found.attr().kind == FileType::Directory {
-                    stack.push(enter(found.into_ref(self.engine()), name)?);
-                } else {
-                    // Another thread has replaced it.
-                    ignore_missing(self.inodes.unlink(dir, &name))?;
-                }
-                continue;
-            }
-            let done = stack.pop();
-            if let (Some(parent), Some(done)) = (stack.last(), done) {
-                ignore_missing(self.inodes.rmdir(parent.dir.ino(), &done.name))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes all entries of a directory except directories; returns the names of those.
-    fn remove_all_but_dirs(&self, dir: Ino) -> Result<Vec<Vec<u8>>> {
-        let (mut files, mut dirs) = (Vec::new(), Vec::new());
-        self.inodes.readdir(dir, 0, &mut |e| {
-            match e.kind {
-                _ if matches!(e.name, b"." | b"..") => {}
-                FileType::Directory => dirs.push(e.name.to_vec()),
-                _ => files.push(e.name.to_vec()),
-            }
-            std::ops::ControlFlow::Continue(())
-        })?;
-        for name in files {
-            ignore_missing(self.inodes.unlink(dir, &name))?;
-        }
-        Ok(dirs)
     }
 
     /// Renames atomically, and replaces an existing file at the new name.
@@ -632,11 +577,4 @@ impl FileSystem {
 
 fn root_is_busy() -> Error {
     Error::Busy("the root directory can be neither removed nor renamed".into())
-}
-
-fn ignore_missing(result: Result<()>) -> Result<()> {
-    match result {
-        Err(Error::NotFound) => Ok(()),
-        other => other,
-    }
 }

@@ -17,6 +17,7 @@ mod mapped;
 mod metadata;
 mod open_options;
 mod read_dir;
+mod remove;
 mod resolve;
 mod send;
 mod unmount_error;
