@@ -308,7 +308,6 @@ fn failed_op_for_lack_of_room_takes_none() {
     for lane in 0..16 {
         std::thread::spawn(move || {
             set_thread_lane(lane);
-
             fail_for_lack_of_room();
         })
         .join()
@@ -342,6 +341,25 @@ fn fail_for_lack_of_room() {
     fs.fallocate(&Credentials::ROOT, old, allocate, 0, 40 * MIB)
         .unwrap();
     assert!(fill(&fs, "rest").1 > 8 * MIB);
+    works(&fs, old);
+    clean(fs);
+}
+
+/// The blocks of a file removed by a record that is not dead yet still count as used.
+#[test]
+fn fallocate_into_room_of_file_just_removed_succeeds() {
+    let Some(host) = Host::tmpfs("room just freed", "size=64m") else {
+        return;
+    };
+    let (fs, old) = made(&host.at("region"), &repeatable(4096));
+    let large = fs.create(&ctx(), Ino::ROOT, b"large", 0o644).unwrap().ino;
+    let allocate = Fallocate::Allocate { keep_size: false };
+    fs.fallocate(&ctx(), large, allocate, 0, 40 * MIB).unwrap();
+    let other = fs.create(&ctx(), Ino::ROOT, b"other", 0o644).unwrap().ino;
+    let request = || fs.fallocate(&ctx(), other, allocate, 0, 40 * MIB);
+    assert!(is_full(&request()), "the host has 64 MiB");
+    fs.unlink(Ino::ROOT, b"large").unwrap();
+    request().unwrap();
     works(&fs, old);
     clean(fs);
 }
