@@ -1,7 +1,7 @@
 //! Checks the bitmaps: descriptors, sums, and the block bitmap against the
 //! blocks found in use.
 
-use super::maps::run_at;
+use super::maps::place_of;
 use super::{Checker, Extent, Issue, Step};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
@@ -38,15 +38,12 @@ impl Checker<'_> {
         let mut out = Vec::with_capacity(groups as usize);
         for group in 0..groups {
             let at = group * GroupDesc::SIZE as u64;
-            let bits = match run_at(descs, at >> self.geo.block_log2) {
+            let bits = match place_of(&self.geo, descs, at) {
                 None => {
                     self.add(Issue::DescriptorMissing { kind, group });
                     GroupBits::Unknown
                 }
-                Some((block, _)) => {
-                    let at = (block << self.geo.block_log2) + at % self.geo.block_size;
-                    self.load_group(kind, group, self.region.read_pod(at)?)?
-                }
+                Some(at) => self.load_group(kind, group, self.region.read_pod(at)?)?,
             };
             if bits == GroupBits::Unknown {
                 // Blocks of such a group are not compared.

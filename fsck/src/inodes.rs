@@ -1,7 +1,7 @@
 //! Checks inodes: their numbers, their fields, and their blocks.
 
 use super::bitmaps::GroupBits;
-use super::maps::{Walked, blocks_of, run_at};
+use super::maps::{Walked, place_of};
 use super::{Checker, Issue, Loss, Lost, Part, Step};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::checksum::crc;
@@ -187,9 +187,7 @@ impl Checker<'_> {
 
     /// Returns the offset of an inode.
     pub(super) fn home(&self, ino: Ino) -> Option<u64> {
-        let at = ino.0 * INODE_SIZE;
-        let (block, _) = run_at(&self.table, at >> self.geo.block_log2)?;
-        Some((block << self.geo.block_log2) + at % self.geo.block_size)
+        place_of(&self.geo, &self.table, ino.0 * INODE_SIZE)
     }
 
     /// Reads every inode once: checks its fields and records data for later steps.
@@ -404,7 +402,7 @@ impl Checker<'_> {
             Ok(target) if target.contains(&0) => self.add(Issue::BadTarget { ino }),
             Ok(_) => {
                 let last = extents.last().map_or(0, |e| e.first + e.count);
-                if last > blocks_of(&self.geo, d.size) {
+                if last > self.geo.blocks_for(d.size) {
                     self.add(Issue::BadTarget { ino });
                 }
             }

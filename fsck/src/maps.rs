@@ -7,7 +7,7 @@ use pramfs_medium::error::Result;
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt, UNWRITTEN};
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry};
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::{Bno, FileBlock, Ino};
 
 /// Consecutive blocks of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,13 +49,14 @@ struct Walk<'m> {
     out: Walked,
 }
 
-/// Returns the run of an extent list that begins at file block `index`: its
-/// first block and its length.
-pub(super) fn run_at(extents: &[Extent], index: u64) -> Option<(u64, u64)> {
+/// Returns the offset in the region of the byte at an offset of a file.
+pub(super) fn place_of(geo: &Geometry, extents: &[Extent], offset: u64) -> Option<u64> {
+    let FileBlock(index) = geo.file_block(offset);
     let i = extents.partition_point(|e| e.first <= index);
     let e = extents[..i].last()?;
     let within = index - e.first;
-    (within < e.count).then(|| (e.block + within, e.count - within))
+    let block = (within < e.count).then(|| Bno(e.block + within))?;
+    Some(geo.offset(block) + geo.within_block(offset))
 }
 
 impl Checker<'_> {
@@ -247,18 +248,18 @@ impl Checker<'_> {
         len: usize,
     ) -> Result<Result<Vec<u8>, u64>> {
         let mut bytes = vec![0; len];
-        let log2 = self.geo.block_log2;
+        let geo = &self.geo;
         let mut done = 0;
         while done < len {
-            let index = done as u64 >> log2;
+            let FileBlock(index) = geo.file_block(done as u64);
             let i = extents.partition_point(|e| e.first <= index);
             let e = match extents[..i].last() {
                 Some(e) if index - e.first < e.count && !e.unwritten => *e,
                 _ => return Ok(Err(index)),
             };
-            let from =
-                ((e.block + (index - e.first)) << log2) + (done as u64 & (self.geo.block_size - 1));
-            let n = (((e.first + e.count) << log2) as usize).min(len) - done;
+            let block = Bno(e.block + (index - e.first));
+            let from = geo.offset(block) + geo.within_block(done as u64);
+            let n = (geo.bytes(e.first + e.count) as usize).min(len) - done;
             self.region.read(from, &mut bytes[done..done + n])?;
             done += n;
         }
@@ -277,9 +278,4 @@ fn push(extents: &mut Vec<Extent>, e: Extent) {
         return;
     }
     extents.push(e);
-}
-
-/// Returns the number of file blocks for `bytes` bytes.
-pub(super) fn blocks_of(geo: &Geometry, bytes: u64) -> u64 {
-    bytes.div_ceil(geo.block_size)
 }

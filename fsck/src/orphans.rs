@@ -31,7 +31,7 @@ impl Checker<'_> {
             self.check_block_count(Ino::ORPHANS, d.blocks, walked.blocks);
             let mut next = 0;
             for e in walked.extents.iter().chain([&super::Extent {
-                first: d.size >> self.geo.block_log2,
+                first: self.geo.whole_blocks(d.size),
                 count: 0,
                 block: 0,
                 unwritten: false,
@@ -49,14 +49,12 @@ impl Checker<'_> {
         }
         let mut named = HashSet::new();
         for e in walked.extents.iter().filter(|e| !e.unwritten) {
-            for i in 0..e.count << (self.geo.block_log2 - 3) {
-                let slot = (e.first << (self.geo.block_log2 - 3)) + i;
+            for i in 0..e.count * self.geo.words_per_block() {
+                let slot = e.first * self.geo.words_per_block() + i;
                 if slot >= d.size / 8 {
                     break;
                 }
-                let word = self
-                    .region
-                    .load_u64((e.block << self.geo.block_log2) + i * 8)?;
+                let word = self.region.load_u64(self.geo.bytes(e.block) + i * 8)?;
                 if word != 0 {
                     self.orphan_slot(slot, word, &mut named)?;
                 }

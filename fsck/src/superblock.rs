@@ -10,7 +10,7 @@ use pramfs_medium::media::features::{self, Mask};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::{DiskInode, Geometry, SuperStatic, probe_superblock};
 use pramfs_medium::pmem::{PmemError, RegionView};
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{Bno, Ino};
 
 /// Returns the geometry from the usable page; `None` ends the check.
 pub(super) fn open(
@@ -163,15 +163,14 @@ impl Checker<'_> {
 
     /// Claims the blocks that the format itself owns.
     pub(super) fn claim_fixed(&mut self) {
-        let log2 = self.geo.block_log2;
         let areas = [
             (0, PAGE),
             (self.geo.copy_offset, PAGE),
             (self.geo.journal_offset, self.geo.journal_len),
         ];
         for (at, len) in areas {
-            let first = at >> log2;
-            let end = (at + len).div_ceil(self.geo.block_size);
+            let Bno(first) = self.geo.block_at(at);
+            let end = self.geo.blocks_for(at + len);
             self.claims.claim(first, end - first);
         }
     }

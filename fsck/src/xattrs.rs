@@ -1,6 +1,5 @@
 //! Checks extended attributes: their items, and the blocks of large values.
 
-use super::maps::blocks_of;
 use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
 use pramfs_medium::htree::{TreeKind, TreeRef, name_hash};
@@ -92,7 +91,7 @@ impl Checker<'_> {
                 }
                 Ok(_) => {
                     let end = walked.extents.last().map_or(0, |e| e.first + e.count);
-                    if end > blocks_of(&self.geo, u64::from(large.len)) {
+                    if end > self.geo.blocks_for(u64::from(large.len)) {
                         self.add(Issue::XattrItem {
                             ino,
                             name: name.to_vec(),

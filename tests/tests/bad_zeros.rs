@@ -132,9 +132,7 @@ fn image(block_size: u32) -> Image {
         };
         for e in fs.file_extents(*ino, 0, *size).expect("it is undamaged") {
             if let Some(at) = e.region_offset {
-                data.extend(
-                    (at >> geo.block_log2) as usize..=((at + e.len - 1) >> geo.block_log2) as usize,
-                );
+                data.extend(geo.block_at(at).0 as usize..=geo.block_at(at + e.len - 1).0 as usize);
             }
         }
     }
@@ -152,7 +150,11 @@ impl Image {
     fn metadata(&self, piece: usize) -> Vec<usize> {
         (0..self.bytes.len() / piece)
             .map(|i| i * piece)
-            .filter(|at| !self.data.contains(&(at >> self.geo.block_log2)))
+            .filter(|at| {
+                !self
+                    .data
+                    .contains(&(self.geo.block_at(*at as u64).0 as usize))
+            })
             .filter(|at| self.bytes[*at..at + piece].iter().any(|b| *b != 0))
             .collect()
     }
@@ -531,7 +533,7 @@ fn pointers_to_superblock_or_journal_are_damage() {
             let root = Ptr::new(Bno(block), 0, at(file, 0, 0)).0;
             seal(&mut bytes, file_home, DiskInode { root, ..f }, geo);
             // In a pointer block.
-            let slot = (Ptr(t.root).block().0 << geo.block_log2) as usize + 3 * 8;
+            let slot = geo.offset(Ptr(t.root).block()) as usize + 3 * 8;
             let word = Ptr::new(Bno(block), 0, at(table_file, 0, 3)).0;
             bytes[slot..slot + 8].copy_from_slice(&word.to_le_bytes());
             for flags in [0, pramfs_medium::media::pointer::LEAF] {
@@ -541,7 +543,7 @@ fn pointers_to_superblock_or_journal_are_damage() {
                 seal(&mut bytes, owner_home, DiskInode { xattr_root, ..x }, geo);
                 let fs = Fs::open(region_with(&bytes), steady()).expect("it mounts");
                 let mut into = vec![0; block_size as usize];
-                let third = 3 << geo.block_log2;
+                let third = geo.bytes(3);
                 is_damage(fs.read(file, 0, &mut into), "read by the root");
                 is_damage(fs.write(&CX, file, 0, b"x"), "write by the root");
                 is_damage(fs.read(table_file, third, &mut into), "read");

@@ -36,6 +36,7 @@ use pramfs_medium::media::checksum::{SEALED_BITS, seal, word_sum};
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, INODE_TABLE_OFFSET};
 use pramfs_medium::pmem::{Region, RegionAccess, Unfenced};
+use pramfs_medium::types::Bno;
 
 /// Alignment and size of what two batches never divide, in bytes.
 const UNIT: u64 = 4096;
@@ -89,7 +90,7 @@ pub(super) fn commit(
     };
     for run in geo.fixed_blocks() {
         let blocks = run.end - run.start;
-        region.take_room(run.start << geo.block_log2, blocks << geo.block_log2)?;
+        region.take_room(geo.offset(Bno(run.start)), geo.bytes(blocks))?;
     }
     // Before the first store, which may belong to the replay: if the host file
     // system is full (ENOSPC), nothing is changed.
@@ -301,7 +302,7 @@ impl Writer<'_> {
         let mut union = View::new(self.region);
         for b in &bitmaps {
             let (mut words, mut sum) = (Vec::new(), 0u64);
-            for i in 0..self.geo.block_size / 8 {
+            for i in 0..self.geo.words_per_block() {
                 let word = view.load_u64(b.bits + i * 8)? | self.old_bits(b, i)?;
                 sum = sum.wrapping_add(word_sum(self.geo.seed, i, word));
                 words.push(word);

@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 
 use super::{GroupBits, Repairer};
 use crate::findings::{Issue, Part};
-use crate::maps::run_at;
+use crate::maps::place_of;
 use crate::outcome::{Done, Loss, Lost};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::DiskInode;
@@ -183,8 +183,7 @@ impl Repairer<'_, '_> {
     /// Returns the offset of an inode.
     pub(super) fn home(&self, ino: Ino) -> Option<u64> {
         let at = ino.0.checked_mul(INODE_SIZE)?;
-        let (block, _) = run_at(&self.known.table, at >> self.geo.block_log2)?;
-        Some((block << self.geo.block_log2) + at % self.geo.block_size)
+        place_of(self.geo, &self.known.table, at)
     }
 
     /// Reads an inode; `None` on a checksum or number mismatch.
@@ -278,8 +277,7 @@ impl Repairer<'_, '_> {
     /// Returns the offset of a group descriptor.
     pub(super) fn desc_at(&self, kind: BitmapKind, group: u64) -> Option<u64> {
         let at = group * GroupDesc::SIZE as u64;
-        let (block, _) = run_at(&self.known.descs[place(kind)], at >> self.geo.block_log2)?;
-        Some((block << self.geo.block_log2) + at % self.geo.block_size)
+        place_of(self.geo, &self.known.descs[place(kind)], at)
     }
 
     /// Returns the number of bits of a whole bitmap.
@@ -292,7 +290,7 @@ impl Repairer<'_, '_> {
 
     /// Reads the words of a block.
     pub(super) fn words(&self, at: u64) -> Result<Vec<u64>> {
-        let mut words = vec![0u64; (self.geo.block_size / 8) as usize];
+        let mut words = vec![0u64; self.geo.words_per_block() as usize];
         self.view.read(at, words.as_mut_bytes())?;
         Ok(words)
     }
@@ -352,7 +350,7 @@ impl Repairer<'_, '_> {
         };
         let block = self.bitmap_block(kind, group)?;
         let at = self.geo.offset(block);
-        let mut words = vec![0u64; (self.geo.block_size / 8) as usize];
+        let mut words = vec![0u64; self.geo.words_per_block() as usize];
         let first = group * self.geo.bits_per_group();
         if kind == BitmapKind::Blocks && block.0 / self.geo.bits_per_group() == group {
             let bit = block.0 - first;

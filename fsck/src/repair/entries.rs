@@ -326,7 +326,7 @@ impl Repairer<'_, '_> {
         }
         let map = large.map(ino, name_hash(self.geo, &item.name));
         let found = self.walk_small(&map)?;
-        let needed = u64::from(large.len).div_ceil(self.geo.block_size);
+        let needed = self.geo.blocks_for(u64::from(large.len));
         let mut whole = !found.damaged && found.data.len() as u64 == needed;
         let mut bytes = Vec::with_capacity(len);
         for i in 0..needed {

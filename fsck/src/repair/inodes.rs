@@ -17,7 +17,7 @@ use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::correct;
 use pramfs_medium::media::inode::{FLAGS_KEPT, INLINE_TARGET, LINK_MAX};
 use pramfs_medium::media::pointer::Ptr;
-use pramfs_medium::types::{FileType, Ino};
+use pramfs_medium::types::{Bno, FileType, Ino};
 
 impl Repairer<'_, '_> {
     /// Repairs an inode with a checksum or number mismatch.
@@ -155,7 +155,7 @@ impl Repairer<'_, '_> {
         let mut names = std::collections::HashSet::new();
         let (mut items, mut lost) = (Vec::new(), 0);
         for block in leaves {
-            let image = self.image(pramfs_medium::types::Bno(block))?;
+            let image = self.image(Bno(block))?;
             for item in self.single_items(&t, &image) {
                 if !names.insert(item.name.clone()) {
                     continue;
@@ -263,7 +263,7 @@ impl Repairer<'_, '_> {
             if level == 0 || ptr.is_leaf() {
                 let last = (index + 1) << (self.geo.fan_log2 * level);
                 if !ptr.is_unwritten() {
-                    end = end.max(last << self.geo.block_log2);
+                    end = end.max(self.geo.bytes(last));
                 }
             } else if seen.insert(block.0) {
                 for (i, word) in (0..).zip(self.words(self.geo.offset(block))?) {
@@ -295,15 +295,15 @@ impl Repairer<'_, '_> {
         let Some(blocks) = self.map_blocks(&Self::map_of(&d))? else {
             return Ok(out);
         };
-        let in_block = self.geo.block_size / 8;
+        let in_block = self.geo.words_per_block();
         for (number, block) in blocks {
-            for (i, word) in (0..).zip(self.words(block << self.geo.block_log2)?) {
+            for (i, word) in (0..).zip(self.words(self.geo.offset(Bno(block)))?) {
                 let slot = number * in_block + i;
                 if word != 0
                     && slot < d.size / 8
                     && let Some(ino) = unseal(self.geo.seed ^ slot << 32, word)
                 {
-                    out.push(((block << self.geo.block_log2) + i * 8, Ino(ino)));
+                    out.push((self.geo.offset(Bno(block)) + i * 8, Ino(ino)));
                 }
             }
         }
@@ -317,10 +317,10 @@ impl Repairer<'_, '_> {
         };
         let at = slot * 8;
         let blocks = self.map_blocks(&Self::map_of(&d))?.unwrap_or_default();
-        let Some(block) = blocks.get(&(at >> self.geo.block_log2)) else {
+        let Some(block) = blocks.get(&self.geo.file_block(at).0) else {
             return Ok(false);
         };
-        let offset = (block << self.geo.block_log2) + at % self.geo.block_size;
+        let offset = self.geo.offset(Bno(*block)) + self.geo.within_block(at);
         self.view.store_u64(offset, 0)?;
         Ok(true)
     }
@@ -335,7 +335,7 @@ impl Repairer<'_, '_> {
             None => Self::fresh_inode(FileType::Regular.mode_bits() | 0o600),
         };
         let orphans: Vec<Ino> = self.orphan_slots()?.into_iter().map(|s| s.1).collect();
-        let in_block = self.geo.block_size / 8;
+        let in_block = self.geo.words_per_block();
         let mut data = BTreeMap::new();
         for number in 0..(orphans.len() as u64).div_ceil(in_block).max(1) {
             let block = self.alloc_zeroed()?;
@@ -351,7 +351,7 @@ impl Repairer<'_, '_> {
         }
         let (root, height, blocks) = self.build_map(Ino::ORPHANS, &data)?;
         (d.root, d.height, d.blocks) = (root, height as u8, blocks);
-        d.size = (data.len() as u64) << self.geo.block_log2;
+        d.size = self.geo.bytes(data.len() as u64);
         d.mode = FileType::Regular.mode_bits() | d.mode & 0o777;
         self.set_range(BitmapKind::Inodes, 0, 16, true)?;
         self.put_inode(Ino::ORPHANS, d)

@@ -140,7 +140,7 @@ impl Repairer<'_, '_> {
             let Some(Lost::Bytes { len, .. }) = self.notes.lost.get(n).map(|l| &l.what) else {
                 continue;
             };
-            let mut blocks = len.div_ceil(self.geo.block_size);
+            let mut blocks = self.geo.blocks_for(*len);
             reported = reported.saturating_add(blocks);
             while blocks > 1 {
                 blocks = blocks.div_ceil(1 << self.geo.fan_log2);
@@ -244,7 +244,7 @@ impl Repairer<'_, '_> {
         let ino = self.new_inode()?;
         let (root, height, blocks) = self.build_map(ino, data)?;
         let mut d = Self::fresh_inode(FileType::Regular.mode_bits() | 0o600);
-        d.size = (data.len() as u64) << self.geo.block_log2;
+        d.size = self.geo.bytes(data.len() as u64);
         (d.root, d.height, d.blocks) = (root, height as u8, blocks);
         if let Some(like) = self.inode(home)? {
             d.generation = like.generation;

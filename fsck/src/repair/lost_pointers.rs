@@ -316,7 +316,7 @@ impl Repairer<'_, '_> {
             place: map.root_at(self.geo),
             ptr: map.root,
         };
-        let blocks = d.size.div_ceil(self.geo.block_size);
+        let blocks = self.geo.blocks_for(d.size);
         self.gaps(&map, root, (blocks, most), &mut HashSet::new(), gaps)
     }
 

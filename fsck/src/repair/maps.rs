@@ -230,8 +230,8 @@ impl Repairer<'_, '_> {
                 let map = Self::map_of(&d);
                 let blocks = self.map_blocks(&map)?.unwrap_or_default();
                 let at = bit / 8;
-                if let Some(block) = blocks.get(&(at as u64 >> self.geo.block_log2)) {
-                    let offset = self.geo.offset(Bno(*block)) + at as u64 % self.geo.block_size;
+                if let Some(block) = blocks.get(&self.geo.file_block(at as u64).0) {
+                    let offset = self.geo.offset(Bno(*block)) + self.geo.within_block(at as u64);
                     self.view.store(offset, &[target[at] ^ 1 << (bit % 8)])?;
                     self.did(Done::Corrected);
                     return Ok(true);
@@ -248,7 +248,7 @@ impl Repairer<'_, '_> {
             return Ok(None);
         };
         let mut target = Vec::new();
-        for i in 0..d.size.div_ceil(self.geo.block_size) {
+        for i in 0..self.geo.blocks_for(d.size) {
             let Some(block) = blocks.get(&i) else {
                 return Ok(None);
             };
@@ -273,7 +273,7 @@ impl Repairer<'_, '_> {
 
     /// Frees all blocks of a link but those of its target.
     fn shorten(&mut self, ino: Ino, d: &mut DiskInode) -> Result<bool> {
-        let keep = d.size.div_ceil(self.geo.block_size);
+        let keep = self.geo.blocks_for(d.size);
         let Some(mut data) = self.map_blocks(&Self::map_of(d))? else {
             return Ok(false);
         };

@@ -68,7 +68,7 @@ impl Repairer<'_, '_> {
 
     /// Returns the number of file blocks up to the end of a file.
     fn end(&self, d: &DiskInode) -> u64 {
-        d.size.div_ceil(self.geo.block_size)
+        self.geo.blocks_for(d.size)
     }
 
     /// Builds the mark for a pointer. If the file ends inside its range, it is a
@@ -140,7 +140,7 @@ impl Repairer<'_, '_> {
             self.mark(ino, hole)?;
         }
         for (first, last) in ranges {
-            let (at, end) = (first * self.geo.block_size, last * self.geo.block_size);
+            let (at, end) = (self.geo.bytes(first), self.geo.bytes(last));
             let len = end.min(d.size) - at;
             self.lose(Some(ino), Lost::Bytes { at, len });
         }

@@ -140,7 +140,7 @@ fn renew_sum(view: &mut View<'_>, geo: &Geometry, kind: u64, group: u64) -> Resu
     let GroupState::Bitmap(block) = GroupDesc::state(geo, kind, group, view.load_u64(desc)?) else {
         return Ok(());
     };
-    let mut words = vec![0u64; (geo.block_size / 8) as usize];
+    let mut words = vec![0u64; geo.words_per_block() as usize];
     view.read(geo.offset(block), words.as_mut_bytes())?;
     let sum = (0..)
         .zip(&words)
@@ -159,7 +159,7 @@ pub(super) fn find(view: &View<'_>, geo: &Geometry, ino: Ino, byte: u64) -> Resu
             continue;
         }
         let map = super::Repairer::map_of(&d);
-        let index = byte >> geo.block_log2;
+        let index = geo.file_block(byte).0;
         if index >= map.capacity(geo) {
             return Ok(None);
         }
@@ -177,7 +177,7 @@ pub(super) fn find(view: &View<'_>, geo: &Geometry, ino: Ino, byte: u64) -> Resu
             if level == 0 || ptr.is_leaf() {
                 let within = index & ((1 << (geo.fan_log2 * level)) - 1);
                 let block = Bno(block.0 + within);
-                return Ok(Some(geo.offset(block) + byte % geo.block_size));
+                return Ok(Some(geo.offset(block) + geo.within_block(byte)));
             }
             level -= 1;
             let slot = index >> (geo.fan_log2 * level) & ((1 << geo.fan_log2) - 1);

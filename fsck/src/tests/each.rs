@@ -328,13 +328,13 @@ cases! {
     long_target: "bad-target" => |p| {
         let mut target = [b'l'; 500];
         target[7] = 0;
-        p.put(p.block_of(p.long, 0) << p.geo.block_log2, &target);
+        p.put(p.geo.bytes(p.block_of(p.long, 0)), &target);
         let sum = crc(p.geo.seed, &target);
         p.edit(p.long, |d| d.target[..4].copy_from_slice(&sum.to_le_bytes()));
         vec![Issue::BadTarget { ino: p.long }]
     };
     target_checksum: "target-checksum" => |p| {
-        p.flip(p.block_of(p.long, 0) << p.geo.block_log2, 1);
+        p.flip(p.geo.bytes(p.block_of(p.long, 0)), 1);
         vec![Issue::TargetChecksum { ino: p.long }]
     };
     inode_leaked: "inode-leaked" => |p| {
@@ -368,7 +368,7 @@ cases! {
     };
     tree_leaf_sum: "tree-leaf" => |p| {
         let block = p.tree(p.sub, TreeKind::Directory).root.block().0;
-        p.flip((block << p.geo.block_log2) + 700, 1);
+        p.flip(p.geo.bytes(block) + 700, 1);
         vec![Issue::TreeLeaf { ino: p.sub, part: Part::Entries, block, what: "its checksum does not fit" }]
     };
     tree_leaf_of_another_inode: "tree-leaf" => |p| {

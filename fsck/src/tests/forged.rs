@@ -42,7 +42,7 @@ fn victim(p: &Plant) -> (Ino, u64, DiskInode) {
     let mut forged = p.inode(ino);
     forged.mode |= 0o4777;
     forged.seal(p.geo.seed, ino);
-    (ino, p.home(ino) >> p.geo.block_log2, forged)
+    (ino, p.geo.block_at(p.home(ino)).0, forged)
 }
 
 /// Clears the pointer to the inode's block of the inode table.

@@ -192,7 +192,7 @@ impl Plant {
 
     fn at(&self, root: &MapRoot, byte: u64) -> u64 {
         let leaf = root
-            .find(&self.region, &self.geo, byte >> self.geo.block_log2)
+            .find(&self.region, &self.geo, self.geo.file_block(byte).0)
             .unwrap();
         self.geo.offset(leaf.block.unwrap()) + byte % self.geo.block_size
     }

@@ -100,7 +100,7 @@ impl Formatter<'_> {
     }
 
     fn zero(&mut self, first: Bno, count: u64) -> Result<()> {
-        let (at, len) = (self.geo.offset(first), count << self.geo.block_log2);
+        let (at, len) = (self.geo.offset(first), self.geo.bytes(count));
         self.region.take_room(at, len)?;
         drop(self.region.window().nt_zero(at, len)?);
         Ok(())
@@ -157,7 +157,7 @@ impl Formatter<'_> {
             index: 0,
         };
         let mut d = self.blank(ino, libc::S_IFREG | 0o600);
-        d.size = t.count << self.geo.block_log2;
+        d.size = self.geo.bytes(t.count);
         d.blocks = t.count + t.levels.iter().map(|(_, n)| n).sum::<u64>();
         d.height = t.levels.len() as u8;
         d.root = Ptr::new(t.levels.last().map_or(t.data, |(first, _)| *first), 0, at).0;

@@ -317,8 +317,7 @@ pub fn insert_huge(
     let FileBlock(index) = index;
     let geo = &tx.volume().geo;
     let span = fan(geo);
-    if !geo.huge_leaves
-        || geo.block_log2 != 12
+    if !geo.allows_huge_leaves()
         || run.len != span
         || !run.start.0.is_multiple_of(span)
         || !index.is_multiple_of(span)

@@ -160,7 +160,7 @@ fn fan(geo: &Geometry) -> u64 {
 /// Checks that a file may have a block `last`.
 #[inline]
 fn check_last(geo: &Geometry, last: u64) -> Result<()> {
-    if last > geo.max_file_size() >> geo.block_log2 {
+    if last > geo.whole_blocks(geo.max_file_size()) {
         return Err(Error::TooLarge(last.saturating_mul(geo.block_size)));
     }
     Ok(())

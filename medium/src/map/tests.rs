@@ -146,7 +146,7 @@ impl Fixture {
     }
 
     fn index(&mut self) -> u64 {
-        let log2 = self.vol.geo.block_log2;
+        let log2 = self.vol.geo.block_size.ilog2();
         match self.rng.below(8) {
             0 => (1 << (44 - log2)) - self.rng.below(1500),
             1 => ((i64::MAX as u64) >> log2) - 1000 + self.rng.below(400),
@@ -170,7 +170,7 @@ impl Fixture {
                 continue;
             }
             let e = run(&self.vol, &self.map, index, want).unwrap();
-            let past = (i64::MAX as u64 >> self.vol.geo.block_log2) + 1;
+            let past = self.vol.geo.whole_blocks(i64::MAX as u64) + 1;
             if e.block.is_some() {
                 continue;
             }
@@ -367,7 +367,7 @@ impl Fixture {
             0..5 => self.insert(),
             5..7 => self.set_written(),
             7..10 => self.remove_some(),
-            10..12 if self.vol.geo.block_log2 == 12 => self.insert_huge(),
+            10..12 if self.vol.geo.allows_huge_leaves() => self.insert_huge(),
             _ => self.check_runs(),
         }
     }

@@ -78,7 +78,7 @@ impl MapRoot {
             return Err(self.damaged(at, "the check of the pointer does not fit"));
         }
         let span = if ptr.is_leaf() {
-            if at.level != 1 || !geo.huge_leaves || geo.block_log2 != 12 {
+            if at.level != 1 || !geo.allows_huge_leaves() {
                 return Err(self.damaged(at, "a 2 MiB leaf where none is allowed"));
             }
             1u64 << geo.fan_log2

@@ -176,7 +176,7 @@ impl Volume {
             return;
         }
         if discard {
-            let (at, len) = (self.geo.offset(run.start), run.len << self.geo.block_log2);
+            let (at, len) = (self.geo.offset(run.start), self.geo.bytes(run.len));
             // The blocks are free even if the host refuses the discard.
             if let Err(e) = self.region.window().discard(at, len) {
                 tracing::debug!(at, len, error = %e, "the host refused the discard");
@@ -301,16 +301,13 @@ impl Volume {
 
     /// Does not ask the host: a block of unknown state counts as having no room.
     fn is_known_to_have_room(&self, run: BlockRun) -> bool {
-        let len = run.len << self.geo.block_log2;
+        let len = self.geo.bytes(run.len);
         self.region
             .is_known_to_have_room(self.geo.offset(run.start), len)
     }
 
     fn no_room(&self, run: BitRun) -> Error {
-        let (offset, len) = (
-            self.geo.offset(Bno(run.start)),
-            run.len << self.geo.block_log2,
-        );
+        let (offset, len) = (self.geo.offset(Bno(run.start)), self.geo.bytes(run.len));
         PmemError::NoRoom { offset, len }.into()
     }
 

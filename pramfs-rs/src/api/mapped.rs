@@ -11,7 +11,7 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{
     Advice, Atom, Region, RegionAccess, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced,
 };
-use pramfs_medium::types::{BlockRun, Bno, FileExtent, Ino};
+use pramfs_medium::types::{BlockRun, FileExtent, Ino};
 
 /// The accesses that a view allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -605,13 +605,13 @@ impl Engine {
                     offset: e.file_offset,
                 });
             }
-            let log2 = self.vol.geo.block_log2;
+            let geo = &self.vol.geo;
             let runs: Vec<BlockRun> = extents
                 .iter()
                 .filter_map(|e| {
                     e.region_offset.map(|at| BlockRun {
-                        start: Bno(at >> log2),
-                        len: e.len >> log2,
+                        start: geo.block_at(at),
+                        len: geo.whole_blocks(e.len),
                     })
                 })
                 .collect();

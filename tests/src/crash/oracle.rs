@@ -469,7 +469,7 @@ impl Oracle {
         let mut sum = 0u64;
         for (i, hash) in units.iter().enumerate() {
             let at = (i * UNIT) as u64;
-            let block = (at >> geo.block_log2) as usize;
+            let block = geo.block_at(at).0 as usize;
             if bits[block / 8] >> (block % 8) & 1 != 0 && !journal.contains(&at) {
                 sum = sum.wrapping_add(*hash);
             }

@@ -191,11 +191,7 @@ fn place(geo: &Geometry, at: u64) -> String {
         }
         return format!("journal + {:#x}", at - geo.journal_offset);
     }
-    format!(
-        "block {} + {:#x}",
-        at >> geo.block_log2,
-        at % geo.block_size
-    )
+    format!("block {} + {:#x}", geo.block_at(at).0, at % geo.block_size)
 }
 
 /// Which of the uncertain lines are on the medium, in words.

@@ -117,7 +117,7 @@ impl Walk<'_> {
             if let Some(block) = table.get(&(ino / per_block)) {
                 self.inode(
                     Ino(ino),
-                    (block << self.geo.block_log2) + ino % per_block * INODE_SIZE,
+                    self.geo.bytes(*block) + ino % per_block * INODE_SIZE,
                 )?;
             }
         }

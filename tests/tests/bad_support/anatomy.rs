@@ -104,7 +104,7 @@ impl Walk<'_> {
     }
 
     fn give_range(&mut self, from: u64, len: u64, owner: Owner) {
-        for b in from >> self.geo.block_log2..(from + len) >> self.geo.block_log2 {
+        for b in self.geo.block_at(from).0..self.geo.block_at(from + len).0 {
             self.give(b, owner);
         }
     }
@@ -307,7 +307,7 @@ impl Anatomy {
 
     /// Owner of a byte.
     pub fn owner(&self, offset: u64) -> Owner {
-        self.blocks[(offset >> self.geo.block_log2) as usize]
+        self.blocks[self.geo.block_at(offset).0 as usize]
     }
 
     /// Offsets of all bytes of metadata in use.

@@ -22,6 +22,7 @@ use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::word_sum;
 use crate::media::walk::MapRoot;
 use crate::sync::{Mutex, MutexGuard, rank};
+use crate::types::Bno;
 
 /// A group has no bitmap block yet. The caller must make one first.
 #[derive(Debug)]
@@ -114,9 +115,7 @@ impl BitmapSet {
     pub fn desc_offset(&self, medium: Medium<'_>, group: u64) -> Result<u64> {
         let geo = medium.geo;
         let at = group * GroupDesc::SIZE as u64;
-        let leaf = self
-            .descs
-            .find(medium.region, medium.geo, at >> geo.block_log2)?;
+        let leaf = self.descs.find(medium.region, geo, geo.file_block(at).0)?;
         let block = leaf.block.ok_or_else(|| {
             self.damaged(
                 Damage::DescriptorMissing,
@@ -124,7 +123,7 @@ impl BitmapSet {
                 "its descriptor is missing",
             )
         })?;
-        Ok(geo.offset(block) + at % geo.block_size)
+        Ok(geo.offset(block) + geo.within_block(at))
     }
 
     /// Returns the offset of a group's bitmap block; `None` if it has none yet.
@@ -175,7 +174,7 @@ impl BitmapSet {
         if self.kind == BitmapKind::Blocks {
             // Whatever the sum says, these blocks belong to the format and are never allocated.
             let base = group * self.per_group;
-            let own = bitmap >> geo.block_log2;
+            let Bno(own) = geo.block_at(bitmap);
             let fixed = geo
                 .fixed_blocks()
                 .into_iter()

@@ -136,7 +136,7 @@ pub(crate) fn take_fixed_room(medium: Medium<'_>) -> Result<()> {
     let Medium { region, geo } = medium;
     for run in geo.fixed_blocks() {
         let (at, len) = (geo.offset(Bno(run.start)), run.end - run.start);
-        match region.take_room(at, len << geo.block_log2) {
+        match region.take_room(at, geo.bytes(len)) {
             Err(PmemError::NoRoom { .. }) => return Err(host_is_full()),
             taken => taken?,
         }

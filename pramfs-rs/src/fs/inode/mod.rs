@@ -128,7 +128,7 @@ impl Inode {
             return bad("its height or size is impossible");
         }
         let dir = FileType::from_mode(disk.mode) == Some(FileType::Directory);
-        if dir && disk.size > (vol.geo.blocks << vol.geo.block_log2) / SLOT as u64 {
+        if dir && disk.size > vol.geo.region_bytes() / SLOT as u64 {
             return bad("it counts more entries than the region can hold");
         }
         if [

@@ -52,7 +52,7 @@ impl InodeTable {
         let at = ino.0 * INODE_SIZE;
         let (part, within) = part_of(geo, geo.file_block(at));
         match self.known.get(ALWAYS, part, within)? {
-            CachedExtent::Block(block) => Some(geo.offset(block) + (at & (geo.block_size - 1))),
+            CachedExtent::Block(block) => Some(geo.offset(block) + geo.within_block(at)),
             CachedExtent::Leaf(_) => None,
         }
     }
@@ -67,7 +67,7 @@ impl InodeTable {
         let of = (within, geo.fan() as usize);
         self.known
             .put(ALWAYS, part, of, CachedExtent::Block(block), || true);
-        Ok(Some(geo.offset(block) + at % geo.block_size))
+        Ok(Some(geo.offset(block) + geo.within_block(at)))
     }
 
     /// Returns the home of an inode.

@@ -231,7 +231,7 @@ impl Engine {
         let mut rest = target;
         while !rest.is_empty() {
             let done = geo.file_block((target.len() - rest.len()) as u64);
-            let blocks = (rest.len() as u64).div_ceil(geo.block_size);
+            let blocks = geo.blocks_for(rest.len() as u64);
             let run = tx.alloc_blocks(None, blocks as u32, false)?;
             let (now, more) = rest.split_at(rest.len().min(geo.bytes(run.len) as usize));
             tx.write_new(geo.offset(run.start), now)?;

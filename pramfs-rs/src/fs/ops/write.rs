@@ -224,8 +224,8 @@ impl Engine {
         from: S,
     ) -> Result<bool> {
         let geo = &self.vol.geo;
-        let within = offset & (geo.block_size - 1);
-        let blocks = (within + from.len() as u64).div_ceil(geo.block_size);
+        let within = geo.within_block(offset);
+        let blocks = geo.blocks_for(within + from.len() as u64);
         let extent = map::run(&self.vol, &state.map(), geo.file_block(offset), blocks)?;
         let Some(block) = extent
             .block

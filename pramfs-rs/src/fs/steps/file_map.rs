@@ -13,6 +13,7 @@ use crate::fs::engine::completeness::Hole;
 use crate::fs::inode::state::InodeState;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, Extent, MapRef, Part};
+use pramfs_medium::media::geometry::MapShape;
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Bno, FileBlock, Ino};
 use pramfs_medium::volume::Record;
@@ -29,8 +30,8 @@ impl Engine {
     ) -> Option<u64> {
         let geo = &self.vol.geo;
         // Constants for the default block size: fewer instructions.
-        if geo.block_log2 == 12 {
-            return extent_in(extents, records, (offset, len), (12, 9));
+        if geo.has_default_shape() {
+            return extent_in(extents, records, (offset, len), MapShape::DEFAULT);
         }
         self.extent_in_any_block_size(extents, records, (offset, len))
     }
@@ -43,8 +44,7 @@ impl Engine {
         records: u64,
         range: (u64, usize),
     ) -> Option<u64> {
-        let geo = &self.vol.geo;
-        extent_in(extents, records, range, (geo.block_log2, geo.fan_log2))
+        extent_in(extents, records, range, self.vol.geo.map_shape())
     }
 
     /// Caches the place of a range of a file, unless `is_current` returns false: it may
@@ -61,7 +61,7 @@ impl Engine {
         let geo = &self.vol.geo;
         let index = geo.file_block(offset);
         let within = geo.slot_of(index) as usize;
-        let one = (offset & (geo.block_size - 1)) + len as u64 <= geo.block_size;
+        let one = geo.within_block(offset) + len as u64 <= geo.block_size;
         let known = match map::part(&self.vol, map, index) {
             Ok(Some(Part::Leaf(first))) => CachedExtent::Leaf(first),
             Ok(Some(Part::Table(table))) if one => {
@@ -94,9 +94,9 @@ impl Engine {
         let geo = &self.vol.geo;
         let mut done = 0;
         while !into.is_empty() {
-            let within = offset & (geo.block_size - 1);
+            let within = geo.within_block(offset);
             let index = geo.file_block(offset);
-            let blocks = (within + into.len() as u64).div_ceil(geo.block_size);
+            let blocks = geo.blocks_for(within + into.len() as u64);
             let extent = map::run(&self.vol, map, index, blocks)?;
             let bytes = geo.bytes(extent.count) - within;
             let n = usize::try_from(bytes).map_or(into.len(), |n| n.min(into.len()));
@@ -181,18 +181,16 @@ fn extent_in(
     extents: &ExtentCache,
     records: u64,
     (offset, len): (u64, usize),
-    (block_log2, fan_log2): (u32, u32),
+    shape: MapShape,
 ) -> Option<u64> {
-    let part_log2 = block_log2 + fan_log2;
-    let index = (offset >> block_log2) & ((1 << fan_log2) - 1);
-    // Excludes an empty range and one past the end of the extent.
-    let place = |first: Bno, log2: u32| {
-        let within = offset & ((1 << log2) - 1);
-        let fits = (len as u64).wrapping_sub(1) < (1 << log2) - within;
-        fits.then_some((first.0 << block_log2) + within)
+    // Excludes an empty range and one past the end of the extent, of `bytes` bytes.
+    let place = |first: Bno, bytes: u64| {
+        let within = offset & (bytes - 1);
+        let fits = (len as u64).wrapping_sub(1) < bytes - within;
+        fits.then_some(shape.offset(first) + within)
     };
-    match extents.get(records, offset >> part_log2, index as usize)? {
-        CachedExtent::Leaf(first) => place(first, part_log2),
-        CachedExtent::Block(block) => place(block, block_log2),
+    match extents.get(records, shape.part_at(offset), shape.slot_at(offset))? {
+        CachedExtent::Leaf(first) => place(first, shape.part()),
+        CachedExtent::Block(block) => place(block, shape.block()),
     }
 }

@@ -39,7 +39,7 @@ impl Engine {
                 format!("slot {slot} has no block"),
             )
         })?;
-        Ok(geo.offset(block) + at % geo.block_size)
+        Ok(geo.offset(block) + geo.within_block(at))
     }
 
     /// Reads the orphan table at mount. Returns the orphans with their slots, and puts the

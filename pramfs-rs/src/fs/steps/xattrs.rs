@@ -182,7 +182,7 @@ impl Engine {
         value: &[u8],
     ) -> Result<LargeValue> {
         let geo = &self.vol.geo;
-        let blocks = (value.len() as u64).div_ceil(geo.block_size);
+        let blocks = geo.blocks_for(value.len() as u64);
         let large =
             |root, height| LargeValue::new(root, height, value.len() as u32, crc(geo.seed, value));
         let mut map = map_of_value(&self.vol.geo, &large(Ptr::HOLE, 0), Ino(disk.ino), name);
