@@ -7,7 +7,7 @@ use pramfs_medium::error::Result;
 use pramfs_medium::media::checksum::crc;
 use pramfs_medium::media::inode::{FL_LOST, FLAGS_KEPT, INLINE_TARGET, INODE_SIZE, LINK_MAX};
 use pramfs_medium::media::{DiskInode, Geometry};
-use pramfs_medium::types::{FileType, Ino};
+use pramfs_medium::types::{FileBlock, FileType, Ino};
 
 /// [`Info::dir`] of an inode that is not a directory.
 pub(super) const NO_DIR: u32 = u32::MAX;
@@ -371,9 +371,9 @@ impl Checker<'_> {
         if marked != (d.flags & FL_LOST != 0) && (marked || !walked.damaged) {
             self.add(Issue::LostFlag { ino, marked });
         }
-        for (first, count) in &walked.lost {
-            let at = first.saturating_mul(self.geo.block_size);
-            let end = (first + count).saturating_mul(self.geo.block_size);
+        for run in &walked.lost {
+            let at = run.start.0.saturating_mul(self.geo.block_size);
+            let end = run.end().0.saturating_mul(self.geo.block_size);
             let len = end.min(d.size).saturating_sub(at);
             if len > 0 && self.report.marked.len() < self.options.max_findings {
                 self.report.marked.push(Loss {
@@ -394,15 +394,15 @@ impl Checker<'_> {
             Err(first) => self.add(Issue::MapHole {
                 ino,
                 part: Part::Contents,
-                first,
+                first: first.0,
             }),
             Ok(target) if d.target[..4] != crc(self.geo.seed, &target).to_le_bytes() => {
                 self.add(Issue::TargetChecksum { ino });
             }
             Ok(target) if target.contains(&0) => self.add(Issue::BadTarget { ino }),
             Ok(_) => {
-                let last = extents.last().map_or(0, |e| e.first + e.count);
-                if last > self.geo.blocks_for(d.size) {
+                let end = extents.last().map_or(FileBlock(0), |e| e.end());
+                if end > self.geo.file_block_from(d.size) {
                     self.add(Issue::BadTarget { ino });
                 }
             }

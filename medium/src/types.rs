@@ -51,6 +51,22 @@ pub struct FileBlock(pub u64);
 impl FileBlock {
     /// The end of every file.
     pub const END: FileBlock = FileBlock(u64::MAX);
+
+    /// Returns the last of `count` blocks from this one on, at least one. `None` if no file
+    /// can have it.
+    #[inline]
+    pub const fn last_of(self, count: u64) -> Option<FileBlock> {
+        match self.0.checked_add(count - 1) {
+            Some(last) => Some(FileBlock(last)),
+            None => None,
+        }
+    }
+
+    /// Returns the block `n` blocks later, or [`END`](Self::END).
+    #[inline]
+    pub const fn saturating_add(self, n: u64) -> FileBlock {
+        FileBlock(self.0.saturating_add(n))
+    }
 }
 
 impl Add<u64> for FileBlock {
@@ -114,6 +130,23 @@ impl BlockRun {
     /// Iterates over the blocks.
     pub fn blocks(self) -> impl Iterator<Item = Bno> {
         (self.start.0..self.end().0).map(Bno)
+    }
+}
+
+/// A run of consecutive blocks of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileRun {
+    /// First block.
+    pub start: FileBlock,
+    /// Number of blocks.
+    pub len: u64,
+}
+
+impl FileRun {
+    /// Returns the block after the last.
+    #[inline]
+    pub fn end(self) -> FileBlock {
+        self.start + self.len
     }
 }
 

@@ -19,6 +19,7 @@ use pramfs_medium::media::superblock::{
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, Ptr};
 use pramfs_medium::pmem::RegionView;
+use pramfs_medium::types::FileBlock;
 use serde::Serialize;
 
 /// A region whose superblock is valid.
@@ -226,7 +227,7 @@ impl<'a> Image<'a> {
         let groups = total.div_ceil(per_group);
         let mut block = 0;
         while block * per_block < groups {
-            let leaf = match map.find(self.region, &self.geo, block) {
+            let leaf = match map.find(self.region, &self.geo, FileBlock(block)) {
                 Ok(leaf) => leaf,
                 Err(e) => {
                     bad(e);
@@ -339,7 +340,8 @@ impl<'a> Image<'a> {
 
     fn inode(&self, ino: Ino) -> Result<InodeRow> {
         let per_block = self.geo.inodes_per_block();
-        let leaf = self.table.find(self.region, &self.geo, ino.0 / per_block)?;
+        let index = FileBlock(ino.0 / per_block);
+        let leaf = self.table.find(self.region, &self.geo, index)?;
         let Some(first) = leaf.block else {
             return Err(Error::corrupt(
                 Damage::InodeMissing,

@@ -65,7 +65,7 @@ fn homes(image: &Image, ino: Ino) -> (Geometry, Vec<usize>) {
     };
     let at = ino.0 * DiskInode::SIZE as u64;
     let leaf = map
-        .find(&region, &geo, geo.file_block(at).0)
+        .find(&region, &geo, geo.file_block(at))
         .expect("the table is undamaged");
     let block = leaf.block.expect("the inode has a home");
     let home = geo.offset(block) + at % geo.block_size;

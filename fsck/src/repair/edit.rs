@@ -17,7 +17,7 @@ use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{Bno, FileType, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
 
 /// Returns the index of a kind in the pairs of [`Known`](super::Known).
 pub(super) fn place(kind: BitmapKind) -> usize {
@@ -79,7 +79,7 @@ impl Repairer<'_, '_> {
                 part: Part::Contents,
                 level,
                 first,
-            } => self.repair_empty(*ino, *level, *first, todo),
+            } => self.repair_empty(*ino, *level, FileBlock(*first), todo),
             MapEmpty { ino, part, .. } => self.rebuild(*ino, *part),
             BlocksMissing { ino, found, .. } => self.repair_missing_blocks(*ino, *found, todo),
             EntriesMissing { ino, found, .. } => self.repair_entries(*ino, *found),
@@ -90,7 +90,7 @@ impl Repairer<'_, '_> {
                 part,
                 level,
                 first,
-            } => self.repair_pointer(*ino, *part, *level, *first),
+            } => self.repair_pointer(*ino, *part, *level, FileBlock(*first)),
             MapHole { ino, part, .. } => self.repair_hole(*ino, *part),
             BadTarget { ino } | TargetChecksum { ino } => self.repair_target(*ino),
             BlockUsedTwice { ino, .. } if *ino >= Ino::INODE_TABLE => {

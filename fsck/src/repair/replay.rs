@@ -14,7 +14,7 @@ use pramfs_medium::media::checksum::{seal, unseal, word_sum};
 use pramfs_medium::media::record::{ENTRIES_AT, EntryKind, SlotState};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic};
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::Ino;
 
 /// The contents of the journal.
 #[derive(Debug, Default)]
@@ -151,7 +151,7 @@ fn renew_sum(view: &mut View<'_>, geo: &Geometry, kind: u64, group: u64) -> Resu
 
 /// Returns the offset in the region of a byte of an internal inode's file.
 pub(super) fn find(view: &View<'_>, geo: &Geometry, ino: Ino, byte: u64) -> Result<Option<u64>> {
-    use pramfs_medium::media::pointer::{Ptr, PtrAt};
+    use pramfs_medium::media::pointer::Ptr;
     let at = super::Repairer::internal_at(ino);
     for page in [0, geo.copy_offset] {
         let d: DiskInode = view.read_pod(page + at)?;
@@ -159,28 +159,21 @@ pub(super) fn find(view: &View<'_>, geo: &Geometry, ino: Ino, byte: u64) -> Resu
             continue;
         }
         let map = super::Repairer::map_of(&d);
-        let index = geo.file_block(byte).0;
-        if index >= map.capacity(geo) {
+        let index = geo.file_block(byte);
+        if index >= map.end(geo) {
             return Ok(None);
         }
         let (mut level, mut ptr) = (map.height, map.root);
         loop {
-            let place = PtrAt {
-                fs_seed: geo.seed,
-                ino,
-                level,
-                index: index >> (geo.fan_log2 * level),
-            };
-            let Ok(block) = map.open(geo, ptr, place) else {
+            let Ok(block) = map.open(geo, ptr, map.at(geo, level, index)) else {
                 return Ok(None);
             };
             if level == 0 || ptr.is_leaf() {
-                let within = index & ((1 << (geo.fan_log2 * level)) - 1);
-                let block = Bno(block.0 + within);
+                let block = block.after(index - geo.first_under(level, index));
                 return Ok(Some(geo.offset(block) + geo.within_block(byte)));
             }
             level -= 1;
-            let slot = index >> (geo.fan_log2 * level) & ((1 << geo.fan_log2) - 1);
+            let slot = geo.slot_at(level, index);
             ptr = Ptr(view.load_u64(geo.offset(block) + slot * 8)?);
         }
     }

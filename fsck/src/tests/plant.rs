@@ -18,7 +18,7 @@ use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic, SuperStatic, acl, probe_superblock};
 use pramfs_medium::pmem::{Region, RegionAccess, SimBackend};
-use pramfs_medium::types::{FileType, Ino, XattrMode};
+use pramfs_medium::types::{FileBlock, FileType, Ino, XattrMode};
 
 /// Number of files in the directory `big`.
 const FILES_IN_BIG: u32 = 300;
@@ -192,7 +192,7 @@ impl Plant {
 
     fn at(&self, root: &MapRoot, byte: u64) -> u64 {
         let leaf = root
-            .find(&self.region, &self.geo, self.geo.file_block(byte).0)
+            .find(&self.region, &self.geo, self.geo.file_block(byte))
             .unwrap();
         self.geo.offset(leaf.block.unwrap()) + byte % self.geo.block_size
     }
@@ -266,7 +266,7 @@ impl Plant {
     /// Returns the block that holds file block `index`.
     pub fn block_of(&self, ino: Ino, index: u64) -> u64 {
         let root = map_of(&self.inode(ino));
-        root.find(&self.region, &self.geo, index)
+        root.find(&self.region, &self.geo, FileBlock(index))
             .unwrap()
             .block
             .unwrap()
@@ -279,7 +279,7 @@ impl Plant {
         let (mut level, mut ptr) = (root.height, root.root);
         loop {
             level -= 1;
-            let slot = index >> (self.geo.fan_log2 * level) & ((1 << self.geo.fan_log2) - 1);
+            let slot = self.geo.slot_at(level, FileBlock(index));
             let at = self.geo.offset(ptr.block()) + slot * 8;
             if level == 0 {
                 let fs_seed = self.geo.seed;

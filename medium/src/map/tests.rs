@@ -327,7 +327,7 @@ impl Fixture {
                     owned += count;
                     for i in 0..count {
                         assert!(used.insert(block.0 + i));
-                        found.insert(first + i, (block.0 + i, unwritten));
+                        found.insert(first.0 + i, (block.0 + i, unwritten));
                     }
                 }
                 Node::Damaged { error, .. } => panic!("{error}"),

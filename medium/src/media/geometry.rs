@@ -232,6 +232,37 @@ impl Geometry {
         block.0 & (self.fan() - 1)
     }
 
+    /// Returns the slot, in its pointer block, of the pointer of a level that covers a block.
+    #[inline]
+    pub fn slot_at(&self, level: u32, block: FileBlock) -> u64 {
+        self.index_at(level, block) & (self.fan() - 1)
+    }
+
+    /// Returns the index, among all pointers of a level, of the one that covers a block.
+    #[inline]
+    pub fn index_at(&self, level: u32, block: FileBlock) -> u64 {
+        block.0 >> (self.fan_log2 * level)
+    }
+
+    /// Returns the number of blocks that a pointer of a level covers.
+    #[inline]
+    pub fn span(&self, level: u32) -> u64 {
+        1 << (self.fan_log2 * level)
+    }
+
+    /// Returns the first of the blocks that the pointer of a level over a block covers.
+    #[inline]
+    pub fn first_under(&self, level: u32, block: FileBlock) -> FileBlock {
+        let shift = self.fan_log2 * level;
+        FileBlock(block.0 >> shift << shift)
+    }
+
+    /// Returns the end of the blocks that the pointer of a level over a block covers.
+    #[inline]
+    pub fn end_under(&self, level: u32, block: FileBlock) -> FileBlock {
+        self.first_under(level, block) + self.span(level)
+    }
+
     /// Returns the offset of the first byte of a block of a file.
     #[inline]
     pub fn file_offset(&self, block: FileBlock) -> u64 {

@@ -19,6 +19,7 @@ use pramfs_medium::media::superblock::{
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, Ptr, probe_superblock};
 use pramfs_medium::pmem::RegionAccess;
+use pramfs_medium::types::FileBlock;
 
 /// Owner of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -234,7 +235,7 @@ impl Walk<'_> {
             height: d.height.into(),
         };
         let block = root
-            .find(self.region, &self.geo, 0)?
+            .find(self.region, &self.geo, FileBlock(0))?
             .block
             .expect("descriptors have a block");
         let desc: GroupDesc = self.region.read_pod(self.geo.offset(block))?;
@@ -282,7 +283,7 @@ impl Anatomy {
         let mut inodes = BTreeSet::new();
         for ino in (Ino::ROOT.0..geo.inodes_max).filter(|&i| is_set(&exist, i)) {
             let reserved = ino < Ino::FIRST_FREE.0 && ino > Ino::LEASES.0;
-            let leaf = root.find(region, &geo, ino / per_block)?;
+            let leaf = root.find(region, &geo, FileBlock(ino / per_block))?;
             let (Some(block), false) = (leaf.block, reserved) else {
                 continue;
             };

@@ -115,7 +115,7 @@ impl BitmapSet {
     pub fn desc_offset(&self, medium: Medium<'_>, group: u64) -> Result<u64> {
         let geo = medium.geo;
         let at = group * GroupDesc::SIZE as u64;
-        let leaf = self.descs.find(medium.region, geo, geo.file_block(at).0)?;
+        let leaf = self.descs.find(medium.region, geo, geo.file_block(at))?;
         let block = leaf.block.ok_or_else(|| {
             self.damaged(
                 Damage::DescriptorMissing,

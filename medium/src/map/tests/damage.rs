@@ -1,6 +1,7 @@
 //! Maps with damaged or forged pointers: an error or the right answer, in bounded time.
 
 use super::*;
+use crate::types::FileBlock;
 
 #[test]
 fn flipped_pointer_byte_is_detected_or_harmless() {
@@ -31,7 +32,7 @@ fn flipped_pointer_byte_is_detected_or_harmless() {
         let (mut tested, mut escaped) = (0u32, 0u32);
         for (level, first, block) in tables {
             for byte in 0..geo.block_size {
-                let index = first + ((byte / 8) << (geo.fan_log2 * level));
+                let index = first.0 + byte / 8 * geo.span(level);
                 let place = geo.offset(block) + byte / 8 * 8;
                 let old = fixture.vol.region.load_u64(place).unwrap();
                 for flip in [1u64, 0x80, 0xff] {
@@ -161,10 +162,10 @@ fn count_stops_at_blocks_of_region() {
     tx.commit().unwrap();
     let (top, shared) = (run.start, run.start.after(1));
     fixture.map.height = 2;
-    fixture.map.root = Ptr::new(top, 0, fixture.map.at(&vol.geo, 2, 0));
+    fixture.map.root = Ptr::new(top, 0, fixture.map.at(&vol.geo, 2, FileBlock(0)));
     let w = vol.region.window();
     for i in 0..512u64 {
-        let first = i << 9;
+        let first = FileBlock(i << 9);
         let above = Ptr::new(shared, 0, fixture.map.at(&vol.geo, 1, first));
         w.store_u64_unflushed(vol.geo.offset(top) + i * 8, above.0)
             .unwrap();

@@ -161,6 +161,5 @@ impl InodeTable {
 /// Returns the part of the table that holds a block, and the block's place in it.
 #[inline]
 fn part_of(geo: &Geometry, index: FileBlock) -> (u64, usize) {
-    let within = geo.slot_of(index);
-    (index.0 >> geo.fan_log2, within as usize)
+    (geo.index_at(1, index), geo.slot_of(index) as usize)
 }

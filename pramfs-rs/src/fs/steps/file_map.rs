@@ -72,7 +72,7 @@ impl Engine {
             }
             _ => return,
         };
-        let part = index.0 >> geo.fan_log2;
+        let part = geo.index_at(1, index);
         let of = (within, geo.fan() as usize);
         extents.put(records, part, of, known, is_current);
     }

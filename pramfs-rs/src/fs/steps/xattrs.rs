@@ -225,7 +225,7 @@ impl Engine {
     ) -> Result<()> {
         let large = parse_large(&self.vol.geo, ino, stored)?;
         let mut map = map_of_value(&self.vol.geo, &large, ino, name);
-        let end = FileBlock(map.root().capacity(&self.vol.geo));
+        let end = map.root().end(&self.vol.geo);
         if map::remove(tx, &mut map, FileBlock(0), end)? < end {
             return Err(Error::NoSpace(
                 "the blocks of an attribute do not fit one record",
