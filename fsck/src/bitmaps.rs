@@ -6,6 +6,7 @@ use super::{Checker, Extent, Issue, Step};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::word_sum;
+use pramfs_medium::types::RegionOffset;
 
 /// Where the bits of a group are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub(super) enum GroupBits {
     /// The group has no bitmap: every bit is clear.
     Clear,
     /// Offset of the bitmap block.
-    At(u64),
+    At(RegionOffset),
     /// Descriptor or pointer is damaged.
     Unknown,
 }
@@ -108,7 +109,7 @@ impl Checker<'_> {
             let end = (first + per_group).min(self.geo.blocks);
             for start in (first..end).step_by(64) {
                 let mut word = match bits {
-                    GroupBits::At(at) => self.region.load_u64(at + (start - first) / 8)?,
+                    GroupBits::At(at) => self.region.load_u64(*at + (start - first) / 8)?,
                     _ => 0,
                 };
                 if end - start < 64 {

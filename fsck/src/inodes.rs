@@ -7,7 +7,7 @@ use pramfs_medium::error::Result;
 use pramfs_medium::media::checksum::crc;
 use pramfs_medium::media::inode::{FL_LOST, FLAGS_KEPT, INLINE_TARGET, INODE_SIZE, LINK_MAX};
 use pramfs_medium::media::{DiskInode, Geometry};
-use pramfs_medium::types::{FileBlock, FileType, Ino};
+use pramfs_medium::types::{FileBlock, FileType, Ino, RegionOffset};
 
 /// [`Info::dir`] of an inode that is not a directory.
 pub(super) const NO_DIR: u32 = u32::MAX;
@@ -186,7 +186,7 @@ impl Checker<'_> {
     }
 
     /// Returns the offset of an inode.
-    pub(super) fn home(&self, ino: Ino) -> Option<u64> {
+    pub(super) fn home(&self, ino: Ino) -> Option<RegionOffset> {
         place_of(&self.geo, &self.table, ino.0 * INODE_SIZE)
     }
 

@@ -7,7 +7,7 @@ use pramfs_medium::error::Result;
 use pramfs_medium::media::pointer::{LEAF, Ptr, UNWRITTEN};
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry};
-use pramfs_medium::types::{Bno, FileBlock, FileRun, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileRun, Ino, RegionOffset};
 
 /// Consecutive blocks of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ fn extent_at(extents: &[Extent], index: FileBlock) -> Option<&Extent> {
 }
 
 /// Returns the offset in the region of the byte at an offset of a file.
-pub(super) fn place_of(geo: &Geometry, extents: &[Extent], offset: u64) -> Option<u64> {
+pub(super) fn place_of(geo: &Geometry, extents: &[Extent], offset: u64) -> Option<RegionOffset> {
     let e = extent_at(extents, geo.file_block(offset))?;
     let within = geo.file_block(offset) - e.first;
     Some(geo.offset(e.block.after(within)) + geo.within_block(offset))

@@ -22,6 +22,7 @@ use pramfs::{
     inode::{Bno, Fs, Ino},
 };
 use pramfs_medium::media::{DiskInode, Geometry, Ptr, PtrAt, probe_superblock};
+use pramfs_medium::types::RegionOffset;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::{formatted, inode_home, mount, repeatable};
 use pramfs_tests::watchdog::Watchdog;
@@ -132,7 +133,10 @@ fn image(block_size: u32) -> Image {
         };
         for e in fs.file_extents(*ino, 0, *size).expect("it is undamaged") {
             if let Some(at) = e.region_offset {
-                data.extend(geo.block_at(at).0 as usize..=geo.block_at(at + e.len - 1).0 as usize);
+                data.extend(
+                    geo.block_at(RegionOffset(at)).0 as usize
+                        ..=geo.block_at(RegionOffset(at + e.len - 1)).0 as usize,
+                );
             }
         }
     }
@@ -153,7 +157,7 @@ impl Image {
             .filter(|at| {
                 !self
                     .data
-                    .contains(&(self.geo.block_at(*at as u64).0 as usize))
+                    .contains(&(self.geo.block_at(RegionOffset(*at as u64)).0 as usize))
             })
             .filter(|at| self.bytes[*at..at + piece].iter().any(|b| *b != 0))
             .collect()
@@ -533,7 +537,7 @@ fn pointers_to_superblock_or_journal_are_damage() {
             let root = Ptr::new(Bno(block), 0, at(file, 0, 0)).0;
             seal(&mut bytes, file_home, DiskInode { root, ..f }, geo);
             // In a pointer block.
-            let slot = geo.offset(Ptr(t.root).block()) as usize + 3 * 8;
+            let slot = geo.offset(Ptr(t.root).block()).0 as usize + 3 * 8;
             let word = Ptr::new(Bno(block), 0, at(table_file, 0, 3)).0;
             bytes[slot..slot + 8].copy_from_slice(&word.to_le_bytes());
             for flags in [0, pramfs_medium::media::pointer::LEAF] {
@@ -558,9 +562,9 @@ fn pointers_to_superblock_or_journal_are_damage() {
                 );
                 is_damage(fs.listxattr(owner), "listxattr");
                 let after = bytes_of(fs.region());
-                let journal = geo.journal_offset as usize;
+                let journal = geo.journal_offset.0 as usize;
                 let same = |at: usize| after[at..at + 0x200] == bytes[at..at + 0x200];
-                assert!(same(0) && same(geo.copy_offset as usize), "superblocks");
+                assert!(same(0) && same(geo.copy_offset.0 as usize), "superblocks");
                 assert!(journal > 0);
             }
         }

@@ -17,7 +17,7 @@ use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
 
 /// Returns the index of a kind in the pairs of [`Known`](super::Known).
 pub(super) fn place(kind: BitmapKind) -> usize {
@@ -181,7 +181,7 @@ impl Repairer<'_, '_> {
     // ---- inodes
 
     /// Returns the offset of an inode.
-    pub(super) fn home(&self, ino: Ino) -> Option<u64> {
+    pub(super) fn home(&self, ino: Ino) -> Option<RegionOffset> {
         let at = ino.0.checked_mul(INODE_SIZE)?;
         place_of(self.geo, &self.known.table, at)
     }
@@ -257,7 +257,7 @@ impl Repairer<'_, '_> {
         d.ino = ino.0;
         d.change = d.change.wrapping_add(1);
         d.seal(self.geo.seed, ino);
-        for page in [0, self.geo.copy_offset] {
+        for page in self.geo.pages() {
             self.view
                 .store(page + Self::internal_at(ino), d.as_bytes())?;
         }
@@ -275,7 +275,7 @@ impl Repairer<'_, '_> {
     // ---- bits
 
     /// Returns the offset of a group descriptor.
-    pub(super) fn desc_at(&self, kind: BitmapKind, group: u64) -> Option<u64> {
+    pub(super) fn desc_at(&self, kind: BitmapKind, group: u64) -> Option<RegionOffset> {
         let at = group * GroupDesc::SIZE as u64;
         place_of(self.geo, &self.known.descs[place(kind)], at)
     }
@@ -289,7 +289,7 @@ impl Repairer<'_, '_> {
     }
 
     /// Reads the words of a block.
-    pub(super) fn words(&self, at: u64) -> Result<Vec<u64>> {
+    pub(super) fn words(&self, at: RegionOffset) -> Result<Vec<u64>> {
         let mut words = vec![0u64; self.geo.words_per_block() as usize];
         self.view.read(at, words.as_mut_bytes())?;
         Ok(words)
@@ -344,7 +344,7 @@ impl Repairer<'_, '_> {
     }
 
     /// Creates the bitmap of an unused group. Returns its offset.
-    pub(super) fn make_group(&mut self, kind: BitmapKind, group: u64) -> Result<u64> {
+    pub(super) fn make_group(&mut self, kind: BitmapKind, group: u64) -> Result<RegionOffset> {
         let Some(desc_at) = self.desc_at(kind, group) else {
             return Err(Error::NoSpace("no descriptor for the group"));
         };
@@ -467,7 +467,7 @@ impl Repairer<'_, '_> {
         let per_group = self.geo.bits_per_group();
         match self.known.groups[0].get((block / per_group) as usize) {
             Some(GroupBits::At(base)) => {
-                let word = self.view.load_u64(base + block % per_group / 64 * 8)?;
+                let word = self.view.load_u64(*base + block % per_group / 64 * 8)?;
                 Ok(word >> (block % 64) & 1 != 0)
             }
             _ => Ok(false),

@@ -17,7 +17,7 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::correct;
 use pramfs_medium::media::htree::{LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_FREE};
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt};
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::{Bno, Ino, RegionOffset};
 
 /// Offset of the sum in a leaf.
 pub(super) const SUM_AT: usize = std::mem::offset_of!(LeafHeader, sum);
@@ -47,7 +47,7 @@ pub(super) struct Gathered {
     /// Items, those of undamaged leaves first.
     pub items: Vec<SalvagedEntry>,
     /// Corrected pointers: offset (`None` for the root) and word.
-    pub pointers: Vec<(Option<u64>, u64)>,
+    pub pointers: Vec<(Option<RegionOffset>, u64)>,
     /// Corrected leaves: block and bytes.
     pub leaves: Vec<(u64, Vec<u8>)>,
     /// A part could not be read and cannot be corrected in place.
@@ -55,7 +55,7 @@ pub(super) struct Gathered {
     /// Leaves were rewritten with their verified items, so counts change.
     pub renewed: bool,
     /// Slots with pointers past correction.
-    pub broken: Vec<Option<u64>>,
+    pub broken: Vec<Option<RegionOffset>>,
     /// An index block without pointers was found. Its pointer is cleared.
     pub empty: bool,
     visited: HashSet<u64>,
@@ -114,7 +114,7 @@ impl Repairer<'_, '_> {
         t: &TreeRef,
         g: &mut Gathered,
         words: &[u64],
-        base: Option<u64>,
+        base: Option<RegionOffset>,
         level: u32,
         first: u64,
     ) -> Result<()> {
@@ -243,7 +243,7 @@ impl Repairer<'_, '_> {
         g: &mut Gathered,
         block: Bno,
         (level, index): (u32, u64),
-        at: (Option<u64>, usize),
+        at: (Option<RegionOffset>, usize),
     ) -> Result<()> {
         let bits = level * self.geo.fan_log2;
         let depth = bits - at.1.trailing_zeros();

@@ -16,7 +16,7 @@ use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::correct;
 use pramfs_medium::media::inode::{FLAGS_KEPT, INLINE_TARGET, LINK_MAX};
 use pramfs_medium::media::pointer::Ptr;
-use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
 
 impl Repairer<'_, '_> {
     /// Repairs an inode with a checksum or number mismatch.
@@ -280,7 +280,7 @@ impl Repairer<'_, '_> {
     // ---- the orphan table
 
     /// Returns the readable slots of the orphan table: offset, and the inode named.
-    pub(super) fn orphan_slots(&self) -> Result<Vec<(u64, Ino)>> {
+    pub(super) fn orphan_slots(&self) -> Result<Vec<(RegionOffset, Ino)>> {
         let mut out = Vec::new();
         let Some(d) = self.inode(Ino::ORPHANS)? else {
             return Ok(out);

@@ -17,7 +17,7 @@ use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::correct;
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt};
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{Bno, FileBlock, Ino};
+use pramfs_medium::types::{Bno, FileBlock, Ino, RegionOffset};
 
 impl Repairer<'_, '_> {
     /// Repairs an internal inode and its map. `lost`: it is damaged in both pages.
@@ -103,7 +103,7 @@ impl Repairer<'_, '_> {
         &self,
         map: &MapRoot,
         new: impl Iterator<Item = (&'n FileBlock, &'n Bno)>,
-    ) -> Result<Vec<(u64, u64)>> {
+    ) -> Result<Vec<(RegionOffset, u64)>> {
         let mut out = Vec::new();
         for (number, block) in new {
             let found = self.find_pointer(map, 0, *number)?;
@@ -129,7 +129,7 @@ impl Repairer<'_, '_> {
 
     /// Reads an internal inode from the first page in which it is valid.
     pub(super) fn internal(&self, ino: Ino) -> Result<Option<DiskInode>> {
-        for page in [0, self.geo.copy_offset] {
+        for page in self.geo.pages() {
             let d: DiskInode = self.view.read_pod(page + Self::internal_at(ino))?;
             if self.internal_fits(ino, &d) {
                 return Ok(Some(d));
@@ -141,7 +141,7 @@ impl Repairer<'_, '_> {
     /// Corrects an internal inode that is damaged in both pages, if one page has
     /// only one wrong byte.
     fn correct_internal(&mut self, ino: Ino) -> Result<bool> {
-        for page in [0, self.geo.copy_offset] {
+        for page in self.geo.pages() {
             let at = page + Self::internal_at(ino);
             let d: DiskInode = self.view.read_pod(at)?;
             let right = correct::inode(&d, self.geo.seed, ino);
@@ -164,7 +164,7 @@ impl Repairer<'_, '_> {
 
     /// Returns corrections of the damaged pointers of a map. It follows existing
     /// pointers, not block numbers: a forged map has 2^54 of those.
-    fn correct_internal_pointers(&self, map: &MapRoot) -> Result<Vec<(Option<u64>, u64)>> {
+    fn correct_internal_pointers(&self, map: &MapRoot) -> Result<Vec<(Option<RegionOffset>, u64)>> {
         let mut corrected = Vec::new();
         let mut seen = HashSet::new();
         let mut rest = vec![LocatedPtr {

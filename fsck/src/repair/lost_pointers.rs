@@ -15,7 +15,7 @@ use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt, SHARED, UNWRITTEN};
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
 
 /// Most gaps examined in one round, and most blocks compared with damaged pointers
 /// in all rounds.
@@ -29,7 +29,7 @@ const MIN_POINTERS: usize = 4;
 /// A place of a map where a pointer block may have been lost.
 struct MissingTable {
     /// Offset of its pointer.
-    at: u64,
+    at: RegionOffset,
     place: PtrAt,
 }
 
@@ -140,7 +140,7 @@ impl Repairer<'_, '_> {
             return Ok(None);
         }
         let gap = [MissingTable {
-            at: 0,
+            at: RegionOffset(0),
             place: f.place,
         }];
         let mut fitting = Vec::new();

@@ -10,13 +10,13 @@ use pramfs_medium::media::checksum::crc;
 use pramfs_medium::media::inode::INLINE_TARGET;
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt, UNWRITTEN};
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
 
 /// A pointer of a map, and its place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LocatedPtr {
     /// Offset in the region; `None` for the root.
-    pub at: Option<u64>,
+    pub at: Option<RegionOffset>,
     pub place: PtrAt,
     pub ptr: Ptr,
 }

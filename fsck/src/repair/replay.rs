@@ -14,7 +14,7 @@ use pramfs_medium::media::checksum::{seal, unseal, word_sum};
 use pramfs_medium::media::record::{ENTRIES_AT, EntryKind, SlotState};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic};
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{Ino, RegionOffset};
 
 /// The contents of the journal.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Journal {
 
 /// Replays the live records, if all their targets are allowed.
 pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
-    let pages = [0, geo.copy_offset];
+    let pages = geo.pages();
     let mut words = Vec::new();
     for page in pages {
         let d: SuperDynamic = view.read_pod(page + DYNAMIC_OFFSET)?;
@@ -150,10 +150,15 @@ fn renew_sum(view: &mut View<'_>, geo: &Geometry, kind: u64, group: u64) -> Resu
 }
 
 /// Returns the offset in the region of a byte of an internal inode's file.
-pub(super) fn find(view: &View<'_>, geo: &Geometry, ino: Ino, byte: u64) -> Result<Option<u64>> {
+pub(super) fn find(
+    view: &View<'_>,
+    geo: &Geometry,
+    ino: Ino,
+    byte: u64,
+) -> Result<Option<RegionOffset>> {
     use pramfs_medium::media::pointer::Ptr;
     let at = super::Repairer::internal_at(ino);
-    for page in [0, geo.copy_offset] {
+    for page in geo.pages() {
         let d: DiskInode = view.read_pod(page + at)?;
         if d.crc != d.expected_crc(geo.seed, ino) || u32::from(d.height) > geo.max_height() {
             continue;

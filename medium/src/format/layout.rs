@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::media::bitmap::GroupDesc;
 use crate::media::superblock::PAGE;
-use crate::types::{BlockRun, Bno, Ino};
+use crate::types::{BlockRun, Bno, Ino, RegionOffset};
 
 /// A file with consecutive blocks, and its pointer blocks.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Plan {
     /// table.
     pub(super) fn new(geo: &Geometry, inodes: u64) -> Result<Plan> {
         let pages = [
-            (0, PAGE),
+            (RegionOffset::START, PAGE),
             (geo.copy_offset, PAGE),
             (geo.journal_offset, geo.journal_len),
         ];

@@ -16,7 +16,7 @@ use crate::media::checksum::line_sum;
 use crate::media::htree::{
     ItemHeader, LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_FREE, TAG_NEXT, equal_tags,
 };
-use crate::types::Bno;
+use crate::types::{Bno, RegionOffset};
 use crate::volume::Volume;
 
 /// Size of a line, bytes.
@@ -63,7 +63,7 @@ impl Tags {
         &mut self,
         s: &S,
         shape: &LeafShape,
-        base: u64,
+        base: RegionOffset,
     ) -> Result<()> {
         let at = base + LeafShape::TAGS_AT as u64;
         match shape.slots_at - LeafShape::TAGS_AT {
@@ -111,7 +111,7 @@ pub(super) struct ItemPos {
     /// Head.
     pub head: ItemHeader,
     /// Region offset of the item.
-    pub at: u64,
+    pub at: RegionOffset,
 }
 
 /// Returns the number of slots of an item according to its head. Fails if they
@@ -179,7 +179,12 @@ pub(super) fn look_up<S: BlockSource>(
 /// Tells whether the item at region offset `at` has this name. Its slots lie in the
 /// leaf.
 #[inline]
-fn name_is<S: BlockSource>(s: &S, at: u64, head: &ItemHeader, mut name: &[u8]) -> Result<bool> {
+fn name_is<S: BlockSource>(
+    s: &S,
+    at: RegionOffset,
+    head: &ItemHeader,
+    mut name: &[u8],
+) -> Result<bool> {
     let mut from = ItemHeader::SIZE + usize::from(head.value_len);
     while !name.is_empty() {
         let mut slot = [0; SLOT];

@@ -375,7 +375,7 @@ fn count_returns_blocks_and_items() {
     }
     // The count detects the loss of each line of pointers, whether or not the line
     // covers whole leaves.
-    let index = vol.geo.offset(tree.root.block());
+    let index = vol.geo.offset(tree.root.block()).0;
     let w = vol.region.window();
     for line in 0..8 {
         let at = |i: u64| index + line * 64 + i * 8;

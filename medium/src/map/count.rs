@@ -56,7 +56,7 @@ impl Counter<'_> {
         let mut words = [0u64; 512];
         let words = &mut words[..geo.fan() as usize];
         let at = geo.offset(block);
-        self.vol.region.read(at, words.as_mut_bytes())?;
+        self.vol.medium().read(at, words.as_mut_bytes())?;
         let pointers = words.iter().filter(|w| **w != 0).count() as u64;
         if pointers == 0 {
             return Err(self.lost(first));

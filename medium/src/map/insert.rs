@@ -241,7 +241,7 @@ pub fn insert(
                 if n > 1 {
                     let mut there = [0u64; 512];
                     let there = &mut there[..n as usize];
-                    tx.read(geo.offset(table) + first * 8, there.as_mut_bytes())?;
+                    tx.read(geo.offset(table).word(first), there.as_mut_bytes())?;
                     mapped = (0..)
                         .zip(&*there)
                         .any(|(i, w)| *w != 0 && !Ptr(*w).is_lost(map.at(geo, 0, at + i)));
@@ -390,7 +390,7 @@ pub fn set_written(
         }
         let mut words: SmallVec<[u64; 16]> = smallvec![0; fits as usize];
         tx.read(
-            geo.offset(table) + first * 8,
+            geo.offset(table).word(first),
             words.as_mut_slice().as_mut_bytes(),
         )?;
         // Store only the range from the first changed pointer to the last.

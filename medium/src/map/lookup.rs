@@ -100,8 +100,8 @@ pub fn run(vol: &Volume, map: &MapRef, index: FileBlock, max: u64) -> Result<Ext
         level -= 1;
         home = Some(block);
         ptr = Ptr(vol
-            .region
-            .load_u64(geo.offset(block) + geo.slot_at(level, index) * 8)?);
+            .medium()
+            .load_u64(geo.offset(block).word(geo.slot_at(level, index)))?);
     };
     let unwritten = ptr.is_unwritten();
     if ptr.is_leaf() {
@@ -123,8 +123,8 @@ pub fn run(vol: &Volume, map: &MapRef, index: FileBlock, max: u64) -> Result<Ext
         let most = max.min(geo.fan() - first);
         while count < most {
             let next = Ptr(vol
-                .region
-                .load_u64(geo.offset(table) + (first + count) * 8)?);
+                .medium()
+                .load_u64(geo.offset(table).word(first + count))?);
             if next.block().0 != block.0 + count
                 || next.flags() != ptr.flags()
                 || root.open(geo, next, map.at(geo, 0, index + count)).is_err()
@@ -160,7 +160,7 @@ fn lost(
     if let Some(table) = home {
         let mut next = geo.slot_at(level, index) + 1;
         while next < geo.fan() && end - index < max {
-            let ptr = Ptr(vol.region.load_u64(geo.offset(table) + next * 8)?);
+            let ptr = Ptr(vol.medium().load_u64(geo.offset(table).word(next))?);
             if !ptr.is_lost(map.at(geo, level, end)) {
                 break;
             }
@@ -197,7 +197,7 @@ fn hole(
         let mut next = geo.slot_at(level, index) + 1;
         while next < geo.fan()
             && end - index < max
-            && vol.region.load_u64(geo.offset(table) + next * 8)? == 0
+            && vol.medium().load_u64(geo.offset(table).word(next))? == 0
         {
             (next, end) = (next + 1, end + geo.span(level));
         }
@@ -255,8 +255,8 @@ pub fn part(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Option<Part>
         }
         level -= 1;
         ptr = Ptr(vol
-            .region
-            .load_u64(geo.offset(block) + geo.slot_at(level, index) * 8)?);
+            .medium()
+            .load_u64(geo.offset(block).word(geo.slot_at(level, index)))?);
     }
     Ok(None)
 }
@@ -270,8 +270,8 @@ pub fn part(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Option<Part>
 #[inline]
 pub fn in_table(vol: &Volume, map: &MapRef, table: Bno, index: FileBlock) -> Result<Option<Bno>> {
     let geo = &vol.geo;
-    let at = geo.offset(table) + geo.slot_of(index) * 8;
-    let ptr = Ptr(vol.region.load_u64(at)?);
+    let at = geo.offset(table).word(geo.slot_of(index));
+    let ptr = Ptr(vol.medium().load_u64(at)?);
     if ptr.is_hole() || ptr.is_unwritten() {
         return Ok(None);
     }

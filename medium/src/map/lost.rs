@@ -11,11 +11,11 @@ use super::MapRef;
 use crate::error::Result;
 use crate::media::Geometry;
 use crate::media::pointer::Ptr;
-use crate::types::FileBlock;
+use crate::types::{FileBlock, RegionOffset};
 use crate::volume::{Record, Volume};
 
 /// Reads bytes of the region.
-type Read<'r> = &'r mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
+type Read<'r> = &'r mut dyn FnMut(RegionOffset, &mut [u8]) -> Result<()>;
 
 /// Calls `f` with the first file block and the number of blocks of each loss mark, in
 /// the order of the file, until `f` breaks. Reads only pointer blocks. Skips damaged
@@ -28,7 +28,7 @@ pub fn lost_blocks(
     map: &MapRef,
     f: &mut dyn FnMut(FileBlock, u64) -> ControlFlow<()>,
 ) -> Result<()> {
-    let read: Read<'_> = &mut |at, into| Ok(vol.region.read(at, into)?);
+    let read: Read<'_> = &mut |at, into| Ok(vol.medium().read(at, into)?);
     walk(&vol.geo, map, read, f)
 }
 

@@ -180,7 +180,7 @@ fn descend(tx: &Record<'_>, map: &MapRef, index: FileBlock, to: u32) -> Result<S
             break;
         }
         step.level -= 1;
-        let place = geo.offset(block) + geo.slot_at(step.level, index) * 8;
+        let place = geo.offset(block).word(geo.slot_at(step.level, index));
         step = Step {
             ptr: Ptr(tx.load_u64(place)?),
             home: Some(block),
@@ -194,7 +194,7 @@ fn descend(tx: &Record<'_>, map: &MapRef, index: FileBlock, to: u32) -> Result<S
 /// Stores words in consecutive slots of a pointer block.
 fn put_slots(tx: &mut Record<'_>, block: Bno, first: u64, words: &[u64]) -> Result<()> {
     use zerocopy::IntoBytes;
-    let place = tx.volume().geo.offset(block) + first * 8;
+    let place = tx.volume().geo.offset(block).word(first);
     if tx.is_new(block) {
         tx.write_new(place, words.as_bytes())
     } else {

@@ -213,7 +213,7 @@ impl Removal<'_, '_> {
         let empty = words.iter().all(|w| *w == 0);
         if !empty && low < high {
             debug_assert!(changed.is_none_or(|i| i < low || i >= high));
-            let (at, n) = (place + low as u64 * 8, (high - low) as u64);
+            let (at, n) = (place.word(low as u64), (high - low) as u64);
             self.tx.put_zeros(at, n)?;
         }
         Ok(Outcome { next, empty })

@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 use super::MapRef;
 use crate::error::{Error, Result};
 use crate::media::pointer::Ptr;
-use crate::types::{Bno, FileBlock};
+use crate::types::{Bno, FileBlock, RegionOffset};
 use crate::volume::Volume;
 
 /// An object in a walk over a file map.
@@ -34,7 +34,7 @@ pub enum Node {
     /// A damaged pointer. The walk skips the range that it covers.
     Damaged {
         /// Offset of the pointer in the region; `None` for the root in the inode.
-        place: Option<u64>,
+        place: Option<RegionOffset>,
         /// The fault.
         error: Error,
     },
@@ -65,7 +65,13 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn entry(&mut self, ptr: Ptr, level: u32, first: FileBlock, place: Option<u64>) -> Result<()> {
+    fn entry(
+        &mut self,
+        ptr: Ptr,
+        level: u32,
+        first: FileBlock,
+        place: Option<RegionOffset>,
+    ) -> Result<()> {
         let geo = &self.vol.geo;
         if ptr.is_hole() {
             return Ok(());
@@ -103,7 +109,7 @@ impl Walk<'_> {
         })?;
         let mut words = vec![0u64; geo.fan() as usize];
         self.vol
-            .region
+            .medium()
             .read(geo.offset(block), words.as_mut_bytes())?;
         if words.iter().all(|w| *w == 0) {
             return Err(self.map.empty_table(first));
@@ -114,7 +120,7 @@ impl Walk<'_> {
                 Ptr(w),
                 level - 1,
                 first,
-                Some(geo.offset(block) + i as u64 * 8),
+                Some(geo.offset(block).word(i as u64)),
             )?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::checksum::mix64;
 use super::htree::LeafShape;
 use super::superblock::{PAGE, SuperStatic};
-use crate::types::{Bno, FileBlock};
+use crate::types::{Bno, FileBlock, RegionOffset};
 
 /// The two powers of two that split an offset in a file: bytes of a block, and blocks of a
 /// part, which one pointer of level 1 covers.
@@ -49,8 +49,8 @@ impl MapShape {
 
     /// Returns the byte offset of a block of the region.
     #[inline(always)]
-    pub const fn offset(self, block: Bno) -> u64 {
-        block.0 << self.block_log2
+    pub const fn offset(self, block: Bno) -> RegionOffset {
+        RegionOffset(block.0 << self.block_log2)
     }
 }
 
@@ -70,9 +70,9 @@ pub struct Geometry {
     /// Keys of the name hash.
     pub hash_keys: (u64, u64),
     /// Offset of the superblock copy.
-    pub copy_offset: u64,
+    pub copy_offset: RegionOffset,
     /// Offset of the journal.
-    pub journal_offset: u64,
+    pub journal_offset: RegionOffset,
     /// Length of the journal, bytes.
     pub journal_len: u64,
     /// Number of journal lanes.
@@ -114,8 +114,8 @@ impl Geometry {
             fan_log2: sb.block_size_log2 - 3,
             seed: mix64(word(&sb.uuid[..8]) ^ mix64(word(&sb.uuid[8..]))),
             hash_keys: (word(&sb.hash_seed[..8]), word(&sb.hash_seed[8..])),
-            copy_offset: sb.copy_offset,
-            journal_offset: sb.journal_offset,
+            copy_offset: RegionOffset(sb.copy_offset),
+            journal_offset: RegionOffset(sb.journal_offset),
             journal_len: sb.journal_len,
             lanes: sb.lanes,
             slot_size: u64::from(sb.slot_size),
@@ -133,8 +133,8 @@ impl Geometry {
 
     /// Returns the byte offset of a block.
     #[inline]
-    pub fn offset(&self, b: Bno) -> u64 {
-        self.bytes(b.0)
+    pub fn offset(&self, b: Bno) -> RegionOffset {
+        RegionOffset(self.bytes(b.0))
     }
 
     /// Returns the size of a number of blocks in bytes.
@@ -162,8 +162,7 @@ impl Geometry {
         (bytes >> self.block_log2) + u64::from(self.within_block(bytes) != 0)
     }
 
-    /// Returns the distance of an offset, in the region or in a file, from the start of its
-    /// block.
+    /// Returns the distance of an offset in a file from the start of its block.
     #[inline]
     pub fn within_block(&self, offset: u64) -> u64 {
         offset & (self.block_size - 1)
@@ -171,8 +170,8 @@ impl Geometry {
 
     /// Returns the block that holds the byte at an offset of the region.
     #[inline]
-    pub fn block_at(&self, offset: u64) -> Bno {
-        Bno(offset >> self.block_log2)
+    pub fn block_at(&self, offset: RegionOffset) -> Bno {
+        Bno(offset.0 >> self.block_log2)
     }
 
     /// Tells whether a pointer of level 1 may be a 2 MiB leaf.
@@ -269,6 +268,12 @@ impl Geometry {
         self.bytes(block.0)
     }
 
+    /// Returns the places of both superblock pages.
+    #[inline]
+    pub fn pages(&self) -> [RegionOffset; 2] {
+        [RegionOffset::START, self.copy_offset]
+    }
+
     /// Returns the blocks with a fixed use: both superblock pages and the journal.
     pub fn fixed_blocks(&self) -> [Range<u64>; 3] {
         self.fixed.map(|(first, end)| first..end)
@@ -303,7 +308,7 @@ impl Geometry {
 
     /// Returns the offset of a lane's `retired` word. Its copy is the next word.
     /// [`retired_seed`](Self::retired_seed) gives the seeds of their checks.
-    pub fn retired_offset(&self, lane: u32) -> u64 {
+    pub fn retired_offset(&self, lane: u32) -> RegionOffset {
         self.journal_offset + u64::from(lane) * LANE_LINE
     }
 
@@ -314,7 +319,7 @@ impl Geometry {
     }
 
     /// Returns the offset of a record slot.
-    pub fn slot_offset(&self, lane: u32, slot: u32) -> u64 {
+    pub fn slot_offset(&self, lane: u32, slot: u32) -> RegionOffset {
         self.journal_offset
             + (u64::from(self.lanes) * LANE_LINE).next_multiple_of(4096)
             + (u64::from(lane) * 2 + u64::from(slot)) * self.slot_size

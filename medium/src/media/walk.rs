@@ -147,7 +147,7 @@ impl MapRoot {
     /// # Errors
     /// [`Error::Corrupt`].
     pub fn look(&self, medium: Medium<'_>, index: FileBlock) -> Result<Leaf> {
-        let Medium { region, geo } = medium;
+        let geo = medium.geo;
         let mut level = self.height;
         let end = self.end(geo);
         if index >= end {
@@ -198,7 +198,7 @@ impl MapRoot {
             }
             level -= 1;
             let slot = geo.slot_at(level, index);
-            ptr = Ptr(region.load_u64(geo.offset(block) + slot * 8)?);
+            ptr = Ptr(medium.load_u64(geo.offset(block).word(slot))?);
             home = Some(block);
         }
     }
@@ -211,18 +211,18 @@ impl MapRoot {
     /// [`Error::Corrupt`] for an empty block.
     #[cold]
     pub fn has_pointers(&self, medium: Medium<'_>, table: Bno, hole: PtrAt) -> Result<()> {
-        let Medium { region, geo } = medium;
+        let geo = medium.geo;
         let (base, last) = (geo.offset(table), geo.fan() - 1);
         let slot = hole.index & last;
         // Most holes follow a pointer, at the end of a file that has grown.
         for near in [slot.saturating_sub(1), (slot + 1).min(last)] {
-            if region.load_u64(base + near * 8)? != 0 {
+            if medium.load_u64(base.word(near))? != 0 {
                 return Ok(());
             }
         }
         let mut words = [0u64; 512];
         let words = &mut words[..=last as usize];
-        region.read(base, words.as_mut_bytes())?;
+        medium.read(base, words.as_mut_bytes())?;
         if words.iter().all(|w| *w == 0) {
             return Err(self.damage(Damage::MapEmpty, hole, EMPTY_TABLE));
         }

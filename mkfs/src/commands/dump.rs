@@ -201,7 +201,7 @@ impl Dump {
                 "superblock pages",
                 2,
                 2 * page,
-                format!("at 0 and {}", geo.copy_offset),
+                format!("at 0 and {}", geo.copy_offset.0),
             ),
             row(
                 "journal lanes",

@@ -11,7 +11,7 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{
     Advice, Atom, Region, RegionAccess, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced,
 };
-use pramfs_medium::types::{BlockRun, FileExtent, Ino};
+use pramfs_medium::types::{BlockRun, FileExtent, Ino, RegionOffset};
 
 /// The accesses that a view allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -610,7 +610,7 @@ impl Engine {
                 .iter()
                 .filter_map(|e| {
                     e.region_offset.map(|at| BlockRun {
-                        start: geo.block_at(at),
+                        start: geo.block_at(RegionOffset(at)),
                         len: geo.whole_blocks(e.len),
                     })
                 })

@@ -27,12 +27,12 @@ fn find_roomy(
     while let Some((start, len)) = group.find(from, u32::MAX) {
         let at = geo.offset(Bno(base + u64::from(start)));
         from = start + len;
-        let Some((first, end)) = region.roomy_part(at, geo.bytes(u64::from(len))) else {
+        let Some((first, end)) = region.roomy_part(at.0, geo.bytes(u64::from(len))) else {
             continue;
         };
         // Whole blocks only. The next iteration looks at the rest of the run.
-        let first = start + geo.blocks_for(first - at) as u32;
-        let end = start + geo.whole_blocks(end - at) as u32;
+        let first = start + geo.blocks_for(first - at.0) as u32;
+        let end = start + geo.whole_blocks(end - at.0) as u32;
         from = end.max(first + 1).min(from);
         if end.saturating_sub(first) >= need {
             return Some((first, (end - first).min(want)));
@@ -263,7 +263,7 @@ impl BitmapSet {
     fn has_room(&self, medium: Medium<'_>, run: BitRun) -> bool {
         let Medium { region, geo } = medium;
         self.kind != BitmapKind::Blocks
-            || region.has_room(geo.offset(Bno(run.start)), geo.bytes(run.len))
+            || region.has_room(geo.offset(Bno(run.start)).0, geo.bytes(run.len))
     }
 
     /// Frees reserved or released bits.

@@ -33,10 +33,10 @@ fn flipped_pointer_byte_is_detected_or_harmless() {
         for (level, first, block) in tables {
             for byte in 0..geo.block_size {
                 let index = first.0 + byte / 8 * geo.span(level);
-                let place = geo.offset(block) + byte / 8 * 8;
-                let old = fixture.vol.region.load_u64(place).unwrap();
+                let place = geo.offset(block).word(byte / 8);
+                let old = fixture.vol.region.load_u64(place.0).unwrap();
                 for flip in [1u64, 0x80, 0xff] {
-                    w.store_u64_unflushed(place, old ^ flip << (byte % 8 * 8))
+                    w.store_u64_unflushed(place.0, old ^ flip << (byte % 8 * 8))
                         .unwrap();
                     // A changed pointer or hole is refused, except for one in
                     // 65,536, which still cannot lead outside the region.
@@ -79,7 +79,7 @@ fn flipped_pointer_byte_is_detected_or_harmless() {
                         );
                     }
                 }
-                w.store_u64_unflushed(place, old).unwrap();
+                w.store_u64_unflushed(place.0, old).unwrap();
             }
         }
         assert!(escaped <= 3 + tested / 16384, "{escaped} of {tested}");
@@ -108,7 +108,7 @@ fn empty_pointer_block_is_corrupt() {
         .unwrap();
     let w = fixture.vol.region.window();
     for slot in 0..64 {
-        let at = fixture.vol.geo.offset(table) + slot * 8;
+        let at = fixture.vol.geo.offset(table).0 + slot * 8;
         w.store_u64_unflushed(at, 0).unwrap();
     }
     let corrupt = |e| matches!(e, Error::Corrupt { .. });
@@ -167,11 +167,11 @@ fn count_stops_at_blocks_of_region() {
     for i in 0..512u64 {
         let first = FileBlock(i << 9);
         let above = Ptr::new(shared, 0, fixture.map.at(&vol.geo, 1, first));
-        w.store_u64_unflushed(vol.geo.offset(top) + i * 8, above.0)
+        w.store_u64_unflushed(vol.geo.offset(top).0 + i * 8, above.0)
             .unwrap();
         // Slot i is valid for pointer block number i.
         let below = Ptr::new(top, 0, fixture.map.at(&vol.geo, 0, first + i));
-        w.store_u64_unflushed(vol.geo.offset(shared) + i * 8, below.0)
+        w.store_u64_unflushed(vol.geo.offset(shared).0 + i * 8, below.0)
             .unwrap();
     }
     assert!(512 * 513 > vol.geo.blocks);

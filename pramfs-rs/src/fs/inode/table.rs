@@ -14,7 +14,7 @@ use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
 use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::sync::{RwLock, rank};
-use pramfs_medium::types::{FileBlock, Ino};
+use pramfs_medium::types::{FileBlock, Ino, RegionOffset};
 use pramfs_medium::volume::Volume;
 
 /// Blocks by which the table grows.
@@ -48,7 +48,7 @@ impl InodeTable {
 
     /// Returns the home of an inode without a lock, if its block is cached.
     #[inline]
-    fn known(&self, geo: &Geometry, ino: Ino) -> Option<u64> {
+    fn known(&self, geo: &Geometry, ino: Ino) -> Option<RegionOffset> {
         let at = ino.0 * INODE_SIZE;
         let (part, within) = part_of(geo, geo.file_block(at));
         match self.known.get(ALWAYS, part, within)? {
@@ -57,7 +57,7 @@ impl InodeTable {
         }
     }
 
-    fn find(&self, vol: &Volume, disk: &DiskInode, ino: Ino) -> Result<Option<u64>> {
+    fn find(&self, vol: &Volume, disk: &DiskInode, ino: Ino) -> Result<Option<RegionOffset>> {
         let (geo, at) = (&vol.geo, ino.0 * INODE_SIZE);
         let index = geo.file_block(at);
         let Some(block) = map::find(vol, &map_of(disk), index)?.block else {
@@ -76,7 +76,7 @@ impl InodeTable {
     /// [`Error::Stale`] for a number that the table does not reach,
     /// [`Error::Corrupt`].
     #[inline]
-    pub(crate) fn home(&self, vol: &Volume, ino: Ino) -> Result<u64> {
+    pub(crate) fn home(&self, vol: &Volume, ino: Ino) -> Result<RegionOffset> {
         if ino.0 >= vol.geo.inodes_max {
             return Err(Error::Stale(ino));
         }
@@ -91,7 +91,7 @@ impl InodeTable {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub(crate) fn find_now(&self, vol: &Volume, ino: Ino) -> Result<Option<u64>> {
+    pub(crate) fn find_now(&self, vol: &Volume, ino: Ino) -> Result<Option<RegionOffset>> {
         match self.known(&vol.geo, ino) {
             Some(home) => Ok(Some(home)),
             None => self.find(vol, &self.inode.read(), ino),
@@ -104,7 +104,7 @@ impl InodeTable {
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Corrupt`].
-    pub(crate) fn home_or_grow(&self, vol: &Volume, ino: Ino) -> Result<u64> {
+    pub(crate) fn home_or_grow(&self, vol: &Volume, ino: Ino) -> Result<RegionOffset> {
         let geo = &vol.geo;
         if let Some(home) = self.known(geo, ino) {
             return Ok(home);
@@ -140,7 +140,7 @@ impl InodeTable {
         let mut new = *inode;
         store_map(&mut new, &map);
         new.size = new.size.max(geo.file_offset(index + run.len));
-        let homes = [INODE_TABLE_OFFSET, geo.copy_offset + INODE_TABLE_OFFSET];
+        let homes = geo.pages().map(|page| page + INODE_TABLE_OFFSET);
         put_lines(
             &mut tx,
             &self.last_record,

@@ -108,8 +108,8 @@ pub(super) fn recover(
 
 /// Returns the checkpoint: the newer of both pages' words that pass their check.
 fn checkpoint(medium: Medium<'_>, info: &SuperblockInfo) -> Result<u64> {
-    let Medium { region, geo } = medium;
-    let copy = region.read_pod::<SuperDynamic>(geo.copy_offset + DYNAMIC_OFFSET);
+    let geo = medium.geo;
+    let copy = medium.read_pod::<SuperDynamic>(geo.copy_offset + DYNAMIC_OFFSET);
     let words = [
         Some(info.dynamic.checkpoint),
         copy.ok().map(|c| c.checkpoint),
@@ -130,10 +130,10 @@ fn checkpoint(medium: Medium<'_>, info: &SuperblockInfo) -> Result<u64> {
 
 /// Reads an internal inode from the first page, or from the copy.
 fn internal(medium: Medium<'_>, at: u64, ino: Ino) -> Result<DiskInode> {
-    let Medium { region, geo } = medium;
-    for page in [0, geo.copy_offset] {
+    let geo = medium.geo;
+    for page in geo.pages() {
         // A page that cannot be read counts as damaged.
-        let Ok(disk) = region.read_pod::<DiskInode>(page + at) else {
+        let Ok(disk) = medium.read_pod::<DiskInode>(page + at) else {
             continue;
         };
         if disk.crc == disk.expected_crc(geo.seed, ino)

@@ -18,7 +18,6 @@ use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
-use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Bno, Ino};
 
 impl Engine {
@@ -151,9 +150,9 @@ impl Engine {
         }
         check_file(inode.ino, state)?;
         // The slots are empty, unless blocks were allocated past the end of the file.
-        let slots = geo.offset(table) + slot * 8;
+        let slots = geo.offset(table).word(slot);
         for i in 0..blocks {
-            if self.vol.region.load_u64(slots + i * 8)? != 0 {
+            if self.vol.medium().load_u64(slots.word(i))? != 0 {
                 return Ok(None);
             }
         }

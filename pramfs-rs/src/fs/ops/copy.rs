@@ -23,7 +23,7 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::sync::RwLockReadGuard;
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::{Bno, Ino, RegionOffset};
 
 /// The locked source and target.
 struct Ends<'a> {
@@ -152,7 +152,7 @@ impl Engine {
             let copied = match place {
                 Some(at) => {
                     // Detect an unreadable source page before storing to the target.
-                    self.vol.region.touch(at, n)?;
+                    self.vol.region.touch(at.0, n)?;
                     let bytes = MediumRange {
                         at,
                         len: n as usize,
@@ -182,7 +182,12 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Lost`] if the range begins with a lost block, [`Error::Corrupt`].
-    fn piece(&self, state: &InodeState, offset: u64, len: u64) -> Result<(Option<u64>, u64)> {
+    fn piece(
+        &self,
+        state: &InodeState,
+        offset: u64,
+        len: u64,
+    ) -> Result<(Option<RegionOffset>, u64)> {
         let geo = &self.vol.geo;
         let (mut index, last) = (geo.file_block(offset), geo.file_block(offset + len - 1));
         let within = offset - geo.file_offset(index);

@@ -310,7 +310,7 @@ impl Engine {
         if let Some(home) = self.table.find_now(&self.vol, ino)? {
             // Its lines are stored to when the record is durable; by then they are loaded.
             for line in 0..INODE_SIZE / LINE {
-                self.vol.region.prefetch(home + line * LINE);
+                self.vol.region.prefetch(home.0 + line * LINE);
             }
             // Everything that takes a lock precedes the lane. The generation is a locked
             // instruction, too.

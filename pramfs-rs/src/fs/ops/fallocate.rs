@@ -343,7 +343,7 @@ impl Step<'_> {
                         // A mapping can store to a written block, if it has room.
                         let geo = &self.engine.vol.geo;
                         let len = geo.bytes(extent.count);
-                        self.engine.vol.region.need_room(geo.offset(block), len)?;
+                        self.engine.vol.region.need_room(geo.offset(block).0, len)?;
                     }
                     self.index += extent.count;
                 }

@@ -72,7 +72,8 @@ impl Engine {
             return None;
         }
         let at = self.lookup_extent(extents, size_snapshot.records, (offset, into.len()))?;
-        let done = copy(&self.vol.region, at, into) && self.validate(inode, size_snapshot.changes);
+        let done =
+            copy(&self.vol.region, at.0, into) && self.validate(inode, size_snapshot.changes);
         done.then_some(into.len())
     }
 
@@ -129,7 +130,7 @@ impl Engine {
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
         let still = || self.validate(inode, snapshot.changes);
         if let Some(at) = self.lookup_extent(extents, snapshot.records, (offset, len)) {
-            self.vol.region.read(at, &mut into[..len]).ok()?;
+            self.vol.medium().read(at, &mut into[..len]).ok()?;
             return still().then_some(len);
         }
         // Counting the blocks of a file needs its lock.
@@ -214,7 +215,7 @@ impl Engine {
                 count += extent.count;
             }
             let at = geo.offset(block) + (offset - geo.file_offset(first));
-            f(self.vol.region.lend(at, len)?);
+            f(self.vol.region.lend(at.0, len)?);
             Ok(Some(len as usize))
         })
     }

@@ -62,7 +62,7 @@ impl Engine {
                 self.vol
                     .blocks
                     .each_free(self.vol.medium(), range, (least, most), &mut |run| {
-                        let (at, len) = (geo.offset(Bno(run.start)), geo.bytes(run.len));
+                        let (at, len) = (geo.offset(Bno(run.start)).0, geo.bytes(run.len));
                         region.window().discard(at, len).map_err(refused)
                     })?;
             Ok(geo.bytes(blocks))

@@ -28,7 +28,7 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::inode::{FL_APPEND, FL_SYNC};
 use pramfs_medium::pmem::PmemError;
 use pramfs_medium::pmem::RegionAccess as _;
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{Ino, RegionOffset};
 
 impl Engine {
     /// Writes to a file. The bytes are durable when it returns. The write is short if
@@ -237,13 +237,13 @@ impl Engine {
         Ok(true)
     }
 
-    /// Overwrites written bytes of a file in place; `at` is the offset in the region.
+    /// Overwrites written bytes of a file in place.
     #[inline]
     fn overwrite_at<S: WriteSource>(
         &self,
         inode: &Inode,
         state: &mut InodeState,
-        at: u64,
+        at: RegionOffset,
         from: S,
     ) -> Result<usize> {
         let pending = from.store(&self.vol.region, at)?;

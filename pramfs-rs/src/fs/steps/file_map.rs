@@ -14,8 +14,7 @@ use crate::fs::inode::state::InodeState;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, Extent, MapRef, Part};
 use pramfs_medium::media::geometry::MapShape;
-use pramfs_medium::pmem::RegionAccess as _;
-use pramfs_medium::types::{Bno, FileBlock, Ino};
+use pramfs_medium::types::{Bno, FileBlock, Ino, RegionOffset};
 use pramfs_medium::volume::Record;
 
 impl Engine {
@@ -27,7 +26,7 @@ impl Engine {
         extents: &ExtentCache,
         records: u64,
         (offset, len): (u64, usize),
-    ) -> Option<u64> {
+    ) -> Option<RegionOffset> {
         let geo = &self.vol.geo;
         // Constants for the default block size: fewer instructions.
         if geo.has_default_shape() {
@@ -43,7 +42,7 @@ impl Engine {
         extents: &ExtentCache,
         records: u64,
         range: (u64, usize),
-    ) -> Option<u64> {
+    ) -> Option<RegionOffset> {
         extent_in(extents, records, range, self.vol.geo.map_shape())
     }
 
@@ -103,7 +102,7 @@ impl Engine {
             let (now, rest) = into.split_at_mut(n);
             match extent.block {
                 Some(block) if !extent.unwritten => {
-                    self.vol.region.read(geo.offset(block) + within, now)?
+                    self.vol.medium().read(geo.offset(block) + within, now)?
                 }
                 Some(_) => now.fill(0),
                 None if extent.lost && done == 0 => return Err(self.lost(map.ino, offset)),
@@ -182,7 +181,7 @@ fn extent_in(
     records: u64,
     (offset, len): (u64, usize),
     shape: MapShape,
-) -> Option<u64> {
+) -> Option<RegionOffset> {
     // Excludes an empty range and one past the end of the extent, of `bytes` bytes.
     let place = |first: Bno, bytes: u64| {
         let within = offset & (bytes - 1);
