@@ -305,7 +305,7 @@ impl Repairer<'_, '_> {
             ptr: map.root,
         };
         let end = self.geo.file_block_from(d.size);
-        self.gaps(&map, root, (end, most), &mut HashSet::new(), gaps)
+        self.gaps(&map, root, end, most, &mut HashSet::new(), gaps)
     }
 
     /// Adds the null pointers and loss marks above the lowest level, where a
@@ -314,7 +314,8 @@ impl Repairer<'_, '_> {
         &self,
         map: &MapRoot,
         f: LocatedPtr,
-        (end, most): (FileBlock, usize),
+        end: FileBlock,
+        most: usize,
         seen: &mut HashSet<u64>,
         out: &mut Vec<MissingTable>,
     ) -> Result<()> {
@@ -342,7 +343,7 @@ impl Repairer<'_, '_> {
                     place,
                     ptr: Ptr(word),
                 };
-                self.gaps(map, below, (end, most), seen, out)?;
+                self.gaps(map, below, end, most, seen, out)?;
             }
         }
         Ok(())

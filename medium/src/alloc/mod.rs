@@ -59,6 +59,15 @@ impl From<InodeRun> for BitRun {
     }
 }
 
+/// The lengths of a run that are of use.
+#[derive(Debug, Clone, Copy)]
+pub struct RunLen {
+    /// Fewest bits.
+    pub least: u32,
+    /// Most bits; of a longer run, a part is taken.
+    pub most: u32,
+}
+
 /// A reserved run within one group of a bitmap, and the location of its bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Reserved {

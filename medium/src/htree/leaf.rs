@@ -386,16 +386,16 @@ impl Image {
         depth_of(&self.header(), geo, level, hash)
     }
 
-    /// Checks all of a leaf at `level` on the path of `hash`. If `deep`, also checks
+    /// Checks all of a leaf. If `deep`, also checks
     /// that each hash is unique and matches its name.
     pub fn check(
         &self,
         tree: &TreeRef,
         geo: &Geometry,
-        at: (Bno, u32, u64),
+        at: LeafAt,
         deep: bool,
     ) -> Result<(), &'static str> {
-        let (block, level, hash) = at;
+        let LeafAt { block, level, hash } = at;
         let h = self.header();
         if h.magic != LEAF_MAGIC {
             return Err("it is not a leaf");
@@ -435,6 +435,17 @@ impl Image {
         }
         Ok(())
     }
+}
+
+/// A leaf, and where in its tree it is.
+#[derive(Debug, Clone, Copy)]
+pub struct LeafAt {
+    /// The leaf.
+    pub block: Bno,
+    /// Number of index blocks above it.
+    pub level: u32,
+    /// A hash that leads to it.
+    pub hash: u64,
 }
 
 /// Returns the depth of a leaf with this header; see [`Image::depth`].
@@ -494,7 +505,7 @@ pub(super) fn verify(
 fn verify_now(vol: &Volume, tree: &TreeRef, block: Bno, level: u32, hash: u64) -> Result<()> {
     let image = Image::read(vol, block)?;
     image
-        .check(tree, &vol.geo, (block, level, hash), false)
+        .check(tree, &vol.geo, LeafAt { block, level, hash }, false)
         .map_err(|what| tree.bad_leaf(block, what))?;
     vol.verified.note(block);
     Ok(())

@@ -57,10 +57,10 @@ fn mount(region: Region, geo: Geometry) -> Volume {
             height: d.height.into(),
         }
     };
-    let roots = (
-        root(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS),
-        root(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS),
-    );
+    let roots = crate::volume::GroupRoots {
+        blocks: root(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS),
+        inodes: root(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS),
+    };
     Volume::new(region, geo, 1, roots, Rules::default())
 }
 

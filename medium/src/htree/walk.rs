@@ -106,7 +106,7 @@ pub(super) fn find_leaf<S: BlockSource>(
     loop {
         if ptr.is_hole() {
             if level > 0 {
-                has_pointers(s, tree, (level, index), home)?;
+                has_pointers(s, tree, level, index, home)?;
             }
             return Ok((level, None));
         }
@@ -126,14 +126,14 @@ pub(super) fn find_leaf<S: BlockSource>(
     }
 }
 
-/// Checks that an index block has a pointer. An index block is freed with its last
-/// leaf, so an empty one was lost and its zeros, including slot `index`, are not
-/// holes.
+/// Checks that an index block has a pointer. It is freed with its last leaf, so an empty
+/// one was lost, and its zeros, including slot `index`, are not holes.
 #[cold]
 fn has_pointers<S: BlockSource>(
     s: &S,
     tree: &TreeRef,
-    (level, index): (u32, u64),
+    level: u32,
+    index: u64,
     block: Bno,
 ) -> Result<()> {
     if read_index(s, block)?.iter().all(|w| *w == 0) {
@@ -535,7 +535,7 @@ fn visit(
         let hash = index << (HASH_BITS - bits);
         let bad = |what| tree.bad_leaf(block, what);
         image
-            .check(tree, geo, (block, level, hash), true)
+            .check(tree, geo, super::LeafAt { block, level, hash }, true)
             .map_err(bad)?;
         f(block, true)?;
         return Ok(1 << (bits - image.depth(geo, level, hash).map_err(bad)?));

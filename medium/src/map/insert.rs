@@ -1,5 +1,7 @@
 //! Maps blocks into a file.
 
+use std::ops::Range;
+
 use smallvec::{SmallVec, smallvec};
 use zerocopy::IntoBytes;
 
@@ -131,7 +133,8 @@ fn new_table(
     tx: &mut Plan<'_>,
     map: &mut MapRef,
     near: Option<Bno>,
-    (first, words): (u64, &[u64]),
+    first: u64,
+    words: &[u64],
     rest: Rest,
 ) -> Result<Bno> {
     let geo = &tx.volume().geo;
@@ -173,7 +176,7 @@ fn grow(tx: &mut Plan<'_>, map: &mut MapRef, last: FileBlock, least: u32) -> Res
         // The old root becomes entry 0 of the new one. Its level and index do not
         // change, so its check stays valid.
         let old = [map.root.0];
-        let table = new_table(tx, map, None, (0, &old), Rest::Holes)?;
+        let table = new_table(tx, map, None, 0, &old, Rest::Holes)?;
         map.height += 1;
         map.root = Ptr::new(table, 0, map.at(geo, map.height, FileBlock(0)));
     }
@@ -195,9 +198,9 @@ fn graft(
         return Err(map.damaged(index, "it is mapped already"));
     }
     while level < step.level {
-        let entry = (geo.slot_at(level, index), &[ptr.0][..]);
+        let first = geo.slot_at(level, index);
         let rest = Rest::of(&step, level, index);
-        let table = new_table(tx, map, step.home, entry, rest)?;
+        let table = new_table(tx, map, step.home, first, &[ptr.0], rest)?;
         level += 1;
         ptr = Ptr::new(table, 0, map.at(geo, level, index));
     }
@@ -257,7 +260,7 @@ pub fn insert(
                     return Err(map.damaged(at, "it is mapped already"));
                 }
                 let rest = Rest::of(&step, 0, at);
-                let table = new_table(tx, map, step.home, (first, &words), rest)?;
+                let table = new_table(tx, map, step.home, first, &words, rest)?;
                 let ptr = Ptr::new(table, 0, map.at(geo, 1, at));
                 graft(tx, map, at, 1, ptr)?;
             }
@@ -437,8 +440,8 @@ pub(super) fn cut(
         words[i as usize] = Ptr::new(Bno(block.0 + i), flags, map.at(geo, 0, base + i)).0;
     }
     tx.allow_reserve();
-    let words = (0, &words[..geo.fan() as usize]);
-    let table = new_table(tx, map, None, words, Rest::Holes)?;
+    let words = &words[..geo.fan() as usize];
+    let table = new_table(tx, map, None, 0, words, Rest::Holes)?;
     Ok(Ptr::new(table, 0, map.at(geo, 1, index)))
 }
 
@@ -449,13 +452,14 @@ pub(super) fn lost_tables(level: u32) -> usize {
 }
 
 /// Replaces the loss mark of level `level` whose first file block is `first` by a
-/// pointer block. Its part `from..to` becomes a hole, and the rest stays lost. Takes
+/// pointer block. The part in `range` becomes a hole, and the rest stays lost. Takes
 /// blocks, if necessary from the reserve.
 pub(super) fn cut_lost(
     tx: &mut Plan<'_>,
     map: &mut MapRef,
-    (level, first): (u32, FileBlock),
-    (from, to): (FileBlock, FileBlock),
+    level: u32,
+    first: FileBlock,
+    range: &Range<FileBlock>,
 ) -> Result<Ptr> {
     let geo = &tx.volume().geo;
     let below = level - 1;
@@ -464,16 +468,16 @@ pub(super) fn cut_lost(
     for i in 0..geo.fan() {
         let start = first + i * span;
         let end = start + span;
-        words[i as usize] = if end <= from || to <= start {
+        words[i as usize] = if end <= range.start || range.end <= start {
             Ptr::lost(map.at(geo, below, start)).0
-        } else if from <= start && end <= to {
+        } else if range.start <= start && end <= range.end {
             0
         } else {
-            cut_lost(tx, map, (below, start), (from, to))?.0
+            cut_lost(tx, map, below, start, range)?.0
         };
     }
     tx.allow_reserve();
-    let words = (0, &words[..geo.fan() as usize]);
-    let table = new_table(tx, map, None, words, Rest::Holes)?;
+    let words = &words[..geo.fan() as usize];
+    let table = new_table(tx, map, None, 0, words, Rest::Holes)?;
     Ok(Ptr::new(table, 0, map.at(geo, level, first)))
 }

@@ -87,11 +87,11 @@ pub fn run(vol: &Volume, map: &MapRef, index: FileBlock, max: u64) -> Result<Ext
     let mut home = None;
     let block = loop {
         if ptr.is_hole() {
-            return hole(vol, map, index, (level, home), max);
+            return hole(vol, map, index, level, home, max);
         }
         let at = map.at(geo, level, index);
         let block = match root.open(geo, ptr, at) {
-            Err(_) if ptr.is_lost(at) => return lost(vol, map, index, (level, home), max),
+            Err(_) if ptr.is_lost(at) => return lost(vol, map, index, level, home, max),
             opened => opened?,
         };
         if level == 0 || ptr.is_leaf() {
@@ -152,7 +152,8 @@ fn lost(
     vol: &Volume,
     map: &MapRef,
     index: FileBlock,
-    (level, home): (u32, Option<Bno>),
+    level: u32,
+    home: Option<Bno>,
     max: u64,
 ) -> Result<Extent> {
     let geo = &vol.geo;
@@ -185,7 +186,8 @@ fn hole(
     vol: &Volume,
     map: &MapRef,
     index: FileBlock,
-    (level, home): (u32, Option<Bno>),
+    level: u32,
+    home: Option<Bno>,
     max: u64,
 ) -> Result<Extent> {
     let geo = &vol.geo;

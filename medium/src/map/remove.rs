@@ -131,7 +131,7 @@ impl Removal<'_, '_> {
             if self.tx.room() < self.keep + need {
                 return Ok((from, ptr));
             }
-            let left = cut_lost(self.tx, self.map, (level, first), (from, to))?;
+            let left = cut_lost(self.tx, self.map, level, first, &(from..to))?;
             self.map.healed = true;
             return Ok((to, left));
         }

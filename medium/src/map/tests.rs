@@ -82,10 +82,10 @@ fn volume(block_size: u32, len: usize) -> Volume {
             height: u32::from(d.height),
         }
     };
-    let roots = (
-        root(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS),
-        root(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS),
-    );
+    let roots = crate::volume::GroupRoots {
+        blocks: root(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS),
+        inodes: root(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS),
+    };
     Volume::new(region, geo, 1, roots, Rules::default())
 }
 

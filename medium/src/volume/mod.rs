@@ -62,20 +62,28 @@ pub struct Volume {
     pub discard: bool,
 }
 
+/// The maps of the files that hold the group descriptors.
+#[derive(Debug, Clone, Copy)]
+pub struct GroupRoots {
+    /// Descriptors of block groups.
+    pub blocks: MapRoot,
+    /// Descriptors of inode groups.
+    pub inodes: MapRoot,
+}
+
 impl Volume {
     /// Creates a volume whose records up to `checkpoint` are dead.
     pub fn new(
         region: Region,
         geo: Geometry,
         checkpoint: u64,
-        roots: (MapRoot, MapRoot),
+        roots: GroupRoots,
         rules: Rules,
     ) -> Volume {
-        let (block_groups, inode_groups) = roots;
         Volume {
             journal: Journal::new(&geo, checkpoint, rules, region.failed_fences()),
-            blocks: BitmapSet::new(BitmapKind::Blocks, geo.blocks, &geo, block_groups),
-            inodes: BitmapSet::new(BitmapKind::Inodes, geo.inodes_max, &geo, inode_groups),
+            blocks: BitmapSet::new(BitmapKind::Blocks, geo.blocks, &geo, roots.blocks),
+            inodes: BitmapSet::new(BitmapKind::Inodes, geo.inodes_max, &geo, roots.inodes),
             pins: BlockPins::default(),
             verified: Verified::new(),
             reserve: Reserve::new(geo.reserve_blocks),

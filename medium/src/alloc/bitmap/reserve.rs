@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use super::super::group::Group;
-use super::super::{BitRun, Reserved, SearchResult};
+use super::super::{BitRun, Reserved, RunLen, SearchResult};
 use super::{BitmapSet, InitGroup};
 use crate::error::Damage;
 use crate::error::Result;
@@ -14,14 +14,14 @@ use crate::media::Medium;
 use crate::media::bitmap::BitmapKind;
 use crate::types::Bno;
 
-/// Returns the first free run of a group that has room on the host, from `need` to `want`
-/// bits long.
+/// Returns the first free run of a group that has room on the host, of these
+/// lengths.
 fn find_roomy(
     medium: Medium<'_>,
     group: &Group,
     base: u64,
     mut from: u32,
-    (need, want): (u32, u32),
+    lengths: RunLen,
 ) -> Option<(u32, u32)> {
     let Medium { region, geo } = medium;
     while let Some((start, len)) = group.find(from, u32::MAX) {
@@ -34,8 +34,8 @@ fn find_roomy(
         let first = start + geo.blocks_for(first - at.0) as u32;
         let end = start + geo.whole_blocks(end - at.0) as u32;
         from = end.max(first + 1).min(from);
-        if end.saturating_sub(first) >= need {
-            return Some((first, (end - first).min(want)));
+        if end.saturating_sub(first) >= lengths.least {
+            return Some((first, (end - first).min(lengths.most)));
         }
     }
     None
@@ -142,8 +142,8 @@ impl BitmapSet {
                 }
             };
             let (start, len) = if only_roomy {
-                let need = if full { want } else { 1 };
-                let roomy = |from| find_roomy(medium, g, base, from, (need, want));
+                let lengths = RunLen { least, most: want };
+                let roomy = |from| find_roomy(medium, g, base, from, lengths);
                 match roomy(from) {
                     Some(found) => found,
                     None => roomy(0)?,

@@ -374,10 +374,8 @@ mod tests {
             mode: libc::S_IFREG | 0o644,
             ..DiskInode::new_zeroed()
         };
-        let (inode, cache) = (
-            Inode::new(Ino(50), RegionOffset(0), disk),
-            ExtentCache::default(),
-        );
+        let inode = Inode::new(Ino(50), RegionOffset(0), disk);
+        let cache = ExtentCache::default();
         let place = |records: u64| CachedExtent::Leaf(Bno(512 * (records + 1)));
         let keep = || {
             if let Some(g) = inode.state.snapshot(inode.ino) {

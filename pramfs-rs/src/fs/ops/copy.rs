@@ -182,22 +182,17 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Lost`] if the range begins with a lost block, [`Error::Corrupt`].
-    fn piece(
-        &self,
-        state: &InodeState,
-        offset: u64,
-        len: u64,
-    ) -> Result<(Option<RegionOffset>, u64)> {
+    fn piece(&self, state: &InodeState, at: u64, len: u64) -> Result<(Option<RegionOffset>, u64)> {
         let geo = &self.vol.geo;
-        let (mut index, last) = (geo.file_block(offset), geo.file_block(offset + len - 1));
-        let within = offset - geo.file_offset(index);
+        let (mut index, last) = (geo.file_block(at), geo.file_block(at + len - 1));
+        let within = at - geo.file_offset(index);
         let map = state.map();
         let mut first: Option<Option<Bno>> = None;
         let mut blocks = 0;
         while index <= last {
             let extent = map::run(&self.vol, &map, index, last - index + 1)?;
             if extent.lost && first.is_none() {
-                return Err(self.lost(map.ino, offset));
+                return Err(self.lost(map.ino, at));
             }
             if extent.lost {
                 break;

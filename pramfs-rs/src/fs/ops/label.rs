@@ -41,8 +41,7 @@ impl Engine {
             new.label[..label.len()].copy_from_slice(label.as_bytes());
             new.seal();
             let w = self.vol.region.window();
-            let [first, copy] = self.vol.geo.pages();
-            for page in [copy, first] {
+            for page in self.vol.geo.pages().into_iter().rev() {
                 let pending = w.store(page.0, new.as_bytes())?;
                 let _ = w.fence(pending);
                 if self.vol.region.backend().failed_fences() != failed_fences {

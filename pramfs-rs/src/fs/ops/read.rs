@@ -71,9 +71,10 @@ impl Engine {
         if end > size_snapshot.size {
             return None;
         }
-        let at = self.lookup_extent(extents, size_snapshot.records, (offset, into.len()))?;
-        let done =
-            copy(&self.vol.region, at.0, into) && self.validate(inode, size_snapshot.changes);
+        let at = self
+            .lookup_extent(extents, size_snapshot.records, offset, into.len())?
+            .0;
+        let done = copy(&self.vol.region, at, into) && self.validate(inode, size_snapshot.changes);
         done.then_some(into.len())
     }
 
@@ -129,7 +130,7 @@ impl Engine {
         let left = snapshot.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
         let still = || self.validate(inode, snapshot.changes);
-        if let Some(at) = self.lookup_extent(extents, snapshot.records, (offset, len)) {
+        if let Some(at) = self.lookup_extent(extents, snapshot.records, offset, len) {
             self.vol.medium().read(at, &mut into[..len]).ok()?;
             return still().then_some(len);
         }
@@ -143,13 +144,7 @@ impl Engine {
             return None;
         }
         if len != 0 {
-            self.fill_extent(
-                extents,
-                snapshot.records,
-                &snapshot.map,
-                (offset, len),
-                still,
-            );
+            self.fill_extent(extents, snapshot.records, &snapshot.map, offset, len, still);
         }
         still().then_some(len)
     }

@@ -7,6 +7,7 @@
 //! undefined.
 
 use crate::fs::{Engine, Need};
+use pramfs_medium::alloc::RunLen;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::RegionAccess;
 use pramfs_medium::types::Bno;
@@ -58,10 +59,11 @@ impl Engine {
             let least = geo.blocks_for(least).max(1) as u32;
             let most = geo.whole_blocks(PIECE) as u32;
             let region = &self.vol.region;
+            let lengths = RunLen { least, most };
             let blocks =
                 self.vol
                     .blocks
-                    .each_free(self.vol.medium(), range, (least, most), &mut |run| {
+                    .each_free(self.vol.medium(), range, lengths, &mut |run| {
                         let (at, len) = (geo.offset(Bno(run.start)).0, geo.bytes(run.len));
                         region.window().discard(at, len).map_err(refused)
                     })?;

@@ -125,10 +125,12 @@ impl Engine {
             let mut state = inode.state.write();
             check_file(inode.ino, &state)?;
             chattr::check_write(&state.disk)?;
-            let (range, records) = ((offset, from.len()), state.records);
-            let end = offset.checked_add(from.len() as u64);
+            let (len, records) = (from.len(), state.records);
+            let end = offset.checked_add(len as u64);
             let place = match end {
-                Some(end) if end <= state.disk.size => self.lookup_extent(extents, records, range),
+                Some(end) if end <= state.disk.size => {
+                    self.lookup_extent(extents, records, offset, len)
+                }
                 _ => None,
             };
             let n = match place {
@@ -137,7 +139,7 @@ impl Engine {
                     let n = self.write_locked(inode, &mut state, offset, from)?;
                     // A write that commits records would invalidate the cached extent.
                     if state.records == records {
-                        self.fill_extent(extents, records, &state.map(), range, || true);
+                        self.fill_extent(extents, records, &state.map(), offset, len, || true);
                     }
                     n
                 }

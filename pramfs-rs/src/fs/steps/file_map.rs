@@ -18,21 +18,22 @@ use pramfs_medium::types::{Bno, FileBlock, Ino, RegionOffset};
 use pramfs_medium::volume::Record;
 
 impl Engine {
-    /// Looks up the offset in the region of a range of a file (offset and length).
+    /// Looks up the offset in the region of a range of a file.
     /// `None` if it is not cached, or not within one written block or huge leaf.
     #[inline]
     pub(crate) fn lookup_extent(
         &self,
         extents: &ExtentCache,
         records: u64,
-        (offset, len): (u64, usize),
+        offset: u64,
+        len: usize,
     ) -> Option<RegionOffset> {
         let geo = &self.vol.geo;
         // Constants for the default block size: fewer instructions.
         if geo.has_default_shape() {
-            return extent_in(extents, records, (offset, len), MapShape::DEFAULT);
+            return extent_in(extents, records, offset, len, MapShape::DEFAULT);
         }
-        self.extent_in_any_block_size(extents, records, (offset, len))
+        self.extent_in_any_block_size(extents, records, offset, len)
     }
 
     #[cold]
@@ -41,9 +42,10 @@ impl Engine {
         &self,
         extents: &ExtentCache,
         records: u64,
-        range: (u64, usize),
+        offset: u64,
+        len: usize,
     ) -> Option<RegionOffset> {
-        extent_in(extents, records, range, self.vol.geo.map_shape())
+        extent_in(extents, records, offset, len, self.vol.geo.map_shape())
     }
 
     /// Caches the place of a range of a file, unless `is_current` returns false: it may
@@ -54,7 +56,8 @@ impl Engine {
         extents: &ExtentCache,
         records: u64,
         map: &MapRef,
-        (offset, len): (u64, usize),
+        offset: u64,
+        len: usize,
         is_current: impl FnOnce() -> bool,
     ) {
         let geo = &self.vol.geo;
@@ -173,13 +176,13 @@ impl Engine {
     }
 }
 
-/// As [`Engine::lookup_extent`], for this block size and number of pointers per
-/// block.
+/// As [`Engine::lookup_extent`], for this shape.
 #[inline(always)]
 fn extent_in(
     extents: &ExtentCache,
     records: u64,
-    (offset, len): (u64, usize),
+    offset: u64,
+    len: usize,
     shape: MapShape,
 ) -> Option<RegionOffset> {
     // Excludes an empty range and one past the end of the extent, of `bytes` bytes.

@@ -52,10 +52,8 @@ impl Engine {
             .unwrap_or(u32::MAX)
             .min(1 << 24)
         {
-            let word = self
-                .vol
-                .medium()
-                .load_u64(self.slot_offset(&state, slot)?)?;
+            let at = self.slot_offset(&state, slot)?;
+            let word = self.vol.medium().load_u64(at)?;
             if word == 0 {
                 free.push(pramfs_medium::alloc::Freed::OrphanSlot(slot));
             } else if let Some(ino) = unseal(self.vol.geo.seed ^ u64::from(slot) << 32, word) {
