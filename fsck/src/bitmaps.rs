@@ -1,11 +1,12 @@
 //! Checks the bitmaps: descriptors, sums, and the block bitmap against the
 //! blocks found in use.
 
-use super::maps::run_at;
+use super::maps::place_of;
 use super::{Checker, Extent, Issue, Step};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::word_sum;
+use pramfs_medium::types::RegionOffset;
 
 /// Where the bits of a group are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub(super) enum GroupBits {
     /// The group has no bitmap: every bit is clear.
     Clear,
     /// Offset of the bitmap block.
-    At(u64),
+    At(RegionOffset),
     /// Descriptor or pointer is damaged.
     Unknown,
 }
@@ -38,15 +39,12 @@ impl Checker<'_> {
         let mut out = Vec::with_capacity(groups as usize);
         for group in 0..groups {
             let at = group * GroupDesc::SIZE as u64;
-            let bits = match run_at(descs, at >> self.geo.block_log2) {
+            let bits = match place_of(&self.geo, descs, at) {
                 None => {
                     self.add(Issue::DescriptorMissing { kind, group });
                     GroupBits::Unknown
                 }
-                Some((block, _)) => {
-                    let at = (block << self.geo.block_log2) + at % self.geo.block_size;
-                    self.load_group(kind, group, self.region.read_pod(at)?)?
-                }
+                Some(at) => self.load_group(kind, group, self.region.read_pod(at)?)?,
             };
             if bits == GroupBits::Unknown {
                 // Blocks of such a group are not compared.
@@ -111,7 +109,7 @@ impl Checker<'_> {
             let end = (first + per_group).min(self.geo.blocks);
             for start in (first..end).step_by(64) {
                 let mut word = match bits {
-                    GroupBits::At(at) => self.region.load_u64(at + (start - first) / 8)?,
+                    GroupBits::At(at) => self.region.load_u64(*at + (start - first) / 8)?,
                     _ => 0,
                 };
                 if end - start < 64 {

@@ -1,13 +1,13 @@
 //! Checks inodes: their numbers, their fields, and their blocks.
 
 use super::bitmaps::GroupBits;
-use super::maps::{Walked, blocks_of, run_at};
+use super::maps::{Walked, place_of};
 use super::{Checker, Issue, Loss, Lost, Part, Step};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::checksum::crc;
 use pramfs_medium::media::inode::{FL_LOST, FLAGS_KEPT, INLINE_TARGET, INODE_SIZE, LINK_MAX};
 use pramfs_medium::media::{DiskInode, Geometry};
-use pramfs_medium::types::{FileType, Ino};
+use pramfs_medium::types::{FileBlock, FileType, Ino, RegionOffset};
 
 /// [`Info::dir`] of an inode that is not a directory.
 pub(super) const NO_DIR: u32 = u32::MAX;
@@ -186,10 +186,8 @@ impl Checker<'_> {
     }
 
     /// Returns the offset of an inode.
-    pub(super) fn home(&self, ino: Ino) -> Option<u64> {
-        let at = ino.0 * INODE_SIZE;
-        let (block, _) = run_at(&self.table, at >> self.geo.block_log2)?;
-        Some((block << self.geo.block_log2) + at % self.geo.block_size)
+    pub(super) fn home(&self, ino: Ino) -> Option<RegionOffset> {
+        place_of(&self.geo, &self.table, ino.0 * INODE_SIZE)
     }
 
     /// Reads every inode once: checks its fields and records data for later steps.
@@ -373,9 +371,9 @@ impl Checker<'_> {
         if marked != (d.flags & FL_LOST != 0) && (marked || !walked.damaged) {
             self.add(Issue::LostFlag { ino, marked });
         }
-        for (first, count) in &walked.lost {
-            let at = first.saturating_mul(self.geo.block_size);
-            let end = (first + count).saturating_mul(self.geo.block_size);
+        for run in &walked.lost {
+            let at = run.start.0.saturating_mul(self.geo.block_size);
+            let end = run.end().0.saturating_mul(self.geo.block_size);
             let len = end.min(d.size).saturating_sub(at);
             if len > 0 && self.report.marked.len() < self.options.max_findings {
                 self.report.marked.push(Loss {
@@ -396,15 +394,15 @@ impl Checker<'_> {
             Err(first) => self.add(Issue::MapHole {
                 ino,
                 part: Part::Contents,
-                first,
+                first: first.0,
             }),
             Ok(target) if d.target[..4] != crc(self.geo.seed, &target).to_le_bytes() => {
                 self.add(Issue::TargetChecksum { ino });
             }
             Ok(target) if target.contains(&0) => self.add(Issue::BadTarget { ino }),
             Ok(_) => {
-                let last = extents.last().map_or(0, |e| e.first + e.count);
-                if last > blocks_of(&self.geo, d.size) {
+                let end = extents.last().map_or(FileBlock(0), |e| e.end());
+                if end > self.geo.file_block_from(d.size) {
                     self.add(Issue::BadTarget { ino });
                 }
             }

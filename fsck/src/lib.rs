@@ -74,7 +74,7 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::pmem::{Region, RegionView};
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{Ino, RegionOffset};
 use view::View;
 
 /// The part of a check that is running.
@@ -298,7 +298,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Reads the inode at an offset.
-    fn read_inode(&self, at: u64) -> Result<DiskInode, Error> {
+    fn read_inode(&self, at: RegionOffset) -> Result<DiskInode, Error> {
         Ok(self.region.read_pod(at)?)
     }
 }

@@ -4,22 +4,34 @@ use zerocopy::IntoBytes;
 
 use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
-use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt, UNWRITTEN};
+use pramfs_medium::media::pointer::{LEAF, Ptr, UNWRITTEN};
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry};
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileRun, Ino, RegionOffset};
 
 /// Consecutive blocks of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
     /// First file block.
-    pub first: u64,
+    pub first: FileBlock,
     /// Number of blocks.
     pub count: u64,
     /// First block in the region.
-    pub block: u64,
+    pub block: Bno,
     /// Reads as zeros.
     pub unwritten: bool,
+}
+
+impl Extent {
+    /// Returns the file block after the last.
+    pub(super) fn end(&self) -> FileBlock {
+        self.first + self.count
+    }
+
+    /// Returns the file blocks and their blocks.
+    pub(super) fn blocks(self) -> impl Iterator<Item = (FileBlock, Bno)> {
+        (0..self.count).map(move |i| (self.first + i, self.block.after(i)))
+    }
 }
 
 /// The result of a walk over a file map.
@@ -31,8 +43,8 @@ pub(super) struct Walked {
     pub damaged: bool,
     /// Its extents in order, if the caller asked for them.
     pub extents: Vec<Extent>,
-    /// Ranges that an earlier repair marked as lost: first file block and count.
-    pub lost: Vec<(u64, u64)>,
+    /// Ranges that an earlier repair marked as lost.
+    pub lost: Vec<FileRun>,
 }
 
 /// Largest shift of a file block number.
@@ -49,13 +61,17 @@ struct Walk<'m> {
     out: Walked,
 }
 
-/// Returns the run of an extent list that begins at file block `index`: its
-/// first block and its length.
-pub(super) fn run_at(extents: &[Extent], index: u64) -> Option<(u64, u64)> {
+/// Returns the extent that covers a file block.
+fn extent_at(extents: &[Extent], index: FileBlock) -> Option<&Extent> {
     let i = extents.partition_point(|e| e.first <= index);
-    let e = extents[..i].last()?;
-    let within = index - e.first;
-    (within < e.count).then(|| (e.block + within, e.count - within))
+    extents[..i].last().filter(|e| index < e.end())
+}
+
+/// Returns the offset in the region of the byte at an offset of a file.
+pub(super) fn place_of(geo: &Geometry, extents: &[Extent], offset: u64) -> Option<RegionOffset> {
+    let e = extent_at(extents, geo.file_block(offset))?;
+    let within = geo.file_block(offset) - e.first;
+    Some(geo.offset(e.block.after(within)) + geo.within_block(offset))
 }
 
 impl Checker<'_> {
@@ -101,21 +117,21 @@ impl Checker<'_> {
     fn walk(&mut self, mut w: Walk<'_>) -> Result<Walked> {
         let root = w.root;
         if root.height > self.geo.max_height() || root.height * self.geo.fan_log2 > MAX_SHIFT {
-            self.map_pointer(&mut w, root.height, 0);
+            self.map_pointer(&mut w, root.height, FileBlock(0));
         } else {
-            self.map_entry(&mut w, root.root, root.height, 0)?;
+            self.map_entry(&mut w, root.root, root.height, FileBlock(0))?;
         }
         Ok(w.out)
     }
 
-    fn map_pointer(&mut self, w: &mut Walk<'_>, level: u32, first: u64) {
+    fn map_pointer(&mut self, w: &mut Walk<'_>, level: u32, first: FileBlock) {
         w.out.damaged = true;
         self.hidden_blocks = true;
         self.add(Issue::MapPointer {
             ino: w.ino,
             part: w.part,
             level,
-            first,
+            first: first.0,
         });
     }
 
@@ -136,27 +152,27 @@ impl Checker<'_> {
         }
     }
 
-    fn map_entry(&mut self, w: &mut Walk<'_>, ptr: Ptr, level: u32, first: u64) -> Result<()> {
+    fn map_entry(
+        &mut self,
+        w: &mut Walk<'_>,
+        ptr: Ptr,
+        level: u32,
+        first: FileBlock,
+    ) -> Result<()> {
         if ptr.is_hole() {
             return Ok(());
         }
-        let fan_log2 = self.geo.fan_log2;
-        let at = PtrAt {
-            fs_seed: self.geo.seed,
-            ino: w.root.ino,
-            level,
-            index: first >> (fan_log2 * level),
-        };
+        let at = w.root.at(&self.geo, level, first);
         let data = level == 0 || ptr.is_leaf();
         // In this version a block has one owner, and only data can be unwritten.
         let allowed = if data { LEAF | UNWRITTEN } else { 0 };
         let block = match w.root.open(&self.geo, ptr, at) {
             Ok(block) if ptr.flags() & !allowed == 0 => block,
             Err(_) if w.marks && ptr.is_lost(at) => {
-                let count = 1 << (fan_log2 * level);
+                let len = self.geo.span(level);
                 match w.out.lost.last_mut() {
-                    Some((from, n)) if *from + *n == first => *n += count,
-                    _ => w.out.lost.push((first, count)),
+                    Some(run) if run.end() == first => run.len += len,
+                    _ => w.out.lost.push(FileRun { start: first, len }),
                 }
                 return Ok(());
             }
@@ -166,7 +182,7 @@ impl Checker<'_> {
             }
         };
         if data {
-            let count = 1 << (fan_log2 * level);
+            let count = self.geo.span(level);
             w.out.blocks += count;
             self.claim(w.ino, block.0, count);
             if w.keep {
@@ -175,7 +191,7 @@ impl Checker<'_> {
                     Extent {
                         first,
                         count,
-                        block: block.0,
+                        block,
                         unwritten: ptr.is_unwritten(),
                     },
                 );
@@ -199,13 +215,13 @@ impl Checker<'_> {
                 ino: w.ino,
                 part: w.part,
                 level,
-                first,
+                first: first.0,
             });
             return Ok(());
         }
         for (i, word) in words.into_iter().enumerate() {
             if word != 0 {
-                let first = first + ((i as u64) << (fan_log2 * (level - 1)));
+                let first = first + i as u64 * self.geo.span(level - 1);
                 self.map_entry(w, Ptr(word), level - 1, first)?;
             }
         }
@@ -233,7 +249,7 @@ impl Checker<'_> {
 
     /// Reads the words of a pointer block.
     pub(super) fn pointers(&self, block: Bno) -> Result<Vec<u64>> {
-        let mut words = vec![0u64; 1 << self.geo.fan_log2];
+        let mut words = vec![0u64; self.geo.fan() as usize];
         self.region
             .read(self.geo.offset(block), words.as_mut_bytes())?;
         Ok(words)
@@ -245,20 +261,18 @@ impl Checker<'_> {
         &self,
         extents: &[Extent],
         len: usize,
-    ) -> Result<Result<Vec<u8>, u64>> {
+    ) -> Result<Result<Vec<u8>, FileBlock>> {
         let mut bytes = vec![0; len];
-        let log2 = self.geo.block_log2;
+        let geo = &self.geo;
         let mut done = 0;
         while done < len {
-            let index = done as u64 >> log2;
-            let i = extents.partition_point(|e| e.first <= index);
-            let e = match extents[..i].last() {
-                Some(e) if index - e.first < e.count && !e.unwritten => *e,
-                _ => return Ok(Err(index)),
+            let index = geo.file_block(done as u64);
+            let Some(e) = extent_at(extents, index).filter(|e| !e.unwritten) else {
+                return Ok(Err(index));
             };
-            let from =
-                ((e.block + (index - e.first)) << log2) + (done as u64 & (self.geo.block_size - 1));
-            let n = (((e.first + e.count) << log2) as usize).min(len) - done;
+            let block = e.block.after(index - e.first);
+            let from = geo.offset(block) + geo.within_block(done as u64);
+            let n = (geo.file_offset(e.end()) as usize).min(len) - done;
             self.region.read(from, &mut bytes[done..done + n])?;
             done += n;
         }
@@ -269,17 +283,12 @@ impl Checker<'_> {
 /// Adds an extent. Merges it with the previous one if it continues that.
 fn push(extents: &mut Vec<Extent>, e: Extent) {
     if let Some(last) = extents.last_mut()
-        && last.first + last.count == e.first
-        && last.block + last.count == e.block
+        && last.end() == e.first
+        && last.block.after(last.count) == e.block
         && last.unwritten == e.unwritten
     {
         last.count += e.count;
         return;
     }
     extents.push(e);
-}
-
-/// Returns the number of file blocks for `bytes` bytes.
-pub(super) fn blocks_of(geo: &Geometry, bytes: u64) -> u64 {
-    bytes.div_ceil(geo.block_size)
 }

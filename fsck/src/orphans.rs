@@ -6,7 +6,7 @@ use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::checksum::unseal;
-use pramfs_medium::types::{FileType, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
 
 impl Checker<'_> {
     fn table_inode(&self, ino: Ino) -> Result<Option<DiskInode>> {
@@ -29,34 +29,32 @@ impl Checker<'_> {
             self.hidden_names = true;
         } else {
             self.check_block_count(Ino::ORPHANS, d.blocks, walked.blocks);
-            let mut next = 0;
+            let mut next = FileBlock(0);
             for e in walked.extents.iter().chain([&super::Extent {
-                first: d.size >> self.geo.block_log2,
+                first: self.geo.file_block(d.size),
                 count: 0,
-                block: 0,
+                block: Bno(0),
                 unwritten: false,
             }]) {
                 if e.first > next || e.unwritten {
                     self.add(Issue::MapHole {
                         ino: Ino::ORPHANS,
                         part: Part::Contents,
-                        first: next,
+                        first: next.0,
                     });
                     break;
                 }
-                next = e.first + e.count;
+                next = e.end();
             }
         }
         let mut named = HashSet::new();
         for e in walked.extents.iter().filter(|e| !e.unwritten) {
-            for i in 0..e.count << (self.geo.block_log2 - 3) {
-                let slot = (e.first << (self.geo.block_log2 - 3)) + i;
+            for i in 0..e.count * self.geo.words_per_block() {
+                let slot = e.first.0 * self.geo.words_per_block() + i;
                 if slot >= d.size / 8 {
                     break;
                 }
-                let word = self
-                    .region
-                    .load_u64((e.block << self.geo.block_log2) + i * 8)?;
+                let word = self.region.load_u64(self.geo.offset(e.block) + i * 8)?;
                 if word != 0 {
                     self.orphan_slot(slot, word, &mut named)?;
                 }

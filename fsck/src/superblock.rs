@@ -10,7 +10,7 @@ use pramfs_medium::media::features::{self, Mask};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::{DiskInode, Geometry, SuperStatic, probe_superblock};
 use pramfs_medium::pmem::{PmemError, RegionView};
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{Bno, Ino, RegionOffset};
 
 /// Returns the geometry from the usable page; `None` ends the check.
 pub(super) fn open(
@@ -44,7 +44,10 @@ pub(super) fn open(
 }
 
 /// Reads the static part of a page; the inner error says what is wrong with it.
-fn valid(region: &View<'_>, at: u64) -> Result<Result<SuperStatic, &'static str>, PmemError> {
+fn valid(
+    region: &View<'_>,
+    at: RegionOffset,
+) -> Result<Result<SuperStatic, &'static str>, PmemError> {
     let fixed: SuperStatic = region.read_pod(at)?;
     Ok(if fixed.magic != MAGIC {
         Err("no magic number")
@@ -58,8 +61,9 @@ fn valid(region: &View<'_>, at: u64) -> Result<Result<SuperStatic, &'static str>
 }
 
 impl Checker<'_> {
-    fn pages(&self) -> [(Page, u64); 2] {
-        [(Page::First, 0), (Page::Copy, self.geo.copy_offset)]
+    fn pages(&self) -> [(Page, RegionOffset); 2] {
+        let [first, copy] = self.geo.pages();
+        [(Page::First, first), (Page::Copy, copy)]
     }
 
     /// Checks the static parts of both pages.
@@ -163,15 +167,14 @@ impl Checker<'_> {
 
     /// Claims the blocks that the format itself owns.
     pub(super) fn claim_fixed(&mut self) {
-        let log2 = self.geo.block_log2;
         let areas = [
-            (0, PAGE),
+            (RegionOffset::START, PAGE),
             (self.geo.copy_offset, PAGE),
             (self.geo.journal_offset, self.geo.journal_len),
         ];
         for (at, len) in areas {
-            let first = at >> log2;
-            let end = (at + len).div_ceil(self.geo.block_size);
+            let Bno(first) = self.geo.block_at(at);
+            let end = self.geo.blocks_for(at.0 + len);
             self.claims.claim(first, end - first);
         }
     }

@@ -6,7 +6,9 @@ use zerocopy::IntoBytes;
 
 use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
-use pramfs_medium::htree::{HASH_BITS, Image, Item, TIE_MASK, TreeKind, TreeRef, item_parts};
+use pramfs_medium::htree::{
+    HASH_BITS, Image, Item, LeafAt, TIE_MASK, TreeKind, TreeRef, item_parts,
+};
 use pramfs_medium::media::htree::ItemHeader;
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::types::Bno;
@@ -156,7 +158,16 @@ impl<'c> Checker<'c> {
             .checked_shl(HASH_BITS - bits)
             .unwrap_or(0);
         let checked = image
-            .check(w.t, &self.geo, (block, s.level, hash), true)
+            .check(
+                w.t,
+                &self.geo,
+                LeafAt {
+                    block,
+                    level: s.level,
+                    hash,
+                },
+                true,
+            )
             .and_then(|()| {
                 let depth = image.depth(&self.geo, s.level, hash)?;
                 Ok((depth, image.items(w.t, &self.geo.leaf)?))

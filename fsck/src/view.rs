@@ -11,6 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use pramfs_medium::error::Result;
 use pramfs_medium::journal::records::{Homes, ReadMedium};
 use pramfs_medium::pmem::{PmemError, RegionView};
+use pramfs_medium::types::RegionOffset;
 
 /// Size of a page of changes in bytes.
 pub(super) const PAGE: u64 = 4096;
@@ -50,13 +51,17 @@ impl<'r> View<'r> {
     }
 
     /// Reads bytes.
-    pub(super) fn read(&self, at: u64, into: &mut [u8]) -> std::result::Result<(), PmemError> {
+    pub(super) fn read(
+        &self,
+        at: RegionOffset,
+        into: &mut [u8],
+    ) -> std::result::Result<(), PmemError> {
         count_read();
         if self.pages.is_empty() {
-            return self.region.read(at, into);
+            return self.region.read(at.0, into);
         }
-        self.region.check(at, into.len() as u64)?;
-        let (mut at, mut rest) = (at, into);
+        self.region.check(at.0, into.len() as u64)?;
+        let (mut at, mut rest) = (at.0, into);
         while !rest.is_empty() {
             let within = (at % PAGE) as usize;
             let n = rest.len().min(PAGE as usize - within);
@@ -73,11 +78,11 @@ impl<'r> View<'r> {
     /// Reads a structure.
     pub(super) fn read_pod<T: FromBytes + IntoBytes + Immutable>(
         &self,
-        at: u64,
+        at: RegionOffset,
     ) -> std::result::Result<T, PmemError> {
         if self.pages.is_empty() {
             count_read();
-            return self.region.read_pod(at);
+            return self.region.read_pod(at.0);
         }
         let mut value = T::new_zeroed();
         self.read(at, value.as_mut_bytes())?;
@@ -85,18 +90,22 @@ impl<'r> View<'r> {
     }
 
     /// Reads an aligned word.
-    pub(super) fn load_u64(&self, at: u64) -> std::result::Result<u64, PmemError> {
+    pub(super) fn load_u64(&self, at: RegionOffset) -> std::result::Result<u64, PmemError> {
         if self.pages.is_empty() {
             count_read();
-            return self.region.load_u64(at);
+            return self.region.load_u64(at.0);
         }
         self.read_pod(at)
     }
 
     /// Changes bytes in the view.
-    pub(super) fn store(&mut self, at: u64, bytes: &[u8]) -> std::result::Result<(), PmemError> {
-        self.region.check(at, bytes.len() as u64)?;
-        let (mut at, mut rest) = (at, bytes);
+    pub(super) fn store(
+        &mut self,
+        at: RegionOffset,
+        bytes: &[u8],
+    ) -> std::result::Result<(), PmemError> {
+        self.region.check(at.0, bytes.len() as u64)?;
+        let (mut at, mut rest) = (at.0, bytes);
         while !rest.is_empty() {
             let (number, within) = (at / PAGE, (at % PAGE) as usize);
             let n = rest.len().min(PAGE as usize - within);
@@ -115,7 +124,11 @@ impl<'r> View<'r> {
     }
 
     /// Changes a word in the view.
-    pub(super) fn store_u64(&mut self, at: u64, word: u64) -> std::result::Result<(), PmemError> {
+    pub(super) fn store_u64(
+        &mut self,
+        at: RegionOffset,
+        word: u64,
+    ) -> std::result::Result<(), PmemError> {
         self.store(at, &word.to_le_bytes())
     }
 
@@ -155,25 +168,25 @@ impl ReadMedium for View<'_> {
         self.region.len()
     }
 
-    fn load_u64(&self, at: u64) -> Result<u64> {
+    fn load_u64(&self, at: RegionOffset) -> Result<u64> {
         Ok(View::load_u64(self, at)?)
     }
 
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+    fn read(&self, at: RegionOffset, into: &mut [u8]) -> Result<()> {
         Ok(View::read(self, at, into)?)
     }
 }
 
 impl Homes for View<'_> {
-    fn store(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+    fn store(&mut self, at: RegionOffset, bytes: &[u8]) -> Result<()> {
         Ok(View::store(self, at, bytes)?)
     }
 
-    fn store_u64(&mut self, at: u64, word: u64) -> Result<()> {
+    fn store_u64(&mut self, at: RegionOffset, word: u64) -> Result<()> {
         Ok(View::store_u64(self, at, word)?)
     }
 
-    fn zero(&mut self, at: u64, words: u64) -> Result<()> {
+    fn zero(&mut self, at: RegionOffset, words: u64) -> Result<()> {
         Ok(View::store(self, at, &vec![0; words as usize * 8])?)
     }
 }
@@ -197,11 +210,11 @@ mod tests {
         let region = Region::new("test", HeapBackend::boxed(3 * 4096 + 512));
         region.window().store_unflushed(4090, &[1; 12]).unwrap();
         let mut v = View::new(&region);
-        v.store(4094, &[2; 4]).unwrap();
-        v.store(3 * 4096 + 504, &[3; 8]).unwrap();
-        assert!(v.store(3 * 4096 + 505, &[3; 8]).is_err());
+        v.store(RegionOffset(4094), &[2; 4]).unwrap();
+        v.store(RegionOffset(3 * 4096 + 504), &[3; 8]).unwrap();
+        assert!(v.store(RegionOffset(3 * 4096 + 505), &[3; 8]).is_err());
         let mut seen = [0; 12];
-        v.read(4090, &mut seen).unwrap();
+        v.read(RegionOffset(4090), &mut seen).unwrap();
         assert_eq!(seen, [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1]);
         RegionView::from(&region).read(4090, &mut seen).unwrap();
         assert_eq!(seen, [1; 12]);
@@ -213,7 +226,7 @@ mod tests {
             (3 * 4096 + 504, &[3; 8][..])
         );
         // The old bytes stored back: no change.
-        v.store(4094, &[1; 4]).unwrap();
+        v.store(RegionOffset(4094), &[1; 4]).unwrap();
         assert_eq!(v.changes().unwrap().len(), 1);
     }
 }

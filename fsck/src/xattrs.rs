@@ -1,6 +1,5 @@
 //! Checks extended attributes: their items, and the blocks of large values.
 
-use super::maps::blocks_of;
 use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
 use pramfs_medium::htree::{TreeKind, TreeRef, name_hash};
@@ -10,7 +9,7 @@ use pramfs_medium::media::htree::{
 };
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::{DiskInode, acl};
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{FileBlock, Ino};
 
 impl Checker<'_> {
     /// Walks the attributes of an inode. Returns their number of blocks, and
@@ -82,7 +81,7 @@ impl Checker<'_> {
                 Err(first) => self.add(Issue::MapHole {
                     ino,
                     part: Part::XattrValue,
-                    first,
+                    first: first.0,
                 }),
                 Ok(bytes) if crc(self.geo.seed, &bytes) != large.crc => {
                     self.add(Issue::XattrChecksum {
@@ -91,8 +90,8 @@ impl Checker<'_> {
                     });
                 }
                 Ok(_) => {
-                    let end = walked.extents.last().map_or(0, |e| e.first + e.count);
-                    if end > blocks_of(&self.geo, u64::from(large.len)) {
+                    let end = walked.extents.last().map_or(FileBlock(0), |e| e.end());
+                    if end > self.geo.file_block_from(u64::from(large.len)) {
                         self.add(Issue::XattrItem {
                             ino,
                             name: name.to_vec(),

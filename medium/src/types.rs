@@ -43,6 +43,49 @@ impl Bno {
     }
 }
 
+/// Byte offset in the region, as opposed to an offset in a file, a block number or a length.
+///
+/// Places are of this type everywhere above [`pmem`](crate::pmem), which counts the bytes of
+/// a mapping in `u64`, and [`RecordBuf`](crate::journal::RecordBuf), which packs them into
+/// words.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionOffset(pub u64);
+
+impl RegionOffset {
+    /// The first byte, where the superblock begins.
+    pub const START: RegionOffset = RegionOffset(0);
+
+    /// Returns the place of the word of 8 bytes `n` words later.
+    #[inline]
+    pub const fn word(self, n: u64) -> RegionOffset {
+        RegionOffset(self.0 + n * 8)
+    }
+
+    /// Returns the place `bytes` bytes later, or `None` past the largest offset.
+    #[inline]
+    pub fn checked_add(self, bytes: u64) -> Option<RegionOffset> {
+        self.0.checked_add(bytes).map(RegionOffset)
+    }
+}
+
+impl Add<u64> for RegionOffset {
+    type Output = RegionOffset;
+    #[inline]
+    fn add(self, bytes: u64) -> RegionOffset {
+        RegionOffset(self.0 + bytes)
+    }
+}
+
+impl Sub for RegionOffset {
+    type Output = u64;
+    /// Returns the number of bytes between two places.
+    #[inline]
+    fn sub(self, first: RegionOffset) -> u64 {
+        self.0 - first.0
+    }
+}
+
 /// Number of a block within a file: the block starts at byte
 /// `number << block_size_log2` of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +94,22 @@ pub struct FileBlock(pub u64);
 impl FileBlock {
     /// The end of every file.
     pub const END: FileBlock = FileBlock(u64::MAX);
+
+    /// Returns the last of `count` blocks from this one on, at least one. `None` if no file
+    /// can have it.
+    #[inline]
+    pub const fn last_of(self, count: u64) -> Option<FileBlock> {
+        match self.0.checked_add(count - 1) {
+            Some(last) => Some(FileBlock(last)),
+            None => None,
+        }
+    }
+
+    /// Returns the block `n` blocks later, or [`END`](Self::END).
+    #[inline]
+    pub const fn saturating_add(self, n: u64) -> FileBlock {
+        FileBlock(self.0.saturating_add(n))
+    }
 }
 
 impl Add<u64> for FileBlock {
@@ -114,6 +173,23 @@ impl BlockRun {
     /// Iterates over the blocks.
     pub fn blocks(self) -> impl Iterator<Item = Bno> {
         (self.start.0..self.end().0).map(Bno)
+    }
+}
+
+/// A run of consecutive blocks of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileRun {
+    /// First block.
+    pub start: FileBlock,
+    /// Number of blocks.
+    pub len: u64,
+}
+
+impl FileRun {
+    /// Returns the block after the last.
+    #[inline]
+    pub fn end(self) -> FileBlock {
+        self.start + self.len
     }
 }
 

@@ -19,6 +19,7 @@ use pramfs_medium::media::superblock::{
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, Ptr};
 use pramfs_medium::pmem::RegionView;
+use pramfs_medium::types::FileBlock;
 use serde::Serialize;
 
 /// A region whose superblock is valid.
@@ -113,8 +114,8 @@ impl<'a> Image<'a> {
     pub(crate) fn new(region: impl Into<RegionView<'a>>, geo: Geometry) -> Result<Image<'a>> {
         let region = region.into();
         let inode = |at: u64, ino: Ino| {
-            for page in [0, geo.copy_offset] {
-                let d: DiskInode = region.read_pod(page + at)?;
+            for page in geo.pages() {
+                let d: DiskInode = region.read_pod(page.0 + at)?;
                 if d.crc == d.expected_crc(geo.seed, ino) && u32::from(d.height) <= geo.max_height()
                 {
                     return Ok((
@@ -153,7 +154,7 @@ impl<'a> Image<'a> {
     pub(crate) fn lanes(&self) -> Result<Vec<Lane>> {
         (0..self.geo.lanes)
             .map(|lane| {
-                let word = self.region.load_u64(self.geo.retired_offset(lane))?;
+                let word = self.region.load_u64(self.geo.retired_offset(lane).0)?;
                 let retired = if word == 0 {
                     Some(0)
                 } else {
@@ -169,7 +170,7 @@ impl<'a> Image<'a> {
     }
 
     fn slot(&self, lane: u32, slot: u32) -> Result<Slot> {
-        let at = self.geo.slot_offset(lane, slot);
+        let at = self.geo.slot_offset(lane, slot).0;
         let header: RecordHeader = self.region.read_pod(at)?;
         if header == RecordHeader::default() {
             return Ok(Slot::Empty);
@@ -226,7 +227,7 @@ impl<'a> Image<'a> {
         let groups = total.div_ceil(per_group);
         let mut block = 0;
         while block * per_block < groups {
-            let leaf = match map.find(self.region, &self.geo, block) {
+            let leaf = match map.find(self.region, &self.geo, FileBlock(block)) {
                 Ok(leaf) => leaf,
                 Err(e) => {
                     bad(e);
@@ -237,7 +238,7 @@ impl<'a> Image<'a> {
             let end = (leaf.first.0.saturating_add(leaf.count)).min(groups.div_ceil(per_block));
             if let Some(first) = leaf.block {
                 for b in block..end {
-                    let at = self.geo.offset(first) + self.geo.bytes(b - leaf.first.0);
+                    let at = self.geo.offset(first).0 + self.geo.bytes(b - leaf.first.0);
                     for group in b * per_block..((b + 1) * per_block).min(groups) {
                         let desc = self
                             .region
@@ -271,7 +272,7 @@ impl<'a> Image<'a> {
         };
         let bitmap_offset = match GroupDesc::state(&self.geo, kind, group, desc.bitmap) {
             GroupState::Unused => return Ok(None),
-            GroupState::Bitmap(block) => self.geo.offset(block),
+            GroupState::Bitmap(block) => self.geo.offset(block).0,
             GroupState::Damaged => {
                 return Err(damaged("the pointer to its bitmap is invalid"));
             }
@@ -339,7 +340,8 @@ impl<'a> Image<'a> {
 
     fn inode(&self, ino: Ino) -> Result<InodeRow> {
         let per_block = self.geo.inodes_per_block();
-        let leaf = self.table.find(self.region, &self.geo, ino.0 / per_block)?;
+        let index = FileBlock(ino.0 / per_block);
+        let leaf = self.table.find(self.region, &self.geo, index)?;
         let Some(first) = leaf.block else {
             return Err(Error::corrupt(
                 Damage::InodeMissing,
@@ -347,7 +349,7 @@ impl<'a> Image<'a> {
                 "it is in use and the inode table has no block for it",
             ));
         };
-        let offset = self.geo.offset(first)
+        let offset = self.geo.offset(first).0
             + self.geo.bytes(ino.0 / per_block - leaf.first.0)
             + ino.0 % per_block * DiskInode::SIZE as u64;
         let d: DiskInode = self.region.read_pod(offset)?;

@@ -363,7 +363,7 @@ fn set_checkpoint(region: &Path, lsn: u64) {
     let word = pramfs_medium::media::checksum::seal(geo.seed, lsn).to_le_bytes();
     drop(opened);
     let mut bytes = fs::read(region).unwrap();
-    for page in [0, geo.copy_offset as usize] {
+    for page in [0, geo.copy_offset.0 as usize] {
         bytes[page + 0x210..page + 0x218].copy_from_slice(&word);
     }
     fs::write(region, bytes).unwrap();

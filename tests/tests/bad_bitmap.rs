@@ -22,7 +22,7 @@ fn allocator_never_uses_format_blocks() {
         let geo = probe_superblock(&region).expect("a superblock").geometry();
         let owner: DiskInode = region.read_pod(BLOCK_GROUPS_OFFSET).expect("an inode");
         assert_eq!(owner.height, 0, "one block of descriptors");
-        let desc_at = geo.offset(Ptr(owner.root).block());
+        let desc_at = geo.offset(Ptr(owner.root).block()).0;
         let bitmap = {
             let desc: GroupDesc = region.read_pod(desc_at).expect("a descriptor");
             Ptr(desc.bitmap).block()
@@ -32,7 +32,7 @@ fn allocator_never_uses_format_blocks() {
         let healthy = sim.image();
         for block in [fixed[0], fixed[fixed.len() / 2], fixed[fixed.len() - 1]] {
             let mut image = healthy.clone();
-            let at = geo.offset(bitmap) as usize;
+            let at = geo.offset(bitmap).0 as usize;
             image[at + block as usize / 8] &= !(1 << (block % 8));
             let words = image[at..at + geo.block_size as usize].as_chunks::<8>().0;
             let sum = (0..).zip(words).fold(0u64, |sum, (i, w)| {
@@ -50,7 +50,7 @@ fn allocator_never_uses_format_blocks() {
             drop(fs);
             let after = forged.image();
             let page = |image: &[u8], at: u64| image[at as usize..][..512].to_vec();
-            for at in [0, geo.copy_offset] {
+            for at in [0, geo.copy_offset.0] {
                 assert_eq!(
                     page(&after, at),
                     page(&healthy, at),

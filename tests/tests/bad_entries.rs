@@ -28,7 +28,7 @@ fn image(ino: Ino) -> (Vec<u8>, Ino) {
     let home = inode_home(&bytes, dir);
     let d = DiskInode::read_from_bytes(&bytes[home..home + 256]).expect("256 bytes");
     let block = Ptr(d.root).block();
-    let at = geo.offset(block) as usize;
+    let at = geo.offset(block).0 as usize;
     let leaf = &mut bytes[at..at + 4096];
     let entry = [&there.0.to_le_bytes()[..], NAME].concat();
     let value = leaf.windows(entry.len()).position(|w| w == entry);

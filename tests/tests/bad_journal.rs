@@ -27,7 +27,7 @@ fn with_record(len: usize, lsn: u64, body: &[u64], entries: u32) -> SimBackend {
     header.crc = RecordHeader::crc_of(geo.seed, &bytes(&header));
     let pending = region
         .window()
-        .store_unflushed(geo.slot_offset(0, 0), &bytes(&header));
+        .store_unflushed(geo.slot_offset(0, 0).0, &bytes(&header));
     pending.expect("in the journal");
     sim
 }
@@ -55,7 +55,7 @@ fn record_zeroing_past_region_is_not_replayed() {
     let geo = probe_superblock(&region_of(&sim))
         .expect("a superblock")
         .geometry();
-    let from = geo.journal_offset + geo.journal_len;
+    let from = geo.journal_offset.0 + geo.journal_len;
     for words in [513, (len - from) / 8, u64::MAX / 8, u64::MAX] {
         let entry = [EntryWord::new(EntryKind::Zero, from, 1).0, words];
         let sim = with_record(len as usize, 100, &entry.repeat(20), 20);

@@ -65,10 +65,10 @@ fn homes(image: &Image, ino: Ino) -> (Geometry, Vec<usize>) {
     };
     let at = ino.0 * DiskInode::SIZE as u64;
     let leaf = map
-        .find(&region, &geo, at >> geo.block_log2)
+        .find(&region, &geo, geo.file_block(at))
         .expect("the table is undamaged");
     let block = leaf.block.expect("the inode has a home");
-    let home = geo.offset(block) + at % geo.block_size;
+    let home = geo.offset(block).0 + at % geo.block_size;
     (geo, vec![home as usize])
 }
 

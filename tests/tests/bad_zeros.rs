@@ -22,6 +22,7 @@ use pramfs::{
     inode::{Bno, Fs, Ino},
 };
 use pramfs_medium::media::{DiskInode, Geometry, Ptr, PtrAt, probe_superblock};
+use pramfs_medium::types::RegionOffset;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::{formatted, inode_home, mount, repeatable};
 use pramfs_tests::watchdog::Watchdog;
@@ -133,7 +134,8 @@ fn image(block_size: u32) -> Image {
         for e in fs.file_extents(*ino, 0, *size).expect("it is undamaged") {
             if let Some(at) = e.region_offset {
                 data.extend(
-                    (at >> geo.block_log2) as usize..=((at + e.len - 1) >> geo.block_log2) as usize,
+                    geo.block_at(RegionOffset(at)).0 as usize
+                        ..=geo.block_at(RegionOffset(at + e.len - 1)).0 as usize,
                 );
             }
         }
@@ -152,7 +154,11 @@ impl Image {
     fn metadata(&self, piece: usize) -> Vec<usize> {
         (0..self.bytes.len() / piece)
             .map(|i| i * piece)
-            .filter(|at| !self.data.contains(&(at >> self.geo.block_log2)))
+            .filter(|at| {
+                !self
+                    .data
+                    .contains(&(self.geo.block_at(RegionOffset(*at as u64)).0 as usize))
+            })
             .filter(|at| self.bytes[*at..at + piece].iter().any(|b| *b != 0))
             .collect()
     }
@@ -531,7 +537,7 @@ fn pointers_to_superblock_or_journal_are_damage() {
             let root = Ptr::new(Bno(block), 0, at(file, 0, 0)).0;
             seal(&mut bytes, file_home, DiskInode { root, ..f }, geo);
             // In a pointer block.
-            let slot = (Ptr(t.root).block().0 << geo.block_log2) as usize + 3 * 8;
+            let slot = geo.offset(Ptr(t.root).block()).0 as usize + 3 * 8;
             let word = Ptr::new(Bno(block), 0, at(table_file, 0, 3)).0;
             bytes[slot..slot + 8].copy_from_slice(&word.to_le_bytes());
             for flags in [0, pramfs_medium::media::pointer::LEAF] {
@@ -541,7 +547,7 @@ fn pointers_to_superblock_or_journal_are_damage() {
                 seal(&mut bytes, owner_home, DiskInode { xattr_root, ..x }, geo);
                 let fs = Fs::open(region_with(&bytes), steady()).expect("it mounts");
                 let mut into = vec![0; block_size as usize];
-                let third = 3 << geo.block_log2;
+                let third = geo.bytes(3);
                 is_damage(fs.read(file, 0, &mut into), "read by the root");
                 is_damage(fs.write(&CX, file, 0, b"x"), "write by the root");
                 is_damage(fs.read(table_file, third, &mut into), "read");
@@ -556,9 +562,9 @@ fn pointers_to_superblock_or_journal_are_damage() {
                 );
                 is_damage(fs.listxattr(owner), "listxattr");
                 let after = bytes_of(fs.region());
-                let journal = geo.journal_offset as usize;
+                let journal = geo.journal_offset.0 as usize;
                 let same = |at: usize| after[at..at + 0x200] == bytes[at..at + 0x200];
-                assert!(same(0) && same(geo.copy_offset as usize), "superblocks");
+                assert!(same(0) && same(geo.copy_offset.0 as usize), "superblocks");
                 assert!(journal > 0);
             }
         }

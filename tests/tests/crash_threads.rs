@@ -30,7 +30,7 @@ const LEN: usize = 256 << 10;
 
 /// Where a thread records its progress: nothing else uses these words.
 fn note(geo: &Geometry, thread: usize) -> u64 {
-    geo.retired_offset(0) + 32 + thread as u64 * 8
+    geo.retired_offset(0).0 + 32 + thread as u64 * 8
 }
 
 /// Operation number `i` of a thread. Names belong to one thread.

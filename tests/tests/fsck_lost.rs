@@ -105,7 +105,7 @@ fn varied(block: u32, len: usize) -> Intact {
         tree,
         block: step,
         data,
-        journal: geo.journal_offset as usize..(geo.journal_offset + geo.journal_len) as usize,
+        journal: geo.journal_offset.0 as usize..(geo.journal_offset.0 + geo.journal_len) as usize,
     }
 }
 
@@ -319,7 +319,7 @@ fn two_damaged_bytes_are_repaired_in_one_run() {
     let (inodes, 1) = map(INODE_TABLE_OFFSET) else {
         panic!("the inode table has another height")
     };
-    let at = |ptr: Ptr| geo.offset(ptr.block()) as usize;
+    let at = |ptr: Ptr| geo.offset(ptr.block()).0 as usize;
     let bitmap: Vec<_> = (at(descs)..at(descs) + 8).collect();
     let used = |at: &usize| image[*at] != 0;
     let table: Vec<_> = (at(inodes)..at(inodes) + 4096).filter(used).collect();
@@ -358,7 +358,7 @@ fn used_up_record_numbers_are_reported_and_restarted() {
     ] {
         let region = copy_of(&intact.image);
         let geo = probe_superblock(&region).unwrap().geometry();
-        for page in [0, geo.copy_offset] {
+        for page in [0, geo.copy_offset.0] {
             let word = seal(geo.seed, newest).to_le_bytes();
             region
                 .window()

@@ -372,7 +372,7 @@ fn interrupted_long_repair_is_completed_by_next() {
     sim.recording(false);
     assert!(report.is_sound(), "{report}");
     let events = sim.take_record();
-    let first_slot = geo.slot_offset(0, 0);
+    let first_slot = geo.slot_offset(0, 0).0;
     let batches = events
         .iter()
         .filter(|e| e.offset == first_slot && e.bytes.starts_with(b"prec"));

@@ -307,7 +307,7 @@ fn rule_4_orphan_chain_frees_unlinked_open_file() {
 
 /// The byte ranges of record slots.
 fn is_slot(geo: &Geometry, at: u64) -> bool {
-    (geo.slot_offset(0, 0)..geo.journal_offset + geo.journal_len).contains(&at)
+    (geo.slot_offset(0, 0).0..geo.journal_offset.0 + geo.journal_len).contains(&at)
 }
 
 /// The record of an operation is torn while the after-images of the previous one are not

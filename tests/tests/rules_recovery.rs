@@ -51,7 +51,7 @@ fn on_another_thread(fs: &Fs, lane: u32, run: impl FnOnce(&Fs) + Send) {
 }
 
 fn is_slot(geo: &Geometry, at: u64) -> bool {
-    (geo.slot_offset(0, 0)..geo.journal_offset + geo.journal_len).contains(&at)
+    (geo.slot_offset(0, 0).0..geo.journal_offset.0 + geo.journal_len).contains(&at)
 }
 
 /// An image in which the next record, started by `run`, is torn after its header.
@@ -158,7 +158,7 @@ fn two_unreadable_slots_of_lane_are_damage() {
     let geo = rec.geometry();
     let mut image = rec.machine().least();
     for slot in 0..2 {
-        image[geo.slot_offset(0, slot) as usize + 40] ^= 1;
+        image[geo.slot_offset(0, slot).0 as usize + 40] ^= 1;
     }
     let fs = recover(&image).unwrap();
     assert_eq!(fs.recovery().damage.len(), 1, "{:?}", fs.recovery().damage);
@@ -338,7 +338,7 @@ fn dynamic(image: &[u8], page: u64) -> SuperDynamic {
 #[test]
 fn dynamic_superblock_words_are_kept_in_both_pages() {
     let mut rec = fresh();
-    let copy = rec.geometry().copy_offset;
+    let copy = rec.geometry().copy_offset.0;
     let image = rec.machine().least();
     let d = dynamic(&image, 0);
     assert_eq!((d.state, d.mounts), (STATE_ACTIVE, 1));
@@ -357,7 +357,7 @@ fn dynamic_superblock_words_are_kept_in_both_pages() {
     fs.close().unwrap();
     // Its location: the place of an inode that holds its number.
     let mut image = sim.image();
-    let journal = geo.journal_offset as usize..(geo.journal_offset + geo.journal_len) as usize;
+    let journal = geo.journal_offset.0 as usize..(geo.journal_offset.0 + geo.journal_len) as usize;
     let home = (0..image.len())
         .step_by(256)
         .find(|at| !journal.contains(at) && image[at + 0x80..at + 0x88] == f.0.to_le_bytes())
@@ -389,7 +389,7 @@ fn checkpoint_falls_back_to_copy() {
     set_thread_lane(1);
     chmod(&rec.fs, f, 0o622);
     (0..3).for_each(|i| chmod(&rec.fs, g, 0o640 + i));
-    let copy = rec.geometry().copy_offset;
+    let copy = rec.geometry().copy_offset.0;
     let image = rec.machine().least();
     let at = |page: u64| (page + DYNAMIC_OFFSET) as usize + 0x10;
     let whole = dynamic(&image, 0).checkpoint;

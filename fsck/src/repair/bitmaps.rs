@@ -115,7 +115,7 @@ impl Repairer<'_, '_> {
                     return Ok(false);
                 }
                 let block = self.bitmap_block(kind, group)?.0;
-                let mut words = vec![0; (self.geo.block_size / 8) as usize];
+                let mut words = vec![0; self.geo.words_per_block() as usize];
                 if kind == BitmapKind::Inodes {
                     self.mark_reachable(group, &mut words)?;
                 } else {

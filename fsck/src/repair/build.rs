@@ -11,7 +11,10 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::htree::{HASH_BITS, Image, TIE_MASK, TreeRef};
 use pramfs_medium::media::htree::{ItemHeader, LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_NEXT};
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt};
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::{Bno, FileBlock, Ino};
+
+/// Blocks of a file, by their place in it.
+pub(super) type FileBlocks = BTreeMap<FileBlock, Bno>;
 
 /// Number of hash bits that can separate leaves.
 const SPLIT_BITS: u32 = 55;
@@ -180,11 +183,7 @@ impl Repairer<'_, '_> {
 
     /// Builds a file map of data blocks by their number in the file. Returns its
     /// root, its height, and its number of blocks, including pointer blocks.
-    pub(super) fn build_map(
-        &mut self,
-        ino: Ino,
-        data: &BTreeMap<u64, u64>,
-    ) -> Result<(u64, u32, u64)> {
+    pub(super) fn build_map(&mut self, ino: Ino, data: &FileBlocks) -> Result<(u64, u32, u64)> {
         let Some((&last, _)) = data.last_key_value() else {
             return Ok((0, 0, 0));
         };
@@ -196,36 +195,27 @@ impl Repairer<'_, '_> {
         };
         let mut level = 0;
         let mut blocks = data.len() as u64;
-        let mut nodes: BTreeMap<u64, u64> = data.clone();
-        while last >> (self.geo.fan_log2 * level) > 0 {
+        let mut nodes: BTreeMap<u64, Bno> = data.iter().map(|(i, b)| (i.0, *b)).collect();
+        while self.geo.index_at(level, last) > 0 {
             let mut above: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
             for (index, block) in nodes {
-                let ptr = Ptr::new(Bno(block), 0, place(level, index));
+                let ptr = Ptr::new(block, 0, place(level, index));
                 let words = above
                     .entry(index >> self.geo.fan_log2)
-                    .or_insert_with(|| vec![0; 1 << self.geo.fan_log2]);
-                words[index as usize & ((1 << self.geo.fan_log2) - 1)] = ptr.0;
+                    .or_insert_with(|| vec![0; self.geo.fan() as usize]);
+                words[(index & (self.geo.fan() - 1)) as usize] = ptr.0;
             }
             nodes = BTreeMap::new();
             for (index, words) in above {
                 let block = self.alloc()?;
                 self.view.store(self.geo.offset(block), words.as_bytes())?;
-                nodes.insert(index, block.0);
+                nodes.insert(index, block);
                 blocks += 1;
             }
             level += 1;
         }
-        let root = nodes.get(&0).copied().unwrap_or(0);
-        let root = Ptr::new(
-            Bno(root),
-            0,
-            PtrAt {
-                fs_seed: self.geo.seed,
-                ino,
-                level,
-                index: 0,
-            },
-        );
+        let root = nodes.get(&0).copied().unwrap_or(Bno(0));
+        let root = Ptr::new(root, 0, place(level, 0));
         Ok((root.0, level, blocks))
     }
 }

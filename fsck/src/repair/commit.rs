@@ -36,6 +36,7 @@ use pramfs_medium::media::checksum::{SEALED_BITS, seal, word_sum};
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, INODE_TABLE_OFFSET};
 use pramfs_medium::pmem::{Region, RegionAccess, Unfenced};
+use pramfs_medium::types::{Bno, RegionOffset};
 
 /// Alignment and size of what two batches never divide, in bytes.
 const UNIT: u64 = 4096;
@@ -47,9 +48,9 @@ struct Bitmap {
     kind: BitmapKind,
     group: u64,
     /// Offset of its descriptor.
-    desc: u64,
+    desc: RegionOffset,
     /// Offset of its bits.
-    bits: u64,
+    bits: RegionOffset,
 }
 
 /// Changes that go into one batch.
@@ -89,7 +90,7 @@ pub(super) fn commit(
     };
     for run in geo.fixed_blocks() {
         let blocks = run.end - run.start;
-        region.take_room(run.start << geo.block_log2, blocks << geo.block_log2)?;
+        region.take_room(geo.offset(Bno(run.start)).0, geo.bytes(blocks))?;
     }
     // Before the first store, which may belong to the replay: if the host file
     // system is full (ENOSPC), nothing is changed.
@@ -151,9 +152,9 @@ impl Writer<'_> {
 
     /// Splits a run of changed words at units and where [`Home`] may change.
     fn parts(&self, change: Change) -> Vec<Change> {
-        let mut cuts = vec![self.geo.journal_offset];
-        cuts.push(self.geo.journal_offset + self.geo.journal_len);
-        for page in [0, self.geo.copy_offset] {
+        let RegionOffset(journal) = self.geo.journal_offset;
+        let mut cuts = vec![journal, journal + self.geo.journal_len];
+        for RegionOffset(page) in self.geo.pages() {
             let own = [0, DYNAMIC_OFFSET, DYNAMIC_OFFSET + CHECKPOINT_AT];
             cuts.extend(own.map(|o| page + o));
             cuts.push(page + DYNAMIC_OFFSET + CHECKPOINT_AT + 8);
@@ -178,11 +179,11 @@ impl Writer<'_> {
 
     fn home(&self, part: &Change) -> Home {
         let within = |from: u64, to: u64| (from..to).contains(&part.at);
-        let journal = self.geo.journal_offset;
+        let RegionOffset(journal) = self.geo.journal_offset;
         if within(journal, journal + self.geo.journal_len) {
             return Home::Word;
         }
-        for page in [0, self.geo.copy_offset] {
+        for RegionOffset(page) in self.geo.pages() {
             let dynamic = page + DYNAMIC_OFFSET;
             if within(page, dynamic) || part.at == dynamic + CHECKPOINT_AT {
                 return Home::Word;
@@ -202,14 +203,14 @@ impl Writer<'_> {
             for (i, word) in (0..).zip(c.bytes.as_chunks::<8>().0) {
                 w.store_u64_unflushed(c.at + i * 8, u64::from_le_bytes(*word))?;
             }
-            lines.add(c.at, c.bytes.len() as u64);
+            lines.add(RegionOffset(c.at), c.bytes.len() as u64);
         }
         let _ = w.fence(lines.flush(self.region)?);
         self.check_faults()
     }
 
     /// Stores the checkpoint in these pages, one after the other.
-    fn checkpoint(&self, pages: &[u64], lsn: u64) -> Result<()> {
+    fn checkpoint(&self, pages: &[RegionOffset], lsn: u64) -> Result<()> {
         for page in pages {
             self.publish(*page, lsn, Unfenced::none())?;
         }
@@ -217,16 +218,16 @@ impl Writer<'_> {
     }
 
     /// Stores the checkpoint of a page. Its fence also makes `pending` durable.
-    fn publish(&self, page: u64, lsn: u64, pending: Unfenced) -> Result<()> {
+    fn publish(&self, page: RegionOffset, lsn: u64, pending: Unfenced) -> Result<()> {
         let w = self.region.window();
-        let at = page + DYNAMIC_OFFSET + CHECKPOINT_AT;
+        let RegionOffset(at) = page + DYNAMIC_OFFSET + CHECKPOINT_AT;
         w.store_u64_unflushed(at, seal(self.geo.seed, lsn))?;
         let _ = w.fence(pending.join(w.flush(at, 8)?));
         self.check_faults()
     }
 
-    fn pages(&self) -> [u64; 2] {
-        [0, self.geo.copy_offset]
+    fn pages(&self) -> [RegionOffset; 2] {
+        self.geo.pages()
     }
 
     /// Replays on the medium the records that a crash left. Until the checkpoint is durable,
@@ -255,14 +256,14 @@ impl Writer<'_> {
         let mut pending = Unfenced::none();
         for lane in 0..self.geo.lanes {
             for slot in 0..2 {
-                let at = self.geo.slot_offset(lane, slot);
+                let RegionOffset(at) = self.geo.slot_offset(lane, slot);
                 pending = pending.join(w.nt_zero(at, 64)?);
             }
         }
         let _ = w.fence(pending);
         self.check_faults()?;
         let retired = (0..self.geo.lanes).map(|lane| Change {
-            at: self.geo.retired_offset(lane),
+            at: self.geo.retired_offset(lane).0,
             bytes: vec![0; 16],
         });
         self.write_in_place(&retired.collect::<Vec<_>>())?;
@@ -301,7 +302,7 @@ impl Writer<'_> {
         let mut union = View::new(self.region);
         for b in &bitmaps {
             let (mut words, mut sum) = (Vec::new(), 0u64);
-            for i in 0..self.geo.block_size / 8 {
+            for i in 0..self.geo.words_per_block() {
                 let word = view.load_u64(b.bits + i * 8)? | self.old_bits(b, i)?;
                 sum = sum.wrapping_add(word_sum(self.geo.seed, i, word));
                 words.push(word);
@@ -331,10 +332,10 @@ impl Writer<'_> {
     /// Reads a bitmap word of a group on the medium; zero if its bitmap moves to
     /// another place.
     fn old_bits(&self, b: &Bitmap, index: u64) -> Result<u64> {
-        let word = self.region.load_u64(b.desc)?;
+        let word = self.region.load_u64(b.desc.0)?;
         match GroupDesc::state(self.geo, b.kind, b.group, word) {
             GroupState::Bitmap(block) if self.geo.offset(block) == b.bits => {
-                Ok(self.region.load_u64(b.bits + index * 8)?)
+                Ok(self.region.load_u64(b.bits.word(index).0)?)
             }
             _ => Ok(0),
         }
@@ -373,14 +374,15 @@ impl Writer<'_> {
         let mut owner = HashMap::new();
         let mut descs = HashSet::new();
         for (i, b) in bitmaps.iter().enumerate() {
-            owner.insert(b.bits / self.geo.block_size, i);
-            descs.insert(b.desc / self.geo.block_size);
+            owner.insert(self.geo.block_at(b.bits), i);
+            descs.insert(self.geo.block_at(b.desc));
         }
-        let by_desc: HashMap<u64, usize> = bitmaps.iter().map(|b| b.desc / DESC).zip(0..).collect();
+        let by_desc: HashMap<u64, usize> =
+            bitmaps.iter().map(|b| b.desc.0 / DESC).zip(0..).collect();
         let mut units: BTreeMap<(bool, u64), Unit> = BTreeMap::new();
         for part in parts {
             let mut pieces = Vec::new();
-            let in_descs = descs.contains(&(part.at / self.geo.block_size));
+            let in_descs = descs.contains(&(self.geo.block_at(RegionOffset(part.at))));
             let step = if in_descs { DESC } else { self.geo.block_size };
             let (mut at, mut rest) = (part.at, &part.bytes[..]);
             while !rest.is_empty() {
@@ -393,7 +395,7 @@ impl Writer<'_> {
             }
             for piece in pieces {
                 let bitmap = owner
-                    .get(&(piece.at / self.geo.block_size))
+                    .get(&self.geo.block_at(RegionOffset(piece.at)))
                     .or_else(|| by_desc.get(&(piece.at / DESC)).filter(|_| in_descs));
                 let key = match bitmap {
                     Some(i) => (true, *i as u64),
@@ -483,7 +485,7 @@ impl Writer<'_> {
             let (lane, slot) = (self.lanes[i / 2], (i % 2) as u32);
             let lsn = before + 1 + i as u64;
             let bytes = record.seal(self.geo.seed, lsn, lane, slot);
-            let at = self.geo.slot_offset(lane, slot);
+            let RegionOffset(at) = self.geo.slot_offset(lane, slot);
             pending = pending.join(w.nt_store(at, bytes)?);
         }
         // The larger of the two checkpoints counts. The first store's fence makes

@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 
 use super::{GroupBits, Repairer};
 use crate::findings::{Issue, Part};
-use crate::maps::run_at;
+use crate::maps::place_of;
 use crate::outcome::{Done, Loss, Lost};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::DiskInode;
@@ -17,7 +17,7 @@ use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{Bno, FileType, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
 
 /// Returns the index of a kind in the pairs of [`Known`](super::Known).
 pub(super) fn place(kind: BitmapKind) -> usize {
@@ -79,7 +79,7 @@ impl Repairer<'_, '_> {
                 part: Part::Contents,
                 level,
                 first,
-            } => self.repair_empty(*ino, *level, *first, todo),
+            } => self.repair_empty(*ino, *level, FileBlock(*first), todo),
             MapEmpty { ino, part, .. } => self.rebuild(*ino, *part),
             BlocksMissing { ino, found, .. } => self.repair_missing_blocks(*ino, *found, todo),
             EntriesMissing { ino, found, .. } => self.repair_entries(*ino, *found),
@@ -90,7 +90,7 @@ impl Repairer<'_, '_> {
                 part,
                 level,
                 first,
-            } => self.repair_pointer(*ino, *part, *level, *first),
+            } => self.repair_pointer(*ino, *part, *level, FileBlock(*first)),
             MapHole { ino, part, .. } => self.repair_hole(*ino, *part),
             BadTarget { ino } | TargetChecksum { ino } => self.repair_target(*ino),
             BlockUsedTwice { ino, .. } if *ino >= Ino::INODE_TABLE => {
@@ -181,10 +181,9 @@ impl Repairer<'_, '_> {
     // ---- inodes
 
     /// Returns the offset of an inode.
-    pub(super) fn home(&self, ino: Ino) -> Option<u64> {
+    pub(super) fn home(&self, ino: Ino) -> Option<RegionOffset> {
         let at = ino.0.checked_mul(INODE_SIZE)?;
-        let (block, _) = run_at(&self.known.table, at >> self.geo.block_log2)?;
-        Some((block << self.geo.block_log2) + at % self.geo.block_size)
+        place_of(self.geo, &self.known.table, at)
     }
 
     /// Reads an inode; `None` on a checksum or number mismatch.
@@ -258,7 +257,7 @@ impl Repairer<'_, '_> {
         d.ino = ino.0;
         d.change = d.change.wrapping_add(1);
         d.seal(self.geo.seed, ino);
-        for page in [0, self.geo.copy_offset] {
+        for page in self.geo.pages() {
             self.view
                 .store(page + Self::internal_at(ino), d.as_bytes())?;
         }
@@ -276,10 +275,9 @@ impl Repairer<'_, '_> {
     // ---- bits
 
     /// Returns the offset of a group descriptor.
-    pub(super) fn desc_at(&self, kind: BitmapKind, group: u64) -> Option<u64> {
+    pub(super) fn desc_at(&self, kind: BitmapKind, group: u64) -> Option<RegionOffset> {
         let at = group * GroupDesc::SIZE as u64;
-        let (block, _) = run_at(&self.known.descs[place(kind)], at >> self.geo.block_log2)?;
-        Some((block << self.geo.block_log2) + at % self.geo.block_size)
+        place_of(self.geo, &self.known.descs[place(kind)], at)
     }
 
     /// Returns the number of bits of a whole bitmap.
@@ -291,8 +289,8 @@ impl Repairer<'_, '_> {
     }
 
     /// Reads the words of a block.
-    pub(super) fn words(&self, at: u64) -> Result<Vec<u64>> {
-        let mut words = vec![0u64; (self.geo.block_size / 8) as usize];
+    pub(super) fn words(&self, at: RegionOffset) -> Result<Vec<u64>> {
+        let mut words = vec![0u64; self.geo.words_per_block() as usize];
         self.view.read(at, words.as_mut_bytes())?;
         Ok(words)
     }
@@ -346,13 +344,13 @@ impl Repairer<'_, '_> {
     }
 
     /// Creates the bitmap of an unused group. Returns its offset.
-    pub(super) fn make_group(&mut self, kind: BitmapKind, group: u64) -> Result<u64> {
+    pub(super) fn make_group(&mut self, kind: BitmapKind, group: u64) -> Result<RegionOffset> {
         let Some(desc_at) = self.desc_at(kind, group) else {
             return Err(Error::NoSpace("no descriptor for the group"));
         };
         let block = self.bitmap_block(kind, group)?;
         let at = self.geo.offset(block);
-        let mut words = vec![0u64; (self.geo.block_size / 8) as usize];
+        let mut words = vec![0u64; self.geo.words_per_block() as usize];
         let first = group * self.geo.bits_per_group();
         if kind == BitmapKind::Blocks && block.0 / self.geo.bits_per_group() == group {
             let bit = block.0 - first;
@@ -469,7 +467,7 @@ impl Repairer<'_, '_> {
         let per_group = self.geo.bits_per_group();
         match self.known.groups[0].get((block / per_group) as usize) {
             Some(GroupBits::At(base)) => {
-                let word = self.view.load_u64(base + block % per_group / 64 * 8)?;
+                let word = self.view.load_u64(*base + block % per_group / 64 * 8)?;
                 Ok(word >> (block % 64) & 1 != 0)
             }
             _ => Ok(false),

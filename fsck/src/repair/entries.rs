@@ -2,11 +2,12 @@
 //! possible, else rebuilds them from the readable parts. Also repairs single
 //! entries.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use zerocopy::IntoBytes;
 
 use super::Repairer;
+use super::build::FileBlocks;
 use super::gather::{Gathered, SUM_AT, SalvagedEntry, first_level};
 use crate::findings::Part;
 use crate::outcome::{Done, Lost};
@@ -17,10 +18,10 @@ use pramfs_medium::media::htree::{
     ItemHeader, LargeValue, LeafHeader, LeafShape, SLOT, TAG_FREE, VALUE_IN_BLOCKS, VALUE_INLINE,
     VALUE_MAX,
 };
-use pramfs_medium::media::pointer::{Ptr, PtrAt};
+use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, acl};
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::{Bno, FileBlock, Ino};
 
 impl Repairer<'_, '_> {
     pub(super) fn rebuild(&mut self, ino: Ino, part: Part) -> Result<bool> {
@@ -326,23 +327,23 @@ impl Repairer<'_, '_> {
         }
         let map = large.map(ino, name_hash(self.geo, &item.name));
         let found = self.walk_small(&map)?;
-        let needed = u64::from(large.len).div_ceil(self.geo.block_size);
+        let needed = self.geo.blocks_for(u64::from(large.len));
         let mut whole = !found.damaged && found.data.len() as u64 == needed;
         let mut bytes = Vec::with_capacity(len);
         for i in 0..needed {
-            let mut block = found.data.get(&i).copied();
+            let mut block = found.data.get(&FileBlock(i)).copied();
             if block.is_none()
-                && let Some(f) = self.find_pointer(&map, 0, i)?
+                && let Some(f) = self.find_pointer(&map, 0, FileBlock(i))?
                 && !f.ptr.is_hole()
             {
-                block = self.correct_map_pointer(&map, &f)?.map(|p| p.block().0);
+                block = self.correct_map_pointer(&map, &f)?.map(Ptr::block);
                 whole = false;
             }
             let Some(block) = block else {
                 return Ok(None);
             };
             let mut part = vec![0; self.geo.block_size as usize];
-            self.view.read(self.geo.offset(Bno(block)), &mut part)?;
+            self.view.read(self.geo.offset(block), &mut part)?;
             bytes.extend_from_slice(&part);
         }
         bytes.truncate(len);
@@ -354,11 +355,11 @@ impl Repairer<'_, '_> {
             return Ok(Some(item.clone()));
         }
         // It has surplus or multiply-claimed blocks: make a copy.
-        let mut copy = BTreeMap::new();
+        let mut copy = FileBlocks::new();
         for (i, part) in (0..).zip(bytes.chunks(self.geo.block_size as usize)) {
             let block = self.alloc_zeroed()?;
             self.view.store(self.geo.offset(block), part)?;
-            copy.insert(i, block.0);
+            copy.insert(FileBlock(i), block);
         }
         let (root, height, _) = self.build_map(map.ino, &copy)?;
         let value = LargeValue::new(Ptr(root), height, large.len, large.crc);
@@ -369,7 +370,7 @@ impl Repairer<'_, '_> {
     }
 
     /// Returns the written data blocks of a small map; `None` if it is damaged.
-    pub(super) fn map_blocks(&self, map: &MapRoot) -> Result<Option<BTreeMap<u64, u64>>> {
+    pub(super) fn map_blocks(&self, map: &MapRoot) -> Result<Option<FileBlocks>> {
         let found = self.walk_small(map)?;
         Ok((!found.damaged).then_some(found.data))
     }
@@ -381,17 +382,11 @@ impl Repairer<'_, '_> {
             out.damaged = true;
             return Ok(out);
         }
-        let mut rest = vec![(map.height, 0u64, map.root)];
-        while let Some((level, index, ptr)) = rest.pop() {
+        let mut rest = vec![(map.root_at(self.geo), map.root)];
+        while let Some((place, ptr)) = rest.pop() {
             if ptr.is_hole() {
                 continue;
             }
-            let place = PtrAt {
-                fs_seed: self.geo.seed,
-                ino: map.ino,
-                level,
-                index,
-            };
             let block = match map.open(self.geo, ptr, place) {
                 Ok(block) if ptr.flags() == 0 && out.blocks.len() < 1 << 12 => block,
                 _ => {
@@ -400,13 +395,13 @@ impl Repairer<'_, '_> {
                 }
             };
             out.blocks.push(block.0);
-            if level == 0 {
-                out.data.insert(index, block.0);
+            if place.level == 0 {
+                out.data.insert(place.first(self.geo), block);
                 continue;
             }
             let words = self.words(self.geo.offset(block))?;
             let below = (0..).zip(words);
-            rest.extend(below.map(|(i, w)| (level - 1, index << self.geo.fan_log2 | i, Ptr(w))));
+            rest.extend(below.map(|(i, w)| (place.below(self.geo, i), Ptr(w))));
         }
         Ok(out)
     }
@@ -416,7 +411,7 @@ impl Repairer<'_, '_> {
 #[derive(Debug, Default)]
 struct SmallMap {
     /// Data blocks by their number.
-    data: BTreeMap<u64, u64>,
+    data: FileBlocks,
     /// All its blocks.
     blocks: Vec<u64>,
     damaged: bool,

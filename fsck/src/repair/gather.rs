@@ -12,12 +12,14 @@ use super::Repairer;
 use super::bitmaps::one_byte_off;
 use crate::outcome::Done;
 use pramfs_medium::error::Result;
-use pramfs_medium::htree::{HASH_BITS, Image, TIE_MASK, TreeKind, TreeRef, item_parts, name_hash};
+use pramfs_medium::htree::{
+    HASH_BITS, Image, LeafAt, TIE_MASK, TreeKind, TreeRef, item_parts, name_hash,
+};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::correct;
 use pramfs_medium::media::htree::{LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_FREE};
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt};
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::{Bno, Ino, RegionOffset};
 
 /// Offset of the sum in a leaf.
 pub(super) const SUM_AT: usize = std::mem::offset_of!(LeafHeader, sum);
@@ -47,7 +49,7 @@ pub(super) struct Gathered {
     /// Items, those of undamaged leaves first.
     pub items: Vec<SalvagedEntry>,
     /// Corrected pointers: offset (`None` for the root) and word.
-    pub pointers: Vec<(Option<u64>, u64)>,
+    pub pointers: Vec<(Option<RegionOffset>, u64)>,
     /// Corrected leaves: block and bytes.
     pub leaves: Vec<(u64, Vec<u8>)>,
     /// A part could not be read and cannot be corrected in place.
@@ -55,7 +57,7 @@ pub(super) struct Gathered {
     /// Leaves were rewritten with their verified items, so counts change.
     pub renewed: bool,
     /// Slots with pointers past correction.
-    pub broken: Vec<Option<u64>>,
+    pub broken: Vec<Option<RegionOffset>>,
     /// An index block without pointers was found. Its pointer is cleared.
     pub empty: bool,
     visited: HashSet<u64>,
@@ -80,6 +82,14 @@ pub(super) fn first_level(kind: TreeKind) -> u32 {
         TreeKind::Directory => 16,
         TreeKind::Xattrs => 32,
     }
+}
+
+/// The slots that lead to one leaf.
+#[derive(Debug, Clone, Copy)]
+struct LeafSlots {
+    /// Place of the first; `None` for the root.
+    first: Option<RegionOffset>,
+    count: usize,
 }
 
 impl Repairer<'_, '_> {
@@ -114,7 +124,7 @@ impl Repairer<'_, '_> {
         t: &TreeRef,
         g: &mut Gathered,
         words: &[u64],
-        base: Option<u64>,
+        base: Option<RegionOffset>,
         level: u32,
         first: u64,
     ) -> Result<()> {
@@ -183,8 +193,9 @@ impl Repairer<'_, '_> {
                 let run = rest.iter().take_while(same).count();
                 let whole = run.is_power_of_two() && (slot - 1).is_multiple_of(run);
                 if whole && !self.known.shared.contains(&block.0) {
-                    let at = (base.map(|b| b + (slot - 1) as u64 * 8), run);
-                    self.renew_leaf(t, g, block, (level, index), at)?;
+                    let first = base.map(|b| b.word((slot - 1) as u64));
+                    let at = LeafSlots { first, count: run };
+                    self.renew_leaf(t, g, block, level, index, at)?;
                 } else {
                     g.lost = true;
                     let image = self.image(block)?;
@@ -226,7 +237,11 @@ impl Repairer<'_, '_> {
         let leaves = self.scan()?.leaves_of(t);
         for block in leaves.into_iter().filter(|b| !taken(b)) {
             let image = self.image(Bno(block))?;
-            let place = (Bno(block), level, hash);
+            let place = LeafAt {
+                block: Bno(block),
+                level,
+                hash,
+            };
             if image.check(t, self.geo, place, true).is_ok() {
                 return Ok(Some(Bno(block)));
             }
@@ -235,18 +250,18 @@ impl Repairer<'_, '_> {
     }
 
     /// Rewrites in place a leaf that cannot be corrected, with its verified items.
-    /// A leaf without any is removed. `at` is its first slot and the number of its
-    /// slots.
+    /// A leaf without any is removed.
     fn renew_leaf(
         &mut self,
         t: &TreeRef,
         g: &mut Gathered,
         block: Bno,
-        (level, index): (u32, u64),
-        at: (Option<u64>, usize),
+        level: u32,
+        index: u64,
+        at: LeafSlots,
     ) -> Result<()> {
         let bits = level * self.geo.fan_log2;
-        let depth = bits - at.1.trailing_zeros();
+        let depth = bits - at.count.trailing_zeros();
         let hash = index.checked_shl(HASH_BITS - bits).unwrap_or(0);
         let width = (1u64 << (HASH_BITS - depth)) - 1;
         let image = self.image(block)?;
@@ -266,8 +281,8 @@ impl Repairer<'_, '_> {
             // Only overlapping slots can yield more items than fit.
             g.doubtful.extend(items);
             g.lost |= !g.doubtful.is_empty();
-            for i in 0..at.1 as u64 {
-                g.pointers.push((at.0.map(|a| a + i * 8), 0));
+            for i in 0..at.count as u64 {
+                g.pointers.push((at.first.map(|a| a.word(i)), 0));
             }
             return Ok(());
         }
@@ -290,7 +305,7 @@ impl Repairer<'_, '_> {
         let mut image = self.image(block)?;
         let bits = level * self.geo.fan_log2;
         let hash = index.checked_shl(HASH_BITS - bits).unwrap_or(0);
-        let place = (block, level, hash);
+        let place = LeafAt { block, level, hash };
         if image.check(t, self.geo, place, true).is_err() {
             match self.correct_leaf(t, &image, place)? {
                 Some(right) => {
@@ -325,13 +340,8 @@ impl Repairer<'_, '_> {
 
     /// Returns the leaf with one byte corrected. If several corrections match its
     /// sum, it must be the only one that makes all items plausible.
-    fn correct_leaf(
-        &mut self,
-        t: &TreeRef,
-        image: &Image,
-        place: (Bno, u32, u64),
-    ) -> Result<Option<Image>> {
-        let seed = t.leaf_seed(self.geo, place.0);
+    fn correct_leaf(&mut self, t: &TreeRef, image: &Image, place: LeafAt) -> Result<Option<Image>> {
+        let seed = t.leaf_seed(self.geo, place.block);
         let mut found: Option<(Image, Vec<u8>)> = None;
         for (at, word) in correct::leaf(&image.bytes, SUM_AT, seed) {
             let mut right = Image {

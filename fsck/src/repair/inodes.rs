@@ -1,11 +1,10 @@
 //! Repairs inodes: corrects one wrong byte, clears invalid fields, and keeps an
 //! inode past correction if its pointers prove it.
 
-use std::collections::BTreeMap;
-
 use zerocopy::IntoBytes;
 
 use super::Repairer;
+use super::build::FileBlocks;
 use super::gather::first_level;
 use crate::inodes::{can_be_marked, flags_of};
 use crate::outcome::{Done, Lost};
@@ -17,7 +16,7 @@ use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::correct;
 use pramfs_medium::media::inode::{FLAGS_KEPT, INLINE_TARGET, LINK_MAX};
 use pramfs_medium::media::pointer::Ptr;
-use pramfs_medium::types::{FileType, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
 
 impl Repairer<'_, '_> {
     /// Repairs an inode with a checksum or number mismatch.
@@ -155,7 +154,7 @@ impl Repairer<'_, '_> {
         let mut names = std::collections::HashSet::new();
         let (mut items, mut lost) = (Vec::new(), 0);
         for block in leaves {
-            let image = self.image(pramfs_medium::types::Bno(block))?;
+            let image = self.image(Bno(block))?;
             for item in self.single_items(&t, &image) {
                 if !names.insert(item.name.clone()) {
                     continue;
@@ -248,27 +247,21 @@ impl Repairer<'_, '_> {
         }
         let map = Self::map_of(d);
         let mut end = 0;
-        let mut rest = vec![(map.height, 0u64, map.root)];
+        let mut rest = vec![(map.root_at(self.geo), map.root)];
         let mut seen = std::collections::HashSet::new();
-        while let Some((level, index, ptr)) = rest.pop() {
-            let place = pramfs_medium::media::pointer::PtrAt {
-                fs_seed: self.geo.seed,
-                ino: map.ino,
-                level,
-                index,
-            };
+        while let Some((place, ptr)) = rest.pop() {
             let Ok(block) = map.open(self.geo, ptr, place) else {
                 continue;
             };
-            if level == 0 || ptr.is_leaf() {
-                let last = (index + 1) << (self.geo.fan_log2 * level);
+            if place.level == 0 || ptr.is_leaf() {
+                let after = place.first(self.geo) + self.geo.span(place.level);
                 if !ptr.is_unwritten() {
-                    end = end.max(last << self.geo.block_log2);
+                    end = end.max(self.geo.file_offset(after));
                 }
             } else if seen.insert(block.0) {
                 for (i, word) in (0..).zip(self.words(self.geo.offset(block))?) {
                     if word != 0 {
-                        rest.push((level - 1, index << self.geo.fan_log2 | i, Ptr(word)));
+                        rest.push((place.below(self.geo, i), Ptr(word)));
                     }
                 }
             }
@@ -287,7 +280,7 @@ impl Repairer<'_, '_> {
     // ---- the orphan table
 
     /// Returns the readable slots of the orphan table: offset, and the inode named.
-    pub(super) fn orphan_slots(&self) -> Result<Vec<(u64, Ino)>> {
+    pub(super) fn orphan_slots(&self) -> Result<Vec<(RegionOffset, Ino)>> {
         let mut out = Vec::new();
         let Some(d) = self.inode(Ino::ORPHANS)? else {
             return Ok(out);
@@ -295,15 +288,15 @@ impl Repairer<'_, '_> {
         let Some(blocks) = self.map_blocks(&Self::map_of(&d))? else {
             return Ok(out);
         };
-        let in_block = self.geo.block_size / 8;
+        let in_block = self.geo.words_per_block();
         for (number, block) in blocks {
-            for (i, word) in (0..).zip(self.words(block << self.geo.block_log2)?) {
-                let slot = number * in_block + i;
+            for (i, word) in (0..).zip(self.words(self.geo.offset(block))?) {
+                let slot = number.0 * in_block + i;
                 if word != 0
                     && slot < d.size / 8
                     && let Some(ino) = unseal(self.geo.seed ^ slot << 32, word)
                 {
-                    out.push(((block << self.geo.block_log2) + i * 8, Ino(ino)));
+                    out.push((self.geo.offset(block) + i * 8, Ino(ino)));
                 }
             }
         }
@@ -317,10 +310,10 @@ impl Repairer<'_, '_> {
         };
         let at = slot * 8;
         let blocks = self.map_blocks(&Self::map_of(&d))?.unwrap_or_default();
-        let Some(block) = blocks.get(&(at >> self.geo.block_log2)) else {
+        let Some(block) = blocks.get(&self.geo.file_block(at)) else {
             return Ok(false);
         };
-        let offset = (block << self.geo.block_log2) + at % self.geo.block_size;
+        let offset = self.geo.offset(*block) + self.geo.within_block(at);
         self.view.store_u64(offset, 0)?;
         Ok(true)
     }
@@ -335,8 +328,8 @@ impl Repairer<'_, '_> {
             None => Self::fresh_inode(FileType::Regular.mode_bits() | 0o600),
         };
         let orphans: Vec<Ino> = self.orphan_slots()?.into_iter().map(|s| s.1).collect();
-        let in_block = self.geo.block_size / 8;
-        let mut data = BTreeMap::new();
+        let in_block = self.geo.words_per_block();
+        let mut data = FileBlocks::new();
         for number in 0..(orphans.len() as u64).div_ceil(in_block).max(1) {
             let block = self.alloc_zeroed()?;
             for i in 0..in_block {
@@ -347,11 +340,11 @@ impl Repairer<'_, '_> {
                 let word = seal(self.geo.seed ^ slot << 32, ino.0);
                 self.view.store_u64(self.geo.offset(block) + i * 8, word)?;
             }
-            data.insert(number, block.0);
+            data.insert(FileBlock(number), block);
         }
         let (root, height, blocks) = self.build_map(Ino::ORPHANS, &data)?;
         (d.root, d.height, d.blocks) = (root, height as u8, blocks);
-        d.size = (data.len() as u64) << self.geo.block_log2;
+        d.size = self.geo.bytes(data.len() as u64);
         d.mode = FileType::Regular.mode_bits() | d.mode & 0o777;
         self.set_range(BitmapKind::Inodes, 0, 16, true)?;
         self.put_inode(Ino::ORPHANS, d)

@@ -1,12 +1,13 @@
 //! Repairs the internal inodes, which locate the inode table and the group
 //! descriptors.
 
+use std::collections::HashSet;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashSet};
 
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::Repairer;
+use super::build::FileBlocks;
 use super::maps::LocatedPtr;
 use crate::maps::Extent;
 use crate::outcome::Done;
@@ -16,7 +17,7 @@ use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::correct;
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt};
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::{Bno, FileBlock, Ino, RegionOffset};
 
 impl Repairer<'_, '_> {
     /// Repairs an internal inode and its map. `lost`: it is damaged in both pages.
@@ -51,7 +52,7 @@ impl Repairer<'_, '_> {
         // A multiply-claimed block belongs to it only if its content says so.
         let mut foreign = Vec::new();
         for (number, block) in &data {
-            if self.known.shared.contains(block) && !self.is_block_of(ino, *number, *block)? {
+            if self.known.shared.contains(&block.0) && !self.is_block_of(ino, *number, *block)? {
                 foreign.push(*number);
             }
         }
@@ -80,14 +81,14 @@ impl Repairer<'_, '_> {
         for (number, block) in scanned {
             if let Entry::Vacant(v) = data.entry(number) {
                 v.insert(block);
-                self.known.claims.claim(block, 1);
+                self.known.claims.claim(block.0, 1);
             }
         }
         for number in needed {
             if let Entry::Vacant(v) = data.entry(number) {
                 // Zeros are not valid descriptors: the next round rebuilds the
                 // bitmaps from what is in use.
-                v.insert(self.alloc_zeroed()?.0);
+                v.insert(self.alloc_zeroed()?);
             }
         }
         self.fate((ino.0, 0), Done::Rebuilt);
@@ -101,22 +102,22 @@ impl Repairer<'_, '_> {
     fn patches<'n>(
         &self,
         map: &MapRoot,
-        new: impl Iterator<Item = (&'n u64, &'n u64)>,
-    ) -> Result<Vec<(u64, u64)>> {
+        new: impl Iterator<Item = (&'n FileBlock, &'n Bno)>,
+    ) -> Result<Vec<(RegionOffset, u64)>> {
         let mut out = Vec::new();
         for (number, block) in new {
             let found = self.find_pointer(map, 0, *number)?;
             let Some((at, f)) = found.and_then(|f| f.at.map(|at| (at, f))) else {
                 return Ok(Vec::new());
             };
-            out.push((at, Ptr::new(Bno(*block), 0, f.place).0));
+            out.push((at, Ptr::new(*block, 0, f.place).0));
         }
         Ok(out)
     }
 
     /// Whether the content of a block proves that it is this block of the map.
-    pub(super) fn is_block_of(&self, ino: Ino, number: u64, block: u64) -> Result<bool> {
-        let image = self.image(Bno(block))?;
+    pub(super) fn is_block_of(&self, ino: Ino, number: FileBlock, block: Bno) -> Result<bool> {
+        let image = self.image(block)?;
         let says = match ino {
             // One inode suffices, because its own pointer says the same.
             Ino::INODE_TABLE => return Ok(self.inodes_in(&image).contains(&Some(number))),
@@ -128,7 +129,7 @@ impl Repairer<'_, '_> {
 
     /// Reads an internal inode from the first page in which it is valid.
     pub(super) fn internal(&self, ino: Ino) -> Result<Option<DiskInode>> {
-        for page in [0, self.geo.copy_offset] {
+        for page in self.geo.pages() {
             let d: DiskInode = self.view.read_pod(page + Self::internal_at(ino))?;
             if self.internal_fits(ino, &d) {
                 return Ok(Some(d));
@@ -140,7 +141,7 @@ impl Repairer<'_, '_> {
     /// Corrects an internal inode that is damaged in both pages, if one page has
     /// only one wrong byte.
     fn correct_internal(&mut self, ino: Ino) -> Result<bool> {
-        for page in [0, self.geo.copy_offset] {
+        for page in self.geo.pages() {
             let at = page + Self::internal_at(ino);
             let d: DiskInode = self.view.read_pod(at)?;
             let right = correct::inode(&d, self.geo.seed, ino);
@@ -152,22 +153,18 @@ impl Repairer<'_, '_> {
         Ok(false)
     }
 
-    fn known_blocks(&self, ino: Ino) -> BTreeMap<u64, u64> {
+    fn known_blocks(&self, ino: Ino) -> FileBlocks {
         let extents: &[Extent] = match ino {
             Ino::INODE_TABLE => &self.known.table,
             Ino::INODE_GROUPS => &self.known.descs[1],
             _ => &self.known.descs[0],
         };
-        let blocks = |e: &Extent| {
-            let (first, block) = (e.first, e.block);
-            (0..e.count).map(move |i| (first + i, block + i))
-        };
-        extents.iter().flat_map(blocks).collect()
+        extents.iter().flat_map(|e| e.blocks()).collect()
     }
 
     /// Returns corrections of the damaged pointers of a map. It follows existing
     /// pointers, not block numbers: a forged map has 2^54 of those.
-    fn correct_internal_pointers(&self, map: &MapRoot) -> Result<Vec<(Option<u64>, u64)>> {
+    fn correct_internal_pointers(&self, map: &MapRoot) -> Result<Vec<(Option<RegionOffset>, u64)>> {
         let mut corrected = Vec::new();
         let mut seen = HashSet::new();
         let mut rest = vec![LocatedPtr {
@@ -199,11 +196,7 @@ impl Repairer<'_, '_> {
         let base = self.geo.offset(block);
         let found = |(i, word)| LocatedPtr {
             at: Some(base + i * 8),
-            place: PtrAt {
-                level: above.level - 1,
-                index: above.index << self.geo.fan_log2 | i,
-                ..*above
-            },
+            place: above.below(self.geo, i),
             ptr: Ptr(word),
         };
         let words = (0..).zip(self.words(base)?).filter(|(_, word)| *word != 0);
@@ -234,17 +227,16 @@ impl Repairer<'_, '_> {
 
     /// Returns the blocks found for its map, and the numbers of those that it must
     /// have.
-    fn missing_blocks(&mut self, ino: Ino) -> Result<(BTreeMap<u64, u64>, Vec<u64>)> {
+    fn missing_blocks(&mut self, ino: Ino) -> Result<(FileBlocks, Vec<FileBlock>)> {
         let per_block = self.geo.block_size / GroupDesc::SIZE as u64;
         let groups = |f: &Self, kind| f.bits(kind).div_ceil(f.geo.bits_per_group());
         let needed = match ino {
             // These hold the reserved inodes.
-            Ino::INODE_TABLE => (0..16u64.div_ceil(self.geo.inodes_per_block())).collect(),
-            Ino::INODE_GROUPS => {
-                (0..groups(self, BitmapKind::Inodes).div_ceil(per_block)).collect()
-            }
-            _ => (0..groups(self, BitmapKind::Blocks).div_ceil(per_block)).collect(),
+            Ino::INODE_TABLE => 16u64.div_ceil(self.geo.inodes_per_block()),
+            Ino::INODE_GROUPS => groups(self, BitmapKind::Inodes).div_ceil(per_block),
+            _ => groups(self, BitmapKind::Blocks).div_ceil(per_block),
         };
+        let needed = (0..needed).map(FileBlock).collect();
         let own = self.pointer_blocks(ino)?;
         let scan = self.scan()?;
         let mut found = match ino {
@@ -261,7 +253,7 @@ impl Repairer<'_, '_> {
                 _ => self.desc_number(BitmapKind::Blocks, &image),
             };
             if let Some(number) = number {
-                found.entry(number).or_insert(block);
+                found.entry(number).or_insert(Bno(block));
             }
         }
         Ok((found, needed))
@@ -270,8 +262,9 @@ impl Repairer<'_, '_> {
     /// Adds a block to the inode table. Returns the first inode number in it.
     pub(super) fn grow_table(&mut self) -> Result<Ino> {
         let mut data = self.known_blocks(Ino::INODE_TABLE);
-        let number = (0..).find(|n| !data.contains_key(n)).unwrap_or_default();
-        let ino = Ino((number * self.geo.inodes_per_block()).max(Ino::FIRST_FREE.0));
+        let number = (0..).map(FileBlock).find(|n| !data.contains_key(n));
+        let number = number.unwrap_or(FileBlock(0));
+        let ino = Ino((number.0 * self.geo.inodes_per_block()).max(Ino::FIRST_FREE.0));
         let Some(mut d) = self.internal(Ino::INODE_TABLE)? else {
             return Err(Error::corrupt(
                 Damage::InternalInodeDamaged,
@@ -283,14 +276,14 @@ impl Repairer<'_, '_> {
             return Err(Error::NoSpace("no free inode for lost+found"));
         }
         let block = self.alloc_zeroed()?;
-        data.insert(number, block.0);
+        data.insert(number, block);
         let (root, height, blocks) = self.build_map(Ino::INODE_TABLE, &data)?;
         (d.root, d.height, d.blocks) = (root, height as u8, blocks);
         self.put_internal(Ino::INODE_TABLE, d)?;
         let extent = Extent {
             first: number,
             count: 1,
-            block: block.0,
+            block,
             unwritten: false,
         };
         let at = self.known.table.partition_point(|e| e.first < number);

@@ -2,10 +2,11 @@
 //! go back to their place (`lost_pointers.rs`). Data without an owner is kept as a
 //! file in `lost+found`.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use zerocopy::FromBytes;
 
+use super::build::FileBlocks;
 use super::{Repairer, RoundState};
 use crate::claims::Claims;
 use crate::findings::Issue;
@@ -16,7 +17,7 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::htree::LEAF_MAGIC;
 use pramfs_medium::media::pointer::Ptr;
-use pramfs_medium::types::{Bno, FileType, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
 
 /// Second key of a run of leaked blocks in `Repairer::fates`; the first key is
 /// its first block.
@@ -92,7 +93,7 @@ impl Repairer<'_, '_> {
         &mut self,
         ino: Ino,
         level: u32,
-        first: u64,
+        first: FileBlock,
         todo: &[(Issue, Option<usize>)],
     ) -> Result<bool> {
         let Some(d) = self.inode(ino)? else {
@@ -121,9 +122,9 @@ impl Repairer<'_, '_> {
     }
 
     /// Records the loss of the bytes below a pointer, up to the end of the file.
-    pub(super) fn lose_range(&mut self, d: &DiskInode, level: u32, first: u64) {
+    pub(super) fn lose_range(&mut self, d: &DiskInode, level: u32, first: FileBlock) {
         let shift = self.geo.fan_log2 * level;
-        let at = first.saturating_mul(self.geo.block_size);
+        let at = first.0.saturating_mul(self.geo.block_size);
         let blocks = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
         let span = self.geo.block_size.saturating_mul(blocks);
         let len = d.size.saturating_sub(at).min(span);
@@ -140,10 +141,10 @@ impl Repairer<'_, '_> {
             let Some(Lost::Bytes { len, .. }) = self.notes.lost.get(n).map(|l| &l.what) else {
                 continue;
             };
-            let mut blocks = len.div_ceil(self.geo.block_size);
+            let mut blocks = self.geo.blocks_for(*len);
             reported = reported.saturating_add(blocks);
             while blocks > 1 {
-                blocks = blocks.div_ceil(1 << self.geo.fan_log2);
+                blocks = blocks.div_ceil(self.geo.fan());
                 reported = reported.saturating_add(blocks);
             }
         }
@@ -164,7 +165,7 @@ impl Repairer<'_, '_> {
             }
             return Ok(true);
         }
-        let (mut data, mut freed) = (BTreeMap::new(), 0u64);
+        let (mut data, mut freed) = (FileBlocks::new(), 0u64);
         for (issue, _) in todo {
             let Issue::BlocksLeaked { start, len } = issue else {
                 continue;
@@ -177,7 +178,7 @@ impl Repairer<'_, '_> {
                     holds
                 };
                 if keep {
-                    data.insert(data.len() as u64, block);
+                    data.insert(FileBlock(data.len() as u64), Bno(block));
                     done = Done::Moved;
                 } else {
                     self.set_range(BitmapKind::Blocks, block, 1, false)?;
@@ -233,10 +234,10 @@ impl Repairer<'_, '_> {
     }
 
     /// Keeps data blocks as one file, in the order in which they lie.
-    fn keep(&mut self, data: &BTreeMap<u64, u64>) -> Result<()> {
+    fn keep(&mut self, data: &FileBlocks) -> Result<()> {
         let home = self.lost_found()?;
         let taken = self.names_in(home)?;
-        let first = data.values().next().copied().unwrap_or_default();
+        let first = data.values().next().map_or(0, |block| block.0);
         let mut name = format!("blocks-{first}").into_bytes();
         while taken.contains(&name) {
             name.push(b'_');
@@ -244,7 +245,7 @@ impl Repairer<'_, '_> {
         let ino = self.new_inode()?;
         let (root, height, blocks) = self.build_map(ino, data)?;
         let mut d = Self::fresh_inode(FileType::Regular.mode_bits() | 0o600);
-        d.size = (data.len() as u64) << self.geo.block_log2;
+        d.size = self.geo.bytes(data.len() as u64);
         (d.root, d.height, d.blocks) = (root, height as u8, blocks);
         if let Some(like) = self.inode(home)? {
             d.generation = like.generation;
@@ -271,8 +272,8 @@ impl Repairer<'_, '_> {
     pub(super) fn renumber(&mut self) -> Result<bool> {
         let mut base = 1;
         for e in self.known.table.clone() {
-            for block in e.block..e.block + e.count {
-                let image = self.image(Bno(block))?;
+            for (_, block) in e.blocks() {
+                let image = self.image(block)?;
                 for bytes in image
                     .bytes
                     .chunks(pramfs_medium::media::inode::INODE_SIZE as usize)

@@ -15,7 +15,7 @@ use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt, SHARED, UNWRITTEN};
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{Bno, FileType, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
 
 /// Most gaps examined in one round, and most blocks compared with damaged pointers
 /// in all rounds.
@@ -29,7 +29,7 @@ const MIN_POINTERS: usize = 4;
 /// A place of a map where a pointer block may have been lost.
 struct MissingTable {
     /// Offset of its pointer.
-    at: u64,
+    at: RegionOffset,
     place: PtrAt,
 }
 
@@ -140,7 +140,7 @@ impl Repairer<'_, '_> {
             return Ok(None);
         }
         let gap = [MissingTable {
-            at: 0,
+            at: RegionOffset(0),
             place: f.place,
         }];
         let mut fitting = Vec::new();
@@ -202,11 +202,7 @@ impl Repairer<'_, '_> {
         let mut right = None;
         for (n, gap) in gaps.iter().enumerate() {
             // One pointer excludes most gaps.
-            let below = PtrAt {
-                level: gap.place.level - 1,
-                index: gap.place.index << self.geo.fan_log2 | i,
-                ..gap.place
-            };
+            let below = gap.place.below(self.geo, i);
             let map = owned_by(gap.place.ino);
             if Ptr(word).fits(below)
                 && self.is_pointer_block(&map, Bno(block), &gap.place)?
@@ -228,11 +224,7 @@ impl Repairer<'_, '_> {
     /// Whether all pointers of a block belong to this place.
     fn all_fit(&self, block: Bno, at: &PtrAt) -> Result<bool> {
         let fits = |(i, word): (u64, u64)| {
-            let place = PtrAt {
-                level: at.level - 1,
-                index: at.index << self.geo.fan_log2 | i,
-                ..*at
-            };
+            let place = at.below(self.geo, i);
             word == 0 || Ptr(word).fits(place)
         };
         Ok((0..).zip(self.words(self.geo.offset(block))?).all(fits))
@@ -257,11 +249,7 @@ impl Repairer<'_, '_> {
             if word == 0 {
                 continue;
             }
-            let place = PtrAt {
-                level: at.level - 1,
-                index: at.index << self.geo.fan_log2 | i,
-                ..*at
-            };
+            let place = at.below(self.geo, i);
             let ptr = Ptr(word);
             // The next round reports an invalid pointer.
             let Ok(child) = map.open(self.geo, ptr, place) else {
@@ -273,7 +261,7 @@ impl Repairer<'_, '_> {
                 }
                 continue;
             }
-            let count = 1 << (self.geo.fan_log2 * place.level);
+            let count = self.geo.span(place.level);
             if !self.was_in_use(child.0, count)? {
                 return Ok(false);
             }
@@ -316,8 +304,8 @@ impl Repairer<'_, '_> {
             place: map.root_at(self.geo),
             ptr: map.root,
         };
-        let blocks = d.size.div_ceil(self.geo.block_size);
-        self.gaps(&map, root, (blocks, most), &mut HashSet::new(), gaps)
+        let end = self.geo.file_block_from(d.size);
+        self.gaps(&map, root, end, most, &mut HashSet::new(), gaps)
     }
 
     /// Adds the null pointers and loss marks above the lowest level, where a
@@ -326,7 +314,8 @@ impl Repairer<'_, '_> {
         &self,
         map: &MapRoot,
         f: LocatedPtr,
-        (blocks, most): (u64, usize),
+        end: FileBlock,
+        most: usize,
         seen: &mut HashSet<u64>,
         out: &mut Vec<MissingTable>,
     ) -> Result<()> {
@@ -340,14 +329,9 @@ impl Repairer<'_, '_> {
             return Ok(());
         }
         let base = self.geo.offset(block);
-        let level = f.place.level - 1;
         for (i, word) in (0..).zip(self.words(base)?) {
-            let place = PtrAt {
-                level,
-                index: f.place.index << self.geo.fan_log2 | i,
-                ..f.place
-            };
-            if place.index << (self.geo.fan_log2 * level) >= blocks || out.len() >= most {
+            let place = f.place.below(self.geo, i);
+            if place.first(self.geo) >= end || out.len() >= most {
                 break;
             }
             let at = base + i * 8;
@@ -359,7 +343,7 @@ impl Repairer<'_, '_> {
                     place,
                     ptr: Ptr(word),
                 };
-                self.gaps(map, below, (blocks, most), seen, out)?;
+                self.gaps(map, below, end, most, seen, out)?;
             }
         }
         Ok(())

@@ -10,40 +10,31 @@ use pramfs_medium::media::checksum::crc;
 use pramfs_medium::media::inode::INLINE_TARGET;
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt, UNWRITTEN};
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{Bno, FileType, Ino};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
 
 /// A pointer of a map, and its place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LocatedPtr {
     /// Offset in the region; `None` for the root.
-    pub at: Option<u64>,
+    pub at: Option<RegionOffset>,
     pub place: PtrAt,
     pub ptr: Ptr,
 }
 
 impl Repairer<'_, '_> {
-    pub(super) fn place(&self, map: &MapRoot, level: u32, first: u64) -> PtrAt {
-        PtrAt {
-            fs_seed: self.geo.seed,
-            ino: map.ino,
-            level,
-            index: first >> (self.geo.fan_log2 * level),
-        }
-    }
-
     /// Finds the pointer of a level that covers a file block.
     pub(super) fn find_pointer(
         &self,
         map: &MapRoot,
         level: u32,
-        first: u64,
+        first: FileBlock,
     ) -> Result<Option<LocatedPtr>> {
         if map.height > self.geo.max_height() || level > map.height {
             return Ok(None);
         }
         let mut found = LocatedPtr {
             at: None,
-            place: self.place(map, map.height, first),
+            place: map.at(self.geo, map.height, first),
             ptr: map.root,
         };
         while found.place.level > level {
@@ -53,8 +44,8 @@ impl Repairer<'_, '_> {
             let Ok(block) = map.open(self.geo, found.ptr, found.place) else {
                 return Ok(None);
             };
-            let place = self.place(map, found.place.level - 1, first);
-            let slot = place.index & ((1 << self.geo.fan_log2) - 1);
+            let place = map.at(self.geo, found.place.level - 1, first);
+            let slot = self.geo.slot_at(place.level, first);
             let at = self.geo.offset(block) + slot * 8;
             found = LocatedPtr {
                 at: Some(at),
@@ -96,7 +87,7 @@ impl Repairer<'_, '_> {
                 continue;
             }
             let span = if data {
-                1 << (self.geo.fan_log2 * f.place.level)
+                self.geo.span(f.place.level)
             } else {
                 1
             };
@@ -104,7 +95,7 @@ impl Repairer<'_, '_> {
             // If no bitmap can be found before this map is repaired, the content
             // of the block must prove it.
             if map.ino >= Ino::INODE_TABLE && self.is_unknown(block.0) {
-                proven = !data || self.is_block_of(map.ino, f.place.index, block.0)?;
+                proven = !data || self.is_block_of(map.ino, FileBlock(f.place.index), block)?;
             }
             if proven && !data {
                 proven = self.is_pointer_block(map, block, &f.place)?;
@@ -126,11 +117,7 @@ impl Repairer<'_, '_> {
         let words = self.words(self.geo.offset(block))?;
         let used: Vec<_> = (0..).zip(&words).filter(|(_, w)| **w != 0).collect();
         let fits = |(i, w): (u64, &u64)| {
-            let place = PtrAt {
-                level: above.level - 1,
-                index: above.index << self.geo.fan_log2 | i,
-                ..*above
-            };
+            let place = above.below(self.geo, i);
             map.open(self.geo, Ptr(*w), place).is_ok() || Ptr(*w).is_lost(place)
         };
         // One damaged pointer among others does not disprove it.
@@ -145,7 +132,7 @@ impl Repairer<'_, '_> {
         ino: Ino,
         part: Part,
         level: u32,
-        first: u64,
+        first: FileBlock,
     ) -> Result<bool> {
         if part != Part::Contents {
             return self.rebuild(ino, part);
@@ -156,7 +143,7 @@ impl Repairer<'_, '_> {
         let map = Self::map_of(&d);
         let Some(found) = self.find_pointer(&map, level, first)? else {
             if map.height > self.geo.max_height() || level >= map.height {
-                self.lose_range(&d, map.height, 0);
+                self.lose_range(&d, map.height, FileBlock(0));
                 self.mark_whole(&mut d)?;
                 self.recount(ino);
                 return self.put_inode(ino, d);
@@ -230,8 +217,8 @@ impl Repairer<'_, '_> {
                 let map = Self::map_of(&d);
                 let blocks = self.map_blocks(&map)?.unwrap_or_default();
                 let at = bit / 8;
-                if let Some(block) = blocks.get(&(at as u64 >> self.geo.block_log2)) {
-                    let offset = self.geo.offset(Bno(*block)) + at as u64 % self.geo.block_size;
+                if let Some(block) = blocks.get(&self.geo.file_block(at as u64)) {
+                    let offset = self.geo.offset(*block) + self.geo.within_block(at as u64);
                     self.view.store(offset, &[target[at] ^ 1 << (bit % 8)])?;
                     self.did(Done::Corrected);
                     return Ok(true);
@@ -248,12 +235,12 @@ impl Repairer<'_, '_> {
             return Ok(None);
         };
         let mut target = Vec::new();
-        for i in 0..d.size.div_ceil(self.geo.block_size) {
-            let Some(block) = blocks.get(&i) else {
+        for i in 0..self.geo.blocks_for(d.size) {
+            let Some(block) = blocks.get(&FileBlock(i)) else {
                 return Ok(None);
             };
             let mut part = vec![0; self.geo.block_size as usize];
-            self.view.read(self.geo.offset(Bno(*block)), &mut part)?;
+            self.view.read(self.geo.offset(*block), &mut part)?;
             target.extend_from_slice(&part);
         }
         target.truncate(d.size as usize);
@@ -273,11 +260,11 @@ impl Repairer<'_, '_> {
 
     /// Frees all blocks of a link but those of its target.
     fn shorten(&mut self, ino: Ino, d: &mut DiskInode) -> Result<bool> {
-        let keep = d.size.div_ceil(self.geo.block_size);
+        let end = self.geo.file_block_from(d.size);
         let Some(mut data) = self.map_blocks(&Self::map_of(d))? else {
             return Ok(false);
         };
-        data.retain(|i, _| *i < keep);
+        data.retain(|i, _| *i < end);
         let (root, height, _) = self.build_map(ino, &data)?;
         (d.root, d.height) = (root, height as u8);
         self.recount(ino);

@@ -16,7 +16,7 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::inode::FL_LOST;
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{FileType, Ino};
+use pramfs_medium::types::{FileBlock, FileRun, FileType, Ino};
 
 /// Most holes of a file that are examined.
 const HOLES: usize = 1 << 16;
@@ -29,7 +29,7 @@ impl Repairer<'_, '_> {
         if let Some(d) = self.inode(ino)?
             && can_be_marked(ino, FileType::from_mode(d.mode))
         {
-            let first = f.place.index << (self.geo.fan_log2 * f.place.level);
+            let first = f.place.first(self.geo);
             ptr = self.mark_of(&Self::map_of(&d), self.end(&d), f.place.level, first)?;
         }
         self.put_pointer(ino, f, ptr)?;
@@ -52,39 +52,46 @@ impl Repairer<'_, '_> {
     pub(super) fn mark_whole(&mut self, d: &mut DiskInode) -> Result<()> {
         (d.root, d.height) = (0, 0);
         let end = self.end(d);
-        if end == 0 || !can_be_marked(Ino(d.ino), FileType::from_mode(d.mode)) {
+        if d.size == 0 || !can_be_marked(Ino(d.ino), FileType::from_mode(d.mode)) {
             return Ok(());
         }
         let mut map = Self::map_of(d);
-        while (end - 1) >> (self.geo.fan_log2 * map.height) != 0 {
+        let last = self.geo.file_block(d.size - 1);
+        while self.geo.index_at(map.height, last) != 0 {
             map.height += 1;
         }
-        d.root = self.mark_of(&map, end, map.height, 0)?.0;
+        d.root = self.mark_of(&map, end, map.height, FileBlock(0))?.0;
         d.height = map.height as u8;
         d.flags |= FL_LOST;
         self.did(Done::MarkedLost);
         Ok(())
     }
 
-    /// Returns the number of file blocks up to the end of a file.
-    fn end(&self, d: &DiskInode) -> u64 {
-        d.size.div_ceil(self.geo.block_size)
+    /// Returns the file block after the last of a file.
+    fn end(&self, d: &DiskInode) -> FileBlock {
+        self.geo.file_block_from(d.size)
     }
 
     /// Builds the mark for a pointer. If the file ends inside its range, it is a
     /// pointer block with marks up to the end; without a free block for that, one
     /// mark covers the whole range.
-    fn mark_of(&mut self, map: &MapRoot, end: u64, level: u32, first: u64) -> Result<Ptr> {
+    fn mark_of(
+        &mut self,
+        map: &MapRoot,
+        end: FileBlock,
+        level: u32,
+        first: FileBlock,
+    ) -> Result<Ptr> {
         if first >= end {
             return Ok(Ptr::HOLE);
         }
-        let place = self.place(map, level, first);
-        let span = 1u64 << (self.geo.fan_log2 * level);
+        let place = map.at(self.geo, level, first);
+        let span = self.geo.span(level);
         if level == 0 || end - first >= span {
             return Ok(Ptr::lost(place));
         }
-        let below = span >> self.geo.fan_log2;
-        let mut words = vec![0u64; 1 << self.geo.fan_log2];
+        let below = self.geo.span(level - 1);
+        let mut words = vec![0u64; self.geo.fan() as usize];
         for (i, word) in (0..).zip(&mut words) {
             *word = self.mark_of(map, end, level - 1, first + i * below)?.0;
         }
@@ -105,7 +112,7 @@ impl Repairer<'_, '_> {
             return Ok(false);
         }
         let (map, end) = (Self::map_of(d), self.end(d));
-        if d.root == 0 && (1..=missing).contains(&end) {
+        if d.root == 0 && (1..=missing).contains(&end.0) {
             let mut d = *d;
             self.lose_all(&d);
             self.mark_whole(&mut d)?;
@@ -121,16 +128,16 @@ impl Repairer<'_, '_> {
             self.holes(&map, root, end, &mut holes)?;
         }
         let (mut data, mut tables) = (0, 0);
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        let mut ranges: Vec<FileRun> = Vec::new();
         for hole in &holes {
-            let (first, last) = self.covered(hole, end);
-            data += last - first;
+            let run = self.covered(hole, end);
+            data += run.len;
             tables += (1..=hole.place.level)
-                .map(|level| (last - first).div_ceil(1 << (self.geo.fan_log2 * level)))
+                .map(|level| run.len.div_ceil(self.geo.span(level)))
                 .sum::<u64>();
             match ranges.last_mut() {
-                Some((_, end)) if *end == first => *end = last,
-                _ => ranges.push((first, last)),
+                Some(last) if last.end() == run.start => last.len += run.len,
+                _ => ranges.push(run),
             }
         }
         if data == 0 || holes.len() >= HOLES || data > missing || missing > data + tables {
@@ -139,8 +146,9 @@ impl Repairer<'_, '_> {
         for hole in &holes {
             self.mark(ino, hole)?;
         }
-        for (first, last) in ranges {
-            let (at, end) = (first * self.geo.block_size, last * self.geo.block_size);
+        for run in ranges {
+            let at = self.geo.file_offset(run.start);
+            let end = self.geo.file_offset(run.end());
             let len = end.min(d.size) - at;
             self.lose(Some(ino), Lost::Bytes { at, len });
         }
@@ -148,10 +156,10 @@ impl Repairer<'_, '_> {
     }
 
     /// Returns the file blocks that a pointer covers, up to the end of the file.
-    fn covered(&self, f: &LocatedPtr, end: u64) -> (u64, u64) {
-        let shift = self.geo.fan_log2 * f.place.level;
-        let first = f.place.index << shift;
-        (first, (first + (1 << shift)).min(end))
+    fn covered(&self, f: &LocatedPtr, end: FileBlock) -> FileRun {
+        let start = f.place.first(self.geo);
+        let len = (start + self.geo.span(f.place.level)).min(end) - start;
+        FileRun { start, len }
     }
 
     /// Collects null pointers below a pointer, up to the end of the file and at
@@ -160,7 +168,7 @@ impl Repairer<'_, '_> {
         &self,
         map: &MapRoot,
         f: LocatedPtr,
-        end: u64,
+        end: FileBlock,
         out: &mut Vec<LocatedPtr>,
     ) -> Result<()> {
         if f.place.level == 0 || f.ptr.is_leaf() {
@@ -171,15 +179,14 @@ impl Repairer<'_, '_> {
             return Ok(());
         };
         let base = self.geo.offset(block);
-        let level = f.place.level - 1;
         for (i, word) in (0..).zip(self.words(base)?) {
-            let index = f.place.index << self.geo.fan_log2 | i;
-            if index << (self.geo.fan_log2 * level) >= end || out.len() >= HOLES {
+            let place = f.place.below(self.geo, i);
+            if place.first(self.geo) >= end || out.len() >= HOLES {
                 break;
             }
             let below = LocatedPtr {
                 at: Some(base + i * 8),
-                place: self.place(map, level, index << (self.geo.fan_log2 * level)),
+                place,
                 ptr: Ptr(word),
             };
             match word {

@@ -15,7 +15,7 @@ use crate::{CheckOptions, Checker, Issue, Report};
 use pramfs_medium::error::Result;
 use pramfs_medium::htree::{TreeKind, TreeRef};
 use pramfs_medium::media::htree::LEAF_MAGIC;
-use pramfs_medium::media::pointer::{Ptr, PtrAt};
+use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::types::{Bno, FileType, Ino};
 
 /// A claim of a block.
@@ -143,12 +143,7 @@ impl Repairer<'_, '_> {
         let mut seen = HashSet::new();
         let root = LocatedPtr {
             at: None,
-            place: PtrAt {
-                fs_seed: self.geo.seed,
-                ino,
-                level: map.height,
-                index: 0,
-            },
+            place: map.root_at(self.geo),
             ptr: map.root,
         };
         let mut rest = vec![root];
@@ -158,7 +153,7 @@ impl Repairer<'_, '_> {
             };
             let data = f.place.level == 0 || f.ptr.is_leaf();
             let span = if data {
-                1 << (self.geo.fan_log2 * f.place.level)
+                self.geo.span(f.place.level)
             } else {
                 1
             };
@@ -173,11 +168,7 @@ impl Repairer<'_, '_> {
                 if word != 0 {
                     rest.push(LocatedPtr {
                         at: Some(base + i * 8),
-                        place: PtrAt {
-                            level: f.place.level - 1,
-                            index: f.place.index << self.geo.fan_log2 | i,
-                            ..f.place
-                        },
+                        place: f.place.below(self.geo, i),
                         ptr: Ptr(word),
                     });
                 }
@@ -194,8 +185,7 @@ impl Repairer<'_, '_> {
         let word = match (data, f.place.level) {
             (false, level) => {
                 if let Some(d) = self.inode(ino)? {
-                    let first = f.place.index << (self.geo.fan_log2 * level);
-                    self.lose_range(&d, level, first);
+                    self.lose_range(&d, level, f.place.first(self.geo));
                 }
                 return self.mark(ino, f).map(drop);
             }
@@ -204,18 +194,14 @@ impl Repairer<'_, '_> {
                 // A huge leaf: split it into single blocks, one of them a copy.
                 let flags = f.ptr.flags() & !pramfs_medium::media::pointer::LEAF;
                 let mut words = Vec::new();
-                for i in 0..1u64 << (self.geo.fan_log2 * level) {
+                for i in 0..self.geo.span(level) {
                     let own = f.ptr.block().0 + i;
                     let at = if own == block {
                         self.copy_of(block)?
                     } else {
                         Bno(own)
                     };
-                    let place = PtrAt {
-                        level: 0,
-                        index: f.place.index << self.geo.fan_log2 | i,
-                        ..f.place
-                    };
+                    let place = f.place.below(self.geo, i);
                     words.push(Ptr::new(at, flags, place).0);
                 }
                 let index = self.alloc()?;

@@ -260,7 +260,7 @@ impl Repairer<'_, '_> {
         for e in 0..self.known.table.len() {
             let e = self.known.table[e];
             let per_block = self.geo.inodes_per_block();
-            let numbers = e.first * per_block..(e.first + e.count) * per_block;
+            let numbers = e.first.0 * per_block..e.end().0 * per_block;
             for n in numbers.start.max(Ino::FIRST_FREE.0)..numbers.end.min(self.geo.inodes_max) {
                 // Use a number once a round: the bitmap changes only later.
                 if self.known.inodes.get(Ino(n)).is_none() && self.rebuilt.insert((n, u32::MAX)) {

@@ -9,20 +9,20 @@ use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::probe_superblock;
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::{DiskInode, SuperDynamic, SuperStatic};
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{Ino, RegionOffset};
 
 impl Repairer<'_, '_> {
-    fn at(&self, page: Page) -> u64 {
+    fn at(&self, page: Page) -> RegionOffset {
         match page {
-            Page::First => 0,
+            Page::First => RegionOffset::START,
             Page::Copy => self.geo.copy_offset,
         }
     }
 
-    fn other(&self, page: Page) -> u64 {
+    fn other(&self, page: Page) -> RegionOffset {
         match page {
             Page::First => self.geo.copy_offset,
-            Page::Copy => 0,
+            Page::Copy => RegionOffset::START,
         }
     }
 
@@ -35,9 +35,9 @@ impl Repairer<'_, '_> {
             Issue::SuperblocksDiffer | Issue::LabelsDiffer => {
                 let from_copy = probe_superblock(self.view.region())?.from_copy;
                 let (good, bad) = if from_copy {
-                    (self.geo.copy_offset, 0)
+                    (self.geo.copy_offset, RegionOffset::START)
                 } else {
-                    (0, self.geo.copy_offset)
+                    (RegionOffset::START, self.geo.copy_offset)
                 };
                 self.copy_static(good, bad)
             }
@@ -86,7 +86,7 @@ impl Repairer<'_, '_> {
                 let (good, to) = if sane(&a) || !sane(&b) {
                     (a, self.geo.copy_offset)
                 } else {
-                    (b, 0)
+                    (b, RegionOffset::START)
                 };
                 self.view.store(to + DYNAMIC_OFFSET, good.as_bytes())?;
                 Ok(true)
@@ -95,13 +95,13 @@ impl Repairer<'_, '_> {
         }
     }
 
-    fn copy_static(&mut self, from: u64, to: u64) -> Result<bool> {
+    fn copy_static(&mut self, from: RegionOffset, to: RegionOffset) -> Result<bool> {
         let fixed: SuperStatic = self.view.read_pod(from)?;
         self.view.store(to, fixed.as_bytes())?;
         Ok(true)
     }
 
-    fn copy_internal(&mut self, ino: Ino, from: u64, to: u64) -> Result<bool> {
+    fn copy_internal(&mut self, ino: Ino, from: RegionOffset, to: RegionOffset) -> Result<bool> {
         let at = Self::internal_at(ino);
         let d: DiskInode = self.view.read_pod(from + at)?;
         if !self.internal_fits(ino, &d) {
@@ -116,13 +116,13 @@ impl Repairer<'_, '_> {
     /// mounts use.
     fn repair_differing(&mut self, ino: Ino) -> Result<bool> {
         let at = Self::internal_at(ino);
-        let copy = self.geo.copy_offset;
-        let a: DiskInode = self.view.read_pod(at)?;
+        let [first, copy] = self.geo.pages();
+        let a: DiskInode = self.view.read_pod(first + at)?;
         let b: DiskInode = self.view.read_pod(copy + at)?;
         if b.change > a.change {
-            self.copy_internal(ino, copy, 0)
+            self.copy_internal(ino, copy, first)
         } else {
-            self.copy_internal(ino, 0, copy)
+            self.copy_internal(ino, first, copy)
         }
     }
 
@@ -145,12 +145,13 @@ impl Repairer<'_, '_> {
     }
 
     fn dynamics(&self) -> Result<[SuperDynamic; 2]> {
-        let at = |page: u64| self.view.read_pod(page + DYNAMIC_OFFSET);
-        Ok([at(0)?, at(self.geo.copy_offset)?])
+        let at = |page: RegionOffset| self.view.read_pod(page + DYNAMIC_OFFSET);
+        let [first, copy] = self.geo.pages();
+        Ok([at(first)?, at(copy)?])
     }
 
     fn dynamic(&mut self, f: impl Fn(&mut SuperDynamic)) -> Result<bool> {
-        for page in [0, self.geo.copy_offset] {
+        for page in self.geo.pages() {
             let mut d: SuperDynamic = self.view.read_pod(page + DYNAMIC_OFFSET)?;
             f(&mut d);
             self.view.store(page + DYNAMIC_OFFSET, d.as_bytes())?;

@@ -14,7 +14,7 @@ use pramfs_medium::media::checksum::{seal, unseal, word_sum};
 use pramfs_medium::media::record::{ENTRIES_AT, EntryKind, SlotState};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic};
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::{Ino, RegionOffset};
 
 /// The contents of the journal.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Journal {
 
 /// Replays the live records, if all their targets are allowed.
 pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
-    let pages = [0, geo.copy_offset];
+    let pages = geo.pages();
     let mut words = Vec::new();
     for page in pages {
         let d: SuperDynamic = view.read_pod(page + DYNAMIC_OFFSET)?;
@@ -140,7 +140,7 @@ fn renew_sum(view: &mut View<'_>, geo: &Geometry, kind: u64, group: u64) -> Resu
     let GroupState::Bitmap(block) = GroupDesc::state(geo, kind, group, view.load_u64(desc)?) else {
         return Ok(());
     };
-    let mut words = vec![0u64; (geo.block_size / 8) as usize];
+    let mut words = vec![0u64; geo.words_per_block() as usize];
     view.read(geo.offset(block), words.as_mut_bytes())?;
     let sum = (0..)
         .zip(&words)
@@ -150,37 +150,35 @@ fn renew_sum(view: &mut View<'_>, geo: &Geometry, kind: u64, group: u64) -> Resu
 }
 
 /// Returns the offset in the region of a byte of an internal inode's file.
-pub(super) fn find(view: &View<'_>, geo: &Geometry, ino: Ino, byte: u64) -> Result<Option<u64>> {
-    use pramfs_medium::media::pointer::{Ptr, PtrAt};
+pub(super) fn find(
+    view: &View<'_>,
+    geo: &Geometry,
+    ino: Ino,
+    byte: u64,
+) -> Result<Option<RegionOffset>> {
+    use pramfs_medium::media::pointer::Ptr;
     let at = super::Repairer::internal_at(ino);
-    for page in [0, geo.copy_offset] {
+    for page in geo.pages() {
         let d: DiskInode = view.read_pod(page + at)?;
         if d.crc != d.expected_crc(geo.seed, ino) || u32::from(d.height) > geo.max_height() {
             continue;
         }
         let map = super::Repairer::map_of(&d);
-        let index = byte >> geo.block_log2;
-        if index >= map.capacity(geo) {
+        let index = geo.file_block(byte);
+        if index >= map.end(geo) {
             return Ok(None);
         }
         let (mut level, mut ptr) = (map.height, map.root);
         loop {
-            let place = PtrAt {
-                fs_seed: geo.seed,
-                ino,
-                level,
-                index: index >> (geo.fan_log2 * level),
-            };
-            let Ok(block) = map.open(geo, ptr, place) else {
+            let Ok(block) = map.open(geo, ptr, map.at(geo, level, index)) else {
                 return Ok(None);
             };
             if level == 0 || ptr.is_leaf() {
-                let within = index & ((1 << (geo.fan_log2 * level)) - 1);
-                let block = Bno(block.0 + within);
-                return Ok(Some(geo.offset(block) + byte % geo.block_size));
+                let block = block.after(index - geo.first_under(level, index));
+                return Ok(Some(geo.offset(block) + geo.within_block(byte)));
             }
             level -= 1;
-            let slot = index >> (geo.fan_log2 * level) & ((1 << geo.fan_log2) - 1);
+            let slot = geo.slot_at(level, index);
             ptr = Ptr(view.load_u64(geo.offset(block) + slot * 8)?);
         }
     }

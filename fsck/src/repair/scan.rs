@@ -4,10 +4,11 @@
 //! Only blocks in use by the bitmap are scanned: free blocks may hold stale
 //! contents.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use zerocopy::FromBytes;
 
+use super::build::FileBlocks;
 use super::gather::first_level;
 use super::{GroupBits, Repairer};
 use pramfs_medium::error::Result;
@@ -17,7 +18,7 @@ use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::htree::LEAF_MAGIC;
 use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::pointer::Ptr;
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::{Bno, FileBlock, Ino};
 
 /// The result of a scan.
 #[derive(Debug, Default)]
@@ -27,12 +28,12 @@ pub(super) struct Scan {
     /// Possible pointer blocks.
     pub tables: Vec<u64>,
     /// Blocks of the inode table, by their number in it.
-    pub table: BTreeMap<u64, u64>,
+    pub table: FileBlocks,
     /// Blocks of group descriptors, by their number: blocks, inodes.
-    pub descs: [BTreeMap<u64, u64>; 2],
+    pub descs: [FileBlocks; 2],
     /// Numbers that several blocks claim, so that the right one is unknown: owning
     /// inode and number.
-    doubtful: HashSet<(u64, u64)>,
+    doubtful: HashSet<(Ino, FileBlock)>,
 }
 
 impl Scan {
@@ -71,7 +72,7 @@ impl Repairer<'_, '_> {
             }
             for (ino, number) in std::mem::take(&mut scan.doubtful) {
                 let [blocks, inodes] = &mut scan.descs;
-                let found = match Ino(ino) {
+                let found = match ino {
                     Ino::INODE_TABLE => &mut scan.table,
                     Ino::INODE_GROUPS => inodes,
                     _ => blocks,
@@ -102,8 +103,8 @@ impl Repairer<'_, '_> {
             }
         }
         if let Some(number) = self.table_number(&image) {
-            if scan.table.insert(number, block.0).is_some() {
-                scan.doubtful.insert((Ino::INODE_TABLE.0, number));
+            if scan.table.insert(number, block).is_some() {
+                scan.doubtful.insert((Ino::INODE_TABLE, number));
             }
             return Ok(());
         }
@@ -112,8 +113,8 @@ impl Repairer<'_, '_> {
             .zip(&mut scan.descs)
         {
             if let Some(number) = self.desc_number(kind, &image) {
-                if found.insert(number, block.0).is_some() {
-                    scan.doubtful.insert((kind.owner().0, number));
+                if found.insert(number, block).is_some() {
+                    scan.doubtful.insert((kind.owner(), number));
                 }
                 return Ok(());
             }
@@ -127,7 +128,7 @@ impl Repairer<'_, '_> {
     /// Returns the number of an inode-table block. All slots in use must belong to
     /// it, except one damaged inode. A single inode is not proof: a user may have
     /// copied it.
-    pub(super) fn table_number(&self, image: &Image) -> Option<u64> {
+    pub(super) fn table_number(&self, image: &Image) -> Option<FileBlock> {
         let slots = self.inodes_in(image);
         let number = slots.iter().copied().flatten().next()?;
         let good = slots.iter().filter(|n| **n == Some(number)).count();
@@ -136,7 +137,7 @@ impl Repairer<'_, '_> {
 
     /// For each slot in use of an inode-table block, returns the block number that
     /// its inode implies, if the checksum matches.
-    pub(super) fn inodes_in(&self, image: &Image) -> Vec<Option<u64>> {
+    pub(super) fn inodes_in(&self, image: &Image) -> Vec<Option<FileBlock>> {
         let per_block = self.geo.inodes_per_block();
         let slots = image.bytes.chunks(INODE_SIZE as usize);
         let used = (0..).zip(slots).filter(|(_, b)| b.iter().any(|b| *b != 0));
@@ -145,18 +146,19 @@ impl Repairer<'_, '_> {
             let fits = d.ino < self.geo.inodes_max
                 && d.ino % per_block == i
                 && d.crc == d.expected_crc(self.geo.seed, Ino(d.ino));
-            fits.then_some(d.ino / per_block)
+            fits.then_some(FileBlock(d.ino / per_block))
         })
         .collect()
     }
 
     /// Returns the number of a block of group descriptors. All descriptors must
     /// match.
-    pub(super) fn desc_number(&self, kind: BitmapKind, image: &Image) -> Option<u64> {
+    pub(super) fn desc_number(&self, kind: BitmapKind, image: &Image) -> Option<FileBlock> {
         let per_block = self.geo.block_size / GroupDesc::SIZE as u64;
         let groups = self.bits(kind).div_ceil(self.geo.bits_per_group());
-        (0..groups.div_ceil(per_block)).find(|number| {
-            let first = number * per_block;
+        let mut numbers = (0..groups.div_ceil(per_block)).map(FileBlock);
+        numbers.find(|number| {
+            let first = number.0 * per_block;
             (first..groups.min(first + per_block)).all(|group| {
                 let at = ((group - first) * GroupDesc::SIZE as u64) as usize;
                 let word = image

@@ -6,6 +6,7 @@ use crate::check_fs;
 use pramfs::inode::Credentials;
 use pramfs::inode::Fs;
 use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess};
+use pramfs_medium::types::RegionOffset;
 use pramfs_medium::types::{Ino, XattrMode};
 
 fn copy_of(image: &[u8]) -> Region {
@@ -107,7 +108,7 @@ fn check_of_forged_loops_terminates() {
     use pramfs_medium::types::Bno;
     let p = Plant::new();
     let (at, _) = p.pointer_of(p.file, 0);
-    let table = at >> p.geo.block_log2;
+    let table = p.geo.block_at(RegionOffset(at)).0;
     // A map of maximum height in which every slot of every level leads to the same
     // block, as far as one word can match two places.
     let height = 5;
@@ -129,7 +130,7 @@ fn check_of_forged_loops_terminates() {
             index: slot,
         };
         let ptr = Ptr::new(Bno(table), 0, place);
-        p.put((table << p.geo.block_log2) + slot * 8, &ptr.0.to_le_bytes());
+        p.put(p.geo.bytes(table) + slot * 8, &ptr.0.to_le_bytes());
     }
     let report = p.check();
     assert!(!report.is_clean() && report.findings.len() < 1000);

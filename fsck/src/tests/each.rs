@@ -38,15 +38,15 @@ cases! {
         vec![Issue::SuperblockDamaged { page: Page::First, what: "checksum mismatch" }]
     };
     superblock_copy_damaged: "superblock-damaged" => |p| {
-        p.put(p.geo.copy_offset, &[0; 8]);
+        p.put(p.geo.copy_offset.0, &[0; 8]);
         vec![Issue::SuperblockDamaged { page: Page::Copy, what: "no magic number" }]
     };
     superblocks_differ: "superblocks-differ" => |p| {
-        p.fixed(p.geo.copy_offset, |sb| sb.created_sec ^= 1);
+        p.fixed(p.geo.copy_offset.0, |sb| sb.created_sec ^= 1);
         vec![Issue::SuperblocksDiffer]
     };
     labels_differ: "labels-differ" => |p| {
-        p.fixed(p.geo.copy_offset, |sb| sb.label[0] = b'x');
+        p.fixed(p.geo.copy_offset.0, |sb| sb.label[0] = b'x');
         vec![Issue::LabelsDiffer]
     };
     unknown_features: "unknown-features" => |p| {
@@ -54,11 +54,11 @@ cases! {
         vec![Issue::UnknownFeatures { names: vec!["bit 40".into()] }]
     };
     checkpoint_damaged: "checkpoint-damaged" => |p| {
-        p.dynamic(&[p.geo.copy_offset], |d| d.checkpoint ^= 1);
+        p.dynamic(&[p.geo.copy_offset.0], |d| d.checkpoint ^= 1);
         vec![Issue::CheckpointDamaged { page: Page::Copy }]
     };
     dynamic_words_differ: "dynamic-words-differ" => |p| {
-        p.dynamic(&[p.geo.copy_offset], |d| d.mounts += 1);
+        p.dynamic(&[p.geo.copy_offset.0], |d| d.mounts += 1);
         vec![Issue::DynamicWordsDiffer]
     };
     state_unknown: "state-unknown" => |p| {
@@ -87,14 +87,14 @@ cases! {
         vec![Issue::InternalInodeLost { ino: Ino::BLOCK_GROUPS }]
     };
     internal_inodes_differ: "internal-inodes-differ" => |p| {
-        p.internal(&[p.geo.copy_offset], INODE_TABLE_OFFSET, |d| d.mtime_sec += 1);
+        p.internal(&[p.geo.copy_offset.0], INODE_TABLE_OFFSET, |d| d.mtime_sec += 1);
         vec![Issue::InternalInodesDiffer { ino: Ino::INODE_TABLE }]
     };
 
     live_records: "live-records" => |p| {
         p.dynamic(&p.pages(), |d| d.checkpoint = seal(p.geo.seed, 1));
         for lane in 0..p.geo.lanes {
-            p.put(p.geo.retired_offset(lane), &[0; 16]);
+            p.put(p.geo.retired_offset(lane).0, &[0; 16]);
         }
         let report = p.check();
         let records = report.issues().find_map(|i| match i {
@@ -105,21 +105,21 @@ cases! {
         vec![Issue::LiveRecords { records: records.unwrap() }]
     };
     retired_word_damaged: "retired-word-damaged" => |p| {
-        p.put(p.geo.retired_offset(1), &[0x55; 8]);
+        p.put(p.geo.retired_offset(1).0, &[0x55; 8]);
         vec![Issue::RetiredWordDamaged { lane: 1, copy: 0 }]
     };
     retired_word_copy_damaged: "retired-word-damaged" => |p| {
-        p.put(p.geo.retired_offset(1) + 8, &[0x55; 8]);
+        p.put(p.geo.retired_offset(1).0 + 8, &[0x55; 8]);
         vec![Issue::RetiredWordDamaged { lane: 1, copy: 1 }]
     };
     record_torn: "record-torn" => |p| {
-        p.put(p.geo.slot_offset(2, 1), b"prec");
-        p.put(p.geo.slot_offset(2, 1) + 20, &[0x55; 30]);
+        p.put(p.geo.slot_offset(2, 1).0, b"prec");
+        p.put(p.geo.slot_offset(2, 1).0 + 20, &[0x55; 30]);
         vec![Issue::RecordTorn { lane: 2, slot: 1 }]
     };
     lane_damaged: "lane-damaged" => |p| {
         for slot in 0..2 {
-            p.put(p.geo.slot_offset(3, slot), &[0x55; 30]);
+            p.put(p.geo.slot_offset(3, slot).0, &[0x55; 30]);
         }
         vec![Issue::LaneDamaged { lane: 3 }]
     };
@@ -275,7 +275,7 @@ cases! {
     };
     tree_empty: "tree-empty" => |p| {
         let index = p.tree(p.big, TreeKind::Directory).root.block();
-        p.put(p.geo.offset(index), &[0; 1024]);
+        p.put(p.geo.offset(index).0, &[0; 1024]);
         vec![Issue::TreeEmpty { ino: p.big, part: Part::Entries, level: 0, index: 0 }]
     };
     entries_missing: "entries-missing" => |p| {
@@ -328,13 +328,13 @@ cases! {
     long_target: "bad-target" => |p| {
         let mut target = [b'l'; 500];
         target[7] = 0;
-        p.put(p.block_of(p.long, 0) << p.geo.block_log2, &target);
+        p.put(p.geo.bytes(p.block_of(p.long, 0)), &target);
         let sum = crc(p.geo.seed, &target);
         p.edit(p.long, |d| d.target[..4].copy_from_slice(&sum.to_le_bytes()));
         vec![Issue::BadTarget { ino: p.long }]
     };
     target_checksum: "target-checksum" => |p| {
-        p.flip(p.block_of(p.long, 0) << p.geo.block_log2, 1);
+        p.flip(p.geo.bytes(p.block_of(p.long, 0)), 1);
         vec![Issue::TargetChecksum { ino: p.long }]
     };
     inode_leaked: "inode-leaked" => |p| {
@@ -354,13 +354,13 @@ cases! {
     };
     tree_pointer: "tree-pointer" => |p| {
         let index = p.tree(p.big, TreeKind::Directory).root.block();
-        p.flip(p.geo.offset(index) + 7 * 8, 1);
+        p.flip(p.geo.offset(index).0 + 7 * 8, 1);
         vec![Issue::TreePointer { ino: p.big, part: Part::Entries, level: 1, index: 7 }]
     };
     tree_pointer_missing: "tree-pointer" => |p| {
         // One of the slots of a leaf becomes a hole.
         let index = p.tree(p.big, TreeKind::Directory).root.block();
-        let at = |i: u64| p.geo.offset(index) + i * 8;
+        let at = |i: u64| p.geo.offset(index).0 + i * 8;
         let block = |i: u64| Ptr(p.region.load_u64(at(i)).unwrap()).block();
         let i = (0..127).find(|i| i % 2 == 0 && block(*i) == block(i + 1)).unwrap();
         p.put(at(i + 1), &[0; 8]);
@@ -368,7 +368,7 @@ cases! {
     };
     tree_leaf_sum: "tree-leaf" => |p| {
         let block = p.tree(p.sub, TreeKind::Directory).root.block().0;
-        p.flip((block << p.geo.block_log2) + 700, 1);
+        p.flip(p.geo.bytes(block) + 700, 1);
         vec![Issue::TreeLeaf { ino: p.sub, part: Part::Entries, block, what: "its checksum does not fit" }]
     };
     tree_leaf_of_another_inode: "tree-leaf" => |p| {
@@ -539,7 +539,7 @@ fn make_group(p: &Plant, group: u64) {
     }
     let block = Bno(p.geo.blocks - 1);
     let place = BitmapKind::Blocks.bitmap_at(&p.geo, group);
-    p.put(p.geo.offset(block), &vec![0; p.geo.block_size as usize]);
+    p.put(p.geo.offset(block).0, &vec![0; p.geo.block_size as usize]);
     p.put(at, &Ptr::new(block, 0, place).0.to_le_bytes());
     p.set_bit(BitmapKind::Blocks, block.0, true);
 }

@@ -19,6 +19,7 @@ use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::pointer::{Ptr, PtrAt};
 use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
 use pramfs_medium::pmem::{Region, RegionAccess};
+use pramfs_medium::types::RegionOffset;
 use pramfs_medium::types::{Bno, FileType, Ino};
 
 /// Makes a block that is in use and has no owner, like a block of a file whose
@@ -31,7 +32,9 @@ fn lost_block(p: &Plant) -> u64 {
 
 fn bytes_at(p: &Plant, block: u64) -> Vec<u8> {
     let mut bytes = vec![0; p.geo.block_size as usize];
-    p.region.read(p.geo.offset(Bno(block)), &mut bytes).unwrap();
+    p.region
+        .read(p.geo.offset(Bno(block)).0, &mut bytes)
+        .unwrap();
     bytes
 }
 
@@ -42,7 +45,7 @@ fn victim(p: &Plant) -> (Ino, u64, DiskInode) {
     let mut forged = p.inode(ino);
     forged.mode |= 0o4777;
     forged.seal(p.geo.seed, ino);
-    (ino, p.home(ino) >> p.geo.block_log2, forged)
+    (ino, p.geo.block_at(RegionOffset(p.home(ino))).0, forged)
 }
 
 /// Clears the pointer to the inode's block of the inode table.
@@ -50,7 +53,7 @@ fn lose_table_block(p: &Plant, ino: Ino) {
     let d: DiskInode = p.region.read_pod(INODE_TABLE_OFFSET).unwrap();
     assert_eq!(d.height, 1);
     let number = ino.0 / p.geo.inodes_per_block();
-    let at = p.geo.offset(Ptr(d.root).block()) + number * 8;
+    let at = p.geo.offset(Ptr(d.root).block()).0 + number * 8;
     assert!(p.region.load_u64(at).unwrap() != 0);
     p.put(at, &[0; 8]);
 }
@@ -65,7 +68,7 @@ fn forged_inode_in_file_is_not_table_block() {
     let mut bytes = vec![0x33; p.geo.block_size as usize];
     let at = (ino.0 % p.geo.inodes_per_block() * INODE_SIZE) as usize;
     bytes[at..at + 256].copy_from_slice(forged.as_bytes());
-    p.put(p.geo.offset(Bno(block)), &bytes);
+    p.put(p.geo.offset(Bno(block)).0, &bytes);
     lose_table_block(&p, ino);
     let report = run(&p.region, Policy::Yes);
     assert!(report.is_sound() && p.check().is_clean(), "{report}");
@@ -83,7 +86,7 @@ fn ambiguous_inode_table_blocks_are_skipped() {
     let mut bytes = bytes_at(&p, real);
     let at = (ino.0 % p.geo.inodes_per_block() * INODE_SIZE) as usize;
     bytes[at..at + 256].copy_from_slice(forged.as_bytes());
-    p.put(p.geo.offset(Bno(block)), &bytes);
+    p.put(p.geo.offset(Bno(block)).0, &bytes);
     lose_table_block(&p, ino);
     let report = run(&p.region, Policy::Yes);
     assert!(report.is_sound() && p.check().is_clean(), "{report}");
@@ -113,7 +116,7 @@ fn forged_leaf_cannot_name_foreign_directory() {
     let mut header = image.header();
     header.sum = image.sum(t.leaf_seed(&p.geo, block));
     image.bytes[..LeafHeader::SIZE].copy_from_slice(header.as_bytes());
-    p.put(p.geo.offset(block), &image.bytes);
+    p.put(p.geo.offset(block).0, &image.bytes);
     p.put(p.home(p.sub), &[0x5a; 256]);
     let report = run(&p.region, Policy::Yes);
     assert!(report.is_sound() && p.check().is_clean(), "{report}");
@@ -145,12 +148,12 @@ fn forged_inode_table_map_repair_terminates() {
         Ptr::new(Bno(block), 0, place).0
     };
     let put = |block: u64, slot: u64, word: u64| {
-        p.put(p.geo.offset(Bno(block)) + slot * 8, &word.to_le_bytes());
+        p.put(p.geo.offset(Bno(block)).0 + slot * 8, &word.to_le_bytes());
     };
     let new = || {
         let block = lost_block(&p);
         p.put(
-            p.geo.offset(Bno(block)),
+            p.geo.offset(Bno(block)).0,
             &vec![0; p.geo.block_size as usize],
         );
         block
@@ -208,7 +211,7 @@ fn many_gaps_and_blocks_are_tried_in_one_pass() {
     }
     for _ in 0..BLOCKS {
         let words: Vec<u64> = (1..=p.geo.block_size / 8).collect();
-        p.put(p.geo.offset(Bno(lost_block(&p))), words.as_bytes());
+        p.put(p.geo.offset(Bno(lost_block(&p))).0, words.as_bytes());
     }
     let before = crate::repair::tables_tried();
     let report = run(&p.region, Policy::Yes);
@@ -221,7 +224,7 @@ fn many_gaps_and_blocks_are_tried_in_one_pass() {
 /// one of them empty. Returns the offset of the descriptor.
 fn without_bitmap(p: &Plant) -> u64 {
     let (at, _) = p.pointer_of(p.file, 8);
-    p.put(p.geo.offset(Bno(p.block_of(p.file, 8))), &[0; 1024]);
+    p.put(p.geo.offset(Bno(p.block_of(p.file, 8))).0, &[0; 1024]);
     p.put(at, &[0; 64]);
     let desc = p.desc_at(BitmapKind::Blocks, 0);
     p.put(desc, &[0x5a; 32]);

@@ -92,7 +92,7 @@ fn second_names(dirs: u64) -> u64 {
     let mut leaves = [Vec::new(), Vec::new()];
     for block in 0..geo.blocks {
         let mut bytes = vec![0; BLOCK];
-        region.read(geo.offset(Bno(block)), &mut bytes).unwrap();
+        region.read(geo.offset(Bno(block)).0, &mut bytes).unwrap();
         let image = Image { bytes };
         let h = image.header();
         if !image.bytes.starts_with(b"hlf1") {
@@ -128,7 +128,7 @@ fn second_names(dirs: u64) -> u64 {
         image.bytes[at..at + 8].copy_from_slice(&sum.to_le_bytes());
         region
             .window()
-            .store_unflushed(geo.offset(Bno(*block)), &image.bytes)
+            .store_unflushed(geo.offset(Bno(*block)).0, &image.bytes)
             .unwrap();
     }
     repaired(&region, dirs)

@@ -18,7 +18,7 @@ use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic, SuperStatic, acl, probe_superblock};
 use pramfs_medium::pmem::{Region, RegionAccess, SimBackend};
-use pramfs_medium::types::{FileType, Ino, XattrMode};
+use pramfs_medium::types::{FileBlock, FileType, Ino, XattrMode};
 
 /// Number of files in the directory `big`.
 const FILES_IN_BIG: u32 = 300;
@@ -173,7 +173,7 @@ impl Plant {
     }
 
     pub fn pages(&self) -> [u64; 2] {
-        [0, self.geo.copy_offset]
+        [0, self.geo.copy_offset.0]
     }
 
     pub fn internal(&self, pages: &[u64], at: u64, f: impl Fn(&mut DiskInode)) {
@@ -192,9 +192,9 @@ impl Plant {
 
     fn at(&self, root: &MapRoot, byte: u64) -> u64 {
         let leaf = root
-            .find(&self.region, &self.geo, byte >> self.geo.block_log2)
+            .find(&self.region, &self.geo, self.geo.file_block(byte))
             .unwrap();
-        self.geo.offset(leaf.block.unwrap()) + byte % self.geo.block_size
+        self.geo.offset(leaf.block.unwrap()).0 + byte % self.geo.block_size
     }
 
     // ---- inodes
@@ -235,7 +235,8 @@ impl Plant {
         let desc = self.desc_at(kind, group);
         let map = self
             .geo
-            .offset(Ptr(self.region.load_u64(desc).unwrap()).block());
+            .offset(Ptr(self.region.load_u64(desc).unwrap()).block())
+            .0;
         let within = bit % self.geo.bits_per_group();
         (map + within / 64 * 8, 1 << (within % 64), desc + 8)
     }
@@ -266,7 +267,7 @@ impl Plant {
     /// Returns the block that holds file block `index`.
     pub fn block_of(&self, ino: Ino, index: u64) -> u64 {
         let root = map_of(&self.inode(ino));
-        root.find(&self.region, &self.geo, index)
+        root.find(&self.region, &self.geo, FileBlock(index))
             .unwrap()
             .block
             .unwrap()
@@ -279,8 +280,8 @@ impl Plant {
         let (mut level, mut ptr) = (root.height, root.root);
         loop {
             level -= 1;
-            let slot = index >> (self.geo.fan_log2 * level) & ((1 << self.geo.fan_log2) - 1);
-            let at = self.geo.offset(ptr.block()) + slot * 8;
+            let slot = self.geo.slot_at(level, FileBlock(index));
+            let at = self.geo.offset(ptr.block()).0 + slot * 8;
             if level == 0 {
                 let fs_seed = self.geo.seed;
                 return (
@@ -329,7 +330,7 @@ impl Plant {
             bytes: vec![0; self.geo.block_size as usize],
         };
         self.region
-            .read(self.geo.offset(block), &mut image.bytes)
+            .read(self.geo.offset(block).0, &mut image.bytes)
             .unwrap();
         let item = image
             .items(&t, &self.geo.leaf)
@@ -340,7 +341,7 @@ impl Plant {
         let mut header = LeafHeader::read_from_prefix(&image.bytes).unwrap().0;
         header.sum = image.sum(t.leaf_seed(&self.geo, block));
         image.bytes[..LeafHeader::SIZE].copy_from_slice(header.as_bytes());
-        self.put(self.geo.offset(block), &image.bytes);
+        self.put(self.geo.offset(block).0, &image.bytes);
         block.0
     }
 

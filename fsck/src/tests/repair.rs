@@ -200,9 +200,9 @@ fn lane_without_retired_words_is_not_replayed() {
     let p = Plant::new();
     p.dynamic(&p.pages(), |d| d.checkpoint = seal(p.geo.seed, 1));
     let image = bytes_of(&p.region);
-    let used = |lane: &u32| image[p.geo.slot_offset(*lane, 1) as usize..].starts_with(b"prec");
+    let used = |lane: &u32| image[p.geo.slot_offset(*lane, 1).0 as usize..].starts_with(b"prec");
     let lane = (0..p.geo.lanes).find(used).expect("a lane with records");
-    p.put(p.geo.retired_offset(lane), &[0x55; 16]);
+    p.put(p.geo.retired_offset(lane).0, &[0x55; 16]);
     let image = bytes_of(&p.region);
     assert!(tree(&image).is_none(), "it can be mounted");
     for policy in [Policy::No, Policy::Preen] {
@@ -223,9 +223,9 @@ fn lane_with_declined_words_is_not_written() {
     use std::sync::Arc;
     let p = Plant::new();
     p.edit(p.file, |d| d.nlink = 3);
-    p.put(p.geo.retired_offset(0), &[0x55; 16]);
+    p.put(p.geo.retired_offset(0).0, &[0x55; 16]);
     let lane = |image: &[u8]| {
-        let at = p.geo.slot_offset(0, 0) as usize;
+        let at = p.geo.slot_offset(0, 0).0 as usize;
         image[at..at + 2 * p.geo.slot_size as usize].to_vec()
     };
     let before = lane(&bytes_of(&p.region));
@@ -287,7 +287,7 @@ fn records_with_forbidden_targets_are_not_replayed() {
     // The magic of the first superblock page.
     assert!(record.push(EntryKind::Leaf, 0, &[0; 8]));
     let bytes = record.seal(p.geo.seed, 1 << 40, 0, 0).to_vec();
-    p.put(p.geo.slot_offset(0, 0), &bytes);
+    p.put(p.geo.slot_offset(0, 0).0, &bytes);
     let image = bytes_of(&p.region);
     assert!(tree(&image).is_none(), "it can be mounted");
     assert!(!run(&p.region, Policy::Preen).is_sound() && bytes_of(&p.region) == image);
@@ -314,7 +314,7 @@ fn acl_lost_with_leaf_clears_group_permissions() {
     assert_eq!(p.inode(p.sparse).mode & 0o777, 0o660);
     let root = Ptr(p.inode(p.sparse).xattr_root);
     let leaf = root.block();
-    p.put(p.geo.offset(leaf), &vec![0x55; p.geo.block_size as usize]);
+    p.put(p.geo.offset(leaf).0, &vec![0x55; p.geo.block_size as usize]);
     assert!(!p.check().is_clean());
     run(&p.region, Policy::Yes);
     assert!(p.check().is_clean());
@@ -334,7 +334,7 @@ fn directory_is_not_freed_while_its_name_is_hidden() {
         match which {
             "leaf" => {
                 let leaf = p.tree(p.dir, TreeKind::Directory).root.block();
-                p.flip(p.geo.offset(leaf) + 700, 1);
+                p.flip(p.geo.offset(leaf).0 + 700, 1);
             }
             "inode" => p.flip(p.home(p.dir) + 0x22, 1),
             _ => p.put(p.home(p.dir), &[0xa5; 256]),
@@ -365,10 +365,11 @@ fn empty_index_block_without_leaves_is_cleared() {
     let p = Plant::new();
     let index = p
         .geo
-        .offset(p.tree(p.big, TreeKind::Directory).root.block());
+        .offset(p.tree(p.big, TreeKind::Directory).root.block())
+        .0;
     for at in (index..index + p.geo.block_size).step_by(8) {
         let leaf = Ptr(p.region.load_u64(at).unwrap()).block();
-        p.put(p.geo.offset(leaf), &vec![0x55; p.geo.block_size as usize]);
+        p.put(p.geo.offset(leaf).0, &vec![0x55; p.geo.block_size as usize]);
     }
     p.put(index, &vec![0; p.geo.block_size as usize]);
     let report = run(&p.region, Policy::Yes);
@@ -390,7 +391,7 @@ fn acl_lost_with_index_block_clears_group_permissions() {
     let p = Plant::new();
     let leaf = Ptr(p.inode(p.sparse).xattr_root).block();
     // An index block without pointers replaces the leaf.
-    p.put(p.geo.offset(leaf), &vec![0; p.geo.block_size as usize]);
+    p.put(p.geo.offset(leaf).0, &vec![0; p.geo.block_size as usize]);
     let place = PtrAt {
         fs_seed: p.geo.seed,
         ino: p.sparse,
@@ -440,7 +441,7 @@ fn finding_without_space_stays_no_space() {
     p.put_inode(ino, p.inode(p.empty));
     p.set_bit(BitmapKind::Inodes, ino.0, true);
     p.edit(p.file, |d| d.nlink = 3);
-    p.dynamic(&[p.geo.copy_offset], |d| d.mounts += 1);
+    p.dynamic(&[p.geo.copy_offset.0], |d| d.mounts += 1);
     let ask = |f: &crate::Finding| match f.issue {
         Issue::BlocksLeaked { .. } => Answer::No,
         _ => Answer::Yes,
@@ -473,7 +474,7 @@ fn loss_below_root_of_highest_map_is_reported() {
         );
         let mut bytes = vec![0; p.geo.block_size as usize];
         bytes[..8].copy_from_slice(&root.to_le_bytes());
-        p.put(p.geo.offset(pramfs_medium::types::Bno(block)), &bytes);
+        p.put(p.geo.offset(pramfs_medium::types::Bno(block)).0, &bytes);
         let place = PtrAt {
             fs_seed: p.geo.seed,
             ino: p.file,
@@ -487,7 +488,7 @@ fn loss_below_root_of_highest_map_is_reported() {
     p.put_inode(p.file, d);
     assert!(p.check().is_clean());
     // Neither the pointer nor the block that it led to can be brought back.
-    let top = p.geo.offset(Ptr(root).block());
+    let top = p.geo.offset(Ptr(root).block()).0;
     p.put(top, &vec![0; p.geo.block_size as usize]);
     p.edit(p.file, |d| d.root ^= 0x42 << 40 | 0x1234 << 48);
     let report = run(&p.region, Policy::Yes);

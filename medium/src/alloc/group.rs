@@ -1,5 +1,7 @@
 //! One group of a bitmap, in ordinary memory.
 
+use crate::types::RegionOffset;
+
 /// Bits of one group. A set bit is in use, reserved, or not yet reusable.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -12,20 +14,20 @@ pub(super) struct Group {
     /// Lower bound of the clear bits: no bit below this one is clear.
     low: u32,
     /// Offset of the bitmap block in the region; 0 if the group has none yet.
-    pub bitmap_offset: u64,
+    pub bitmap_offset: RegionOffset,
     /// Offset of the descriptor.
-    pub desc_offset: u64,
+    pub desc_offset: RegionOffset,
 }
 
 impl Group {
     /// A group that is not in use yet.
-    pub(super) fn empty(len: u32, desc_offset: u64) -> Group {
+    pub(super) fn empty(len: u32, desc_offset: RegionOffset) -> Group {
         Group {
             bits: None,
             len,
             free: len,
             low: 0,
-            bitmap_offset: 0,
+            bitmap_offset: RegionOffset(0),
             desc_offset,
         }
     }
@@ -34,8 +36,8 @@ impl Group {
     pub(super) fn loaded(
         mut bits: Box<[u64]>,
         len: u32,
-        bitmap_offset: u64,
-        desc_offset: u64,
+        bitmap_offset: RegionOffset,
+        desc_offset: RegionOffset,
     ) -> Group {
         // Bits past the end do not exist and count as used.
         for i in len as usize..bits.len() * 64 {
@@ -63,7 +65,7 @@ impl Group {
     }
 
     /// Sets up the bits of an empty group.
-    pub(super) fn initialise(&mut self, words: usize, bitmap_offset: u64) {
+    pub(super) fn initialise(&mut self, words: usize, bitmap_offset: RegionOffset) {
         if self.bits.is_none() {
             let fresh = Group::loaded(
                 vec![0; words].into(),
@@ -228,7 +230,7 @@ mod tests {
 
     #[test]
     fn bitmap_finds_takes_and_frees_runs() {
-        let mut g = Group::loaded(vec![0; 4].into(), 200, 4096, 0);
+        let mut g = Group::loaded(vec![0; 4].into(), 200, RegionOffset(4096), RegionOffset(0));
         assert_eq!(g.free(), 200);
         assert_eq!(g.find(0, 100), Some((0, 100)));
         g.take(0, 100);
@@ -243,12 +245,20 @@ mod tests {
         g.give(20, 10);
         assert_eq!(g.next_free(0, 25), Some((20, 5)));
         assert_eq!(g.next_free(30, 200), None);
-        assert_eq!(Group::empty(200, 0).next_free(3, 500), Some((3, 197)));
+        assert_eq!(
+            Group::empty(200, RegionOffset(0)).next_free(3, 500),
+            Some((3, 197))
+        );
     }
 
     #[test]
     fn aligned_runs_count_from_bitmap_start() {
-        let mut g = Group::loaded(vec![0; 64].into(), 4096, 4096, 0);
+        let mut g = Group::loaded(
+            vec![0; 64].into(),
+            4096,
+            RegionOffset(4096),
+            RegionOffset(0),
+        );
         assert_eq!(g.find_aligned(0, 512, |_| true), Some(0));
         g.take(5, 1);
         assert_eq!(g.find_aligned(0, 512, |_| true), Some(512));

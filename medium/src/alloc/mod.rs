@@ -14,7 +14,7 @@ mod pins;
 pub use bitmap::{BitmapSet, Bits, InitGroup};
 pub use pins::BlockPins;
 
-use crate::types::{BlockRun, InodeRun};
+use crate::types::{BlockRun, InodeRun, RegionOffset};
 use group::for_words;
 
 /// A run of blocks or inode numbers, or an orphan slot, that is being freed.
@@ -59,6 +59,15 @@ impl From<InodeRun> for BitRun {
     }
 }
 
+/// The lengths of a run that are of use.
+#[derive(Debug, Clone, Copy)]
+pub struct RunLen {
+    /// Fewest bits.
+    pub least: u32,
+    /// Most bits; of a longer run, a part is taken.
+    pub most: u32,
+}
+
 /// A reserved run within one group of a bitmap, and the location of its bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Reserved {
@@ -69,7 +78,7 @@ pub struct Reserved {
     /// Its first bit in the group.
     first: u32,
     /// Offset of the group's bitmap block.
-    bitmap_offset: u64,
+    bitmap_offset: RegionOffset,
 }
 
 /// The outcome of a search for free bits.
@@ -85,9 +94,9 @@ pub enum SearchResult {
 impl Reserved {
     /// Calls `f` with the region offset and mask of each word that the run touches.
     #[inline]
-    pub fn words(&self, mut f: impl FnMut(u64, u64)) {
+    pub fn words(&self, mut f: impl FnMut(RegionOffset, u64)) {
         for_words(self.first, self.run.len as u32, |word, mask| {
-            f(self.bitmap_offset + word as u64 * 8, mask)
+            f(self.bitmap_offset.word(word as u64), mask)
         });
     }
 }

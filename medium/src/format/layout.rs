@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::media::bitmap::GroupDesc;
 use crate::media::superblock::PAGE;
-use crate::types::{BlockRun, Bno, Ino};
+use crate::types::{BlockRun, Bno, Ino, RegionOffset};
 
 /// A file with consecutive blocks, and its pointer blocks.
 #[derive(Debug)]
@@ -41,23 +41,18 @@ impl Bump<'_> {
     /// and the last block of each group, which is its bitmap.
     fn take(&mut self, count: u64) -> Result<Bno> {
         let per_group = self.geo.bits_per_group();
-        let log2 = self.geo.block_log2;
+        let geo = self.geo;
         let fixed = [
-            (
-                self.geo.copy_offset >> log2,
-                (self.geo.copy_offset + PAGE) >> log2,
-            ),
-            (
-                self.geo.journal_offset >> log2,
-                (self.geo.journal_offset + self.geo.journal_len) >> log2,
-            ),
-        ];
+            (geo.copy_offset, PAGE),
+            (geo.journal_offset, geo.journal_len),
+        ]
+        .map(|(at, len)| (geo.block_at(at).0, geo.block_at(at + len).0));
         loop {
             let end = self.next + count;
             if end > self.geo.blocks {
                 return Err(Error::NotMountable(format!(
                     "the region of {} bytes is too small for its own metadata; use fewer inodes (-N) or a larger region",
-                    self.geo.blocks << log2
+                    geo.region_bytes()
                 )));
             }
             if let Some((_, to)) = fixed
@@ -106,25 +101,24 @@ impl Plan {
     /// table.
     pub(super) fn new(geo: &Geometry, inodes: u64) -> Result<Plan> {
         let pages = [
-            (0, PAGE),
+            (RegionOffset::START, PAGE),
             (geo.copy_offset, PAGE),
             (geo.journal_offset, geo.journal_len),
         ];
-        let log2 = geo.block_log2;
         let used = pages
             .iter()
             .map(|(at, len)| BlockRun {
-                start: Bno(at >> log2),
-                len: len >> log2,
+                start: geo.block_at(*at),
+                len: geo.whole_blocks(*len),
             })
             .collect();
         let mut bump = Bump {
             geo,
-            next: PAGE >> log2,
+            next: geo.whole_blocks(PAGE),
             used,
         };
         let desc_blocks = |bits: u64| {
-            (bits.div_ceil(geo.bits_per_group()) * GroupDesc::SIZE as u64).div_ceil(geo.block_size)
+            geo.blocks_for(bits.div_ceil(geo.bits_per_group()) * GroupDesc::SIZE as u64)
         };
         let inodes = inodes.max(Ino::FIRST_FREE.0);
         let inode_table = bump.tree(inodes.div_ceil(geo.inodes_per_block()))?;

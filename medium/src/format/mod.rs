@@ -23,7 +23,7 @@ use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::superblock::*;
 use crate::media::{DiskInode, Geometry, SuperblockInfo, probe_superblock};
 use crate::pmem::{Region, Unfenced};
-use crate::types::{Bno, Ino, Time};
+use crate::types::{Bno, Ino, RegionOffset, Time};
 use layout::{Plan, Tree};
 
 /// Makes an empty file system in the region and destroys the previous contents. The
@@ -42,9 +42,9 @@ pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo
     // file system intact or none. From here to the last store the region has no file
     // system.
     let mut pending = Unfenced::none();
-    for page in [0, geo.copy_offset] {
-        region.take_room(page, PAGE)?;
-        pending = pending.join(w.nt_store(page, &[0; 8])?);
+    for page in geo.pages() {
+        region.take_room(page.0, PAGE)?;
+        pending = pending.join(w.nt_store(page.0, &[0; 8])?);
     }
     let _ = w.fence(pending);
 
@@ -69,15 +69,16 @@ pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo
     // magic then validates complete contents, whichever of the two survives a crash.
     let mut page = f.page(&fixed);
     page[..8].fill(0);
-    let pages = [geo.copy_offset, 0];
+    let [first, copy] = geo.pages();
+    let pages = [copy, first];
     let mut pending = Unfenced::none();
     for at in pages {
-        pending = pending.join(w.nt_store(at, &page)?);
+        pending = pending.join(w.nt_store(at.0, &page)?);
     }
     let durable = w.fence(pending);
     let mut pending = Unfenced::none();
     for at in pages {
-        pending = pending.join(w.publish_u64(at, fixed.magic, durable)?);
+        pending = pending.join(w.publish_u64(at.0, fixed.magic, durable)?);
     }
     let _ = w.fence(pending);
     probe_superblock(region)
@@ -93,30 +94,27 @@ struct Formatter<'a> {
 /// No store of the formatter has its own fence. One fence, after the superblock
 /// pages without magics, covers all of them.
 impl Formatter<'_> {
-    fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.region.take_room(offset, bytes.len() as u64)?;
-        drop(self.region.window().nt_store(offset, bytes)?);
+    fn store(&mut self, at: RegionOffset, bytes: &[u8]) -> Result<()> {
+        self.region.take_room(at.0, bytes.len() as u64)?;
+        drop(self.region.window().nt_store(at.0, bytes)?);
         Ok(())
     }
 
     fn zero(&mut self, first: Bno, count: u64) -> Result<()> {
-        let (at, len) = (self.geo.offset(first), count << self.geo.block_log2);
-        self.region.take_room(at, len)?;
-        drop(self.region.window().nt_zero(at, len)?);
+        let (at, len) = (self.geo.offset(first), self.geo.bytes(count));
+        self.region.take_room(at.0, len)?;
+        drop(self.region.window().nt_zero(at.0, len)?);
         Ok(())
     }
 
     fn journal(&mut self) -> Result<()> {
         let (at, len) = (self.geo.journal_offset, self.geo.journal_len);
-        self.region.take_room(at, len)?;
+        self.region.take_room(at.0, len)?;
         let w = self.region.window();
-        drop(w.nt_zero(
-            self.geo.journal_offset,
-            self.geo.slot_offset(0, 0) - self.geo.journal_offset,
-        )?);
+        drop(w.nt_zero(at.0, self.geo.slot_offset(0, 0) - at)?);
         for lane in 0..self.geo.lanes {
             for slot in 0..2 {
-                drop(w.nt_zero(self.geo.slot_offset(lane, slot), 64)?);
+                drop(w.nt_zero(self.geo.slot_offset(lane, slot).0, 64)?);
             }
         }
         Ok(())
@@ -157,7 +155,7 @@ impl Formatter<'_> {
             index: 0,
         };
         let mut d = self.blank(ino, libc::S_IFREG | 0o600);
-        d.size = t.count << self.geo.block_log2;
+        d.size = self.geo.bytes(t.count);
         d.blocks = t.count + t.levels.iter().map(|(_, n)| n).sum::<u64>();
         d.height = t.levels.len() as u8;
         d.root = Ptr::new(t.levels.last().map_or(t.data, |(first, _)| *first), 0, at).0;

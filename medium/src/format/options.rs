@@ -84,7 +84,7 @@ impl FormatOptions {
     pub(super) fn preallocate_inodes(&self, geo: &Geometry) -> u64 {
         // Preallocate an explicit number of inodes, as far as this is cheap.
         match self.max_inodes {
-            Some(n) => n.min(65_536).min((geo.blocks << geo.block_log2) / 16 / 256),
+            Some(n) => n.min(65_536).min(geo.region_bytes() / 16 / 256),
             None => 0,
         }
     }

@@ -212,7 +212,7 @@ pub(super) fn put_pointers(
     if tx.room() >= new.len() * 8 + CALLER_ROOM || new.len() == 1 {
         return tx.put(
             EntryKind::Pointer,
-            geo.offset(index) + slot * 8,
+            geo.offset(index).word(slot),
             new.as_bytes(),
         );
     }
@@ -229,6 +229,8 @@ pub(super) fn put_pointers(
         tree.root = ptr;
         return Ok(());
     }
-    let at = geo.offset(spot.index_block(spot.level - 1)) + slot_of(geo, above) * 8;
+    let at = geo
+        .offset(spot.index_block(spot.level - 1))
+        .word(slot_of(geo, above));
     tx.put(EntryKind::Pointer, at, ptr.0.as_bytes())
 }

@@ -59,7 +59,7 @@ impl Counter<'_> {
         self.count.blocks += 1;
         let bits = level * geo.fan_log2;
         if ptr.is_leaf() {
-            let head: LeafHeader = self.vol.region.read_pod(geo.offset(block))?;
+            let head: LeafHeader = self.vol.medium().read_pod(geo.offset(block))?;
             let Ok(depth) = depth_of(&head, geo, level, index << (HASH_BITS - bits)) else {
                 self.count.items = None;
                 let same = |w: &&u64| Ptr(**w).is_leaf() && Ptr(**w).block() == block;

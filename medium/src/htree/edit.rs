@@ -12,7 +12,7 @@ use crate::media::checksum::{line_base_change, line_base_of, line_sum_of, mix64}
 use crate::media::htree::{LeafHeader, LeafShape};
 use crate::media::record::EntryKind;
 use crate::pmem::mutants::has_bug;
-use crate::types::Bno;
+use crate::types::{Bno, RegionOffset};
 use crate::volume::Record;
 
 /// Words of a line.
@@ -21,7 +21,7 @@ type Line = [u64; LINE / 8];
 /// A pending change of one leaf.
 pub(super) struct LeafEdit<'a, 'v> {
     tx: &'a mut Record<'v>,
-    base: u64,
+    base: RegionOffset,
     seed: u64,
     /// The header before the change.
     old: Line,
@@ -129,7 +129,7 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
         let (first, end) = (within / 8, (within + n).div_ceil(8));
         self.tx.put(
             EntryKind::Leaf,
-            place + first as u64 * 8,
+            place.word(first as u64),
             line[first..end].as_bytes(),
         )
     }
@@ -159,7 +159,7 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
                     .volume()
                     .region
                     .window()
-                    .store(self.base, new.as_bytes())?,
+                    .store(self.base.0, new.as_bytes())?,
             );
         }
         // Owner and prefix lie between the changed words and stay the same. A rename

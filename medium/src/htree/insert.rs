@@ -190,8 +190,8 @@ fn free_slots(
             // If the preferred slots are taken, the item lies in lines that were
             // not prefetched.
             let lines = geo.offset(block) + (geo.leaf.slots_at + slot * SLOT) as u64;
-            tx.volume().region.prefetch(lines);
-            tx.volume().region.prefetch(lines + len as u64 - 1);
+            tx.volume().region.prefetch(lines.0);
+            tx.volume().region.prefetch(lines.0 + len as u64 - 1);
             InsertionPoint::InLeaf(FreeSlots { hash, block, slot })
         }
         None => InsertionPoint::NewLeaf(NewLeaf {

@@ -16,7 +16,7 @@ use crate::media::checksum::line_sum;
 use crate::media::htree::{
     ItemHeader, LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_FREE, TAG_NEXT, equal_tags,
 };
-use crate::types::Bno;
+use crate::types::{Bno, RegionOffset};
 use crate::volume::Volume;
 
 /// Size of a line, bytes.
@@ -63,7 +63,7 @@ impl Tags {
         &mut self,
         s: &S,
         shape: &LeafShape,
-        base: u64,
+        base: RegionOffset,
     ) -> Result<()> {
         let at = base + LeafShape::TAGS_AT as u64;
         match shape.slots_at - LeafShape::TAGS_AT {
@@ -111,7 +111,7 @@ pub(super) struct ItemPos {
     /// Head.
     pub head: ItemHeader,
     /// Region offset of the item.
-    pub at: u64,
+    pub at: RegionOffset,
 }
 
 /// Returns the number of slots of an item according to its head. Fails if they
@@ -179,7 +179,12 @@ pub(super) fn look_up<S: BlockSource>(
 /// Tells whether the item at region offset `at` has this name. Its slots lie in the
 /// leaf.
 #[inline]
-fn name_is<S: BlockSource>(s: &S, at: u64, head: &ItemHeader, mut name: &[u8]) -> Result<bool> {
+fn name_is<S: BlockSource>(
+    s: &S,
+    at: RegionOffset,
+    head: &ItemHeader,
+    mut name: &[u8],
+) -> Result<bool> {
     let mut from = ItemHeader::SIZE + usize::from(head.value_len);
     while !name.is_empty() {
         let mut slot = [0; SLOT];
@@ -381,16 +386,16 @@ impl Image {
         depth_of(&self.header(), geo, level, hash)
     }
 
-    /// Checks all of a leaf at `level` on the path of `hash`. If `deep`, also checks
+    /// Checks all of a leaf. If `deep`, also checks
     /// that each hash is unique and matches its name.
     pub fn check(
         &self,
         tree: &TreeRef,
         geo: &Geometry,
-        at: (Bno, u32, u64),
+        at: LeafAt,
         deep: bool,
     ) -> Result<(), &'static str> {
-        let (block, level, hash) = at;
+        let LeafAt { block, level, hash } = at;
         let h = self.header();
         if h.magic != LEAF_MAGIC {
             return Err("it is not a leaf");
@@ -430,6 +435,17 @@ impl Image {
         }
         Ok(())
     }
+}
+
+/// A leaf, and where in its tree it is.
+#[derive(Debug, Clone, Copy)]
+pub struct LeafAt {
+    /// The leaf.
+    pub block: Bno,
+    /// Number of index blocks above it.
+    pub level: u32,
+    /// A hash that leads to it.
+    pub hash: u64,
 }
 
 /// Returns the depth of a leaf with this header; see [`Image::depth`].
@@ -489,7 +505,7 @@ pub(super) fn verify(
 fn verify_now(vol: &Volume, tree: &TreeRef, block: Bno, level: u32, hash: u64) -> Result<()> {
     let image = Image::read(vol, block)?;
     image
-        .check(tree, &vol.geo, (block, level, hash), false)
+        .check(tree, &vol.geo, LeafAt { block, level, hash }, false)
         .map_err(|what| tree.bad_leaf(block, what))?;
     vol.verified.note(block);
     Ok(())

@@ -33,7 +33,7 @@ mod tests;
 
 pub use count::count;
 pub use insert::{FreeSlots, InsertionPoint, NewItem, NewLeaf, insert, insertion_point};
-pub use leaf::{Image, Item, item_parts};
+pub use leaf::{Image, Item, LeafAt, item_parts};
 pub use remove::{free_step, remove, remove_found, set_value};
 #[cfg(test)]
 pub use walk::visit_blocks;

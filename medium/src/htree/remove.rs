@@ -79,7 +79,7 @@ fn free_leaf(tx: &mut Record<'_>, tree: &mut TreeRef, block: Bno, hash: u64) -> 
             check_run(tree, geo, level, first, &own, run, leaf)?;
         }
         if others(tx, index, from..from + run as u64)? {
-            return tx.put_zeros(geo.offset(index) + from * 8, run as u64);
+            return tx.put_zeros(geo.offset(index).word(from), run as u64);
         }
         free_block(tx, tree, index)?;
         level -= 1;
@@ -94,7 +94,7 @@ fn free_leaf(tx: &mut Record<'_>, tree: &mut TreeRef, block: Bno, hash: u64) -> 
 fn others(tx: &Record<'_>, index: Bno, slots: Range<u64>) -> Result<bool> {
     let geo = &tx.volume().geo;
     for slot in (slots.end..1 << geo.fan_log2).chain(0..slots.start) {
-        if tx.load_u64(geo.offset(index) + slot * 8)? != 0 {
+        if tx.load_u64(geo.offset(index).word(slot))? != 0 {
             return Ok(true);
         }
     }

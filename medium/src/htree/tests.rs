@@ -57,10 +57,10 @@ fn mount(region: Region, geo: Geometry) -> Volume {
             height: d.height.into(),
         }
     };
-    let roots = (
-        root(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS),
-        root(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS),
-    );
+    let roots = crate::volume::GroupRoots {
+        blocks: root(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS),
+        inodes: root(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS),
+    };
     Volume::new(region, geo, 1, roots, Rules::default())
 }
 
@@ -375,7 +375,7 @@ fn count_returns_blocks_and_items() {
     }
     // The count detects the loss of each line of pointers, whether or not the line
     // covers whole leaves.
-    let index = vol.geo.offset(tree.root.block());
+    let index = vol.geo.offset(tree.root.block()).0;
     let w = vol.region.window();
     for line in 0..8 {
         let at = |i: u64| index + line * 64 + i * 8;

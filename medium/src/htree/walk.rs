@@ -12,7 +12,7 @@ use crate::media::Geometry;
 use crate::media::htree::{ItemHeader, LeafHeader, LeafShape, SLOT};
 use crate::media::pointer::Ptr;
 use crate::pmem::LINE;
-use crate::types::Bno;
+use crate::types::{Bno, RegionOffset};
 use crate::volume::{Record, Volume};
 
 /// Source of blocks: the medium, or the medium with the changes of a transaction.
@@ -20,11 +20,11 @@ pub trait BlockSource {
     /// Returns the volume.
     fn volume(&self) -> &Volume;
     /// Reads one word.
-    fn word(&self, offset: u64) -> Result<u64>;
+    fn word(&self, offset: RegionOffset) -> Result<u64>;
     /// Reads bytes.
-    fn bytes(&self, offset: u64, into: &mut [u8]) -> Result<()>;
+    fn bytes(&self, offset: RegionOffset, into: &mut [u8]) -> Result<()>;
     /// Reads a value.
-    fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T>;
+    fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: RegionOffset) -> Result<T>;
 }
 
 impl BlockSource for Volume {
@@ -33,16 +33,16 @@ impl BlockSource for Volume {
         self
     }
     #[inline]
-    fn word(&self, offset: u64) -> Result<u64> {
-        Ok(self.region.load_u64(offset)?)
+    fn word(&self, offset: RegionOffset) -> Result<u64> {
+        Ok(self.medium().load_u64(offset)?)
     }
     #[inline]
-    fn bytes(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        Ok(self.region.read(offset, into)?)
+    fn bytes(&self, offset: RegionOffset, into: &mut [u8]) -> Result<()> {
+        Ok(self.medium().read(offset, into)?)
     }
     #[inline]
-    fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
-        Ok(self.region.read_pod(offset)?)
+    fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: RegionOffset) -> Result<T> {
+        Ok(self.medium().read_pod(offset)?)
     }
 }
 
@@ -52,15 +52,15 @@ impl BlockSource for Record<'_> {
         Record::volume(self)
     }
     #[inline]
-    fn word(&self, offset: u64) -> Result<u64> {
+    fn word(&self, offset: RegionOffset) -> Result<u64> {
         self.load_u64(offset)
     }
     #[inline]
-    fn bytes(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+    fn bytes(&self, offset: RegionOffset, into: &mut [u8]) -> Result<()> {
         self.read(offset, into)
     }
     #[inline]
-    fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
+    fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: RegionOffset) -> Result<T> {
         self.read_pod(offset)
     }
 }
@@ -106,7 +106,7 @@ pub(super) fn find_leaf<S: BlockSource>(
     loop {
         if ptr.is_hole() {
             if level > 0 {
-                has_pointers(s, tree, (level, index), home)?;
+                has_pointers(s, tree, level, index, home)?;
             }
             return Ok((level, None));
         }
@@ -121,19 +121,19 @@ pub(super) fn find_leaf<S: BlockSource>(
         through(level, block);
         level += 1;
         index = first_bits(hash, bits);
-        ptr = Ptr(s.word(geo.offset(block) + slot_of(geo, index) * 8)?);
+        ptr = Ptr(s.word(geo.offset(block).word(slot_of(geo, index)))?);
         home = block;
     }
 }
 
-/// Checks that an index block has a pointer. An index block is freed with its last
-/// leaf, so an empty one was lost and its zeros, including slot `index`, are not
-/// holes.
+/// Checks that an index block has a pointer. It is freed with its last leaf, so an empty
+/// one was lost, and its zeros, including slot `index`, are not holes.
 #[cold]
 fn has_pointers<S: BlockSource>(
     s: &S,
     tree: &TreeRef,
-    (level, index): (u32, u64),
+    level: u32,
+    index: u64,
     block: Bno,
 ) -> Result<()> {
     if read_index(s, block)?.iter().all(|w| *w == 0) {
@@ -166,7 +166,7 @@ pub(super) fn read_slots<S: BlockSource>(
     let geo = &s.volume().geo;
     let most = (1usize << geo.fan_log2).saturating_sub(from as usize);
     let n = into.len().min(most);
-    s.bytes(geo.offset(block) + from * 8, into[..n].as_mut_bytes())?;
+    s.bytes(geo.offset(block).word(from), into[..n].as_mut_bytes())?;
     into.iter_mut().for_each(|w| *w = u64::from_le(*w));
     Ok(())
 }
@@ -174,12 +174,12 @@ pub(super) fn read_slots<S: BlockSource>(
 /// Prefetches the lines of a leaf that a look-up and a change need, so that the
 /// loads overlap.
 #[inline]
-pub(super) fn fetch(vol: &Volume, base: u64, hash: u64) {
+pub(super) fn fetch(vol: &Volume, base: RegionOffset, hash: u64) {
     let shape = &vol.geo.leaf;
     let home = base + (shape.slots_at + home_of(hash, shape) * SLOT) as u64;
     let tags = base + LeafShape::TAGS_AT as u64;
     for at in [tags, tags + LINE, home, home + LINE, base] {
-        vol.region.prefetch(at);
+        vol.region.prefetch(at.0);
     }
 }
 
@@ -364,7 +364,7 @@ pub fn is_empty(vol: &Volume, tree: &TreeRef) -> Result<bool> {
         return Ok(false);
     }
     verify(vol, tree, block, 0, 0)?;
-    let header: LeafHeader = vol.region.read_pod(vol.geo.offset(block))?;
+    let header: LeafHeader = vol.medium().read_pod(vol.geo.offset(block))?;
     Ok(header.items == 0)
 }
 
@@ -383,7 +383,7 @@ pub fn find(
         return Ok(false);
     };
     let mut value = vec![0; hit.head.value_len.into()];
-    vol.region
+    vol.medium()
         .read(hit.at + ItemHeader::SIZE as u64, &mut value)?;
     f(&hit.head, &value);
     Ok(true)
@@ -434,7 +434,7 @@ fn entry_of(vol: &Volume, tree: &TreeRef, found: OccupiedEntry) -> Result<DirEnt
         return Err(tree.bad_leaf(found.block, "an entry without an inode number"));
     }
     Ok(DirEntry {
-        ino: vol.region.read_pod(hit.at + ItemHeader::SIZE as u64)?,
+        ino: vol.medium().read_pod(hit.at + ItemHeader::SIZE as u64)?,
         found,
     })
 }
@@ -535,7 +535,7 @@ fn visit(
         let hash = index << (HASH_BITS - bits);
         let bad = |what| tree.bad_leaf(block, what);
         image
-            .check(tree, geo, (block, level, hash), true)
+            .check(tree, geo, super::LeafAt { block, level, hash }, true)
             .map_err(bad)?;
         f(block, true)?;
         return Ok(1 << (bits - image.depth(geo, level, hash).map_err(bad)?));

@@ -6,6 +6,7 @@ use zerocopy::IntoBytes;
 
 use crate::media::record::{ENTRIES_AT, EntryKind, EntryWord, RECORD_MAGIC, RecordHeader};
 use crate::pmem::LINE;
+use crate::types::RegionOffset;
 
 /// Upper limit of a record slot, in bytes.
 const MAX: usize = 1 << 16;
@@ -45,8 +46,8 @@ fn lines(offset: u64, len: usize) -> u64 {
 pub struct Entry<'a> {
     /// Kind.
     pub kind: EntryKind,
-    /// Byte offset in the region.
-    pub offset: u64,
+    /// Home.
+    pub offset: RegionOffset,
     /// Payload, a multiple of 8 bytes.
     pub payload: &'a [u8],
 }
@@ -163,7 +164,7 @@ impl RecordBuf {
                 (EntryKind::Zero, Some(words)) => u64::from_le_bytes(*words) * 8,
                 _ => e.payload.len() as u64,
             };
-            e.offset + home > offset
+            e.offset.0 + home > offset
         });
         all.next().is_some() && all.next().is_none()
     }
@@ -213,7 +214,7 @@ impl RecordBuf {
                 let kind = word.kind()?;
                 return Some(Entry {
                     kind,
-                    offset,
+                    offset: RegionOffset(offset),
                     payload,
                 });
             }
@@ -251,7 +252,7 @@ pub fn parse(mut bytes: &[u8]) -> impl Iterator<Item = Entry<'_>> {
         bytes = rest;
         Some(Entry {
             kind: word.kind()?,
-            offset: word.offset(),
+            offset: RegionOffset(word.offset()),
             payload,
         })
     })
@@ -299,7 +300,7 @@ mod tests {
         assert!(rec.replace(EntryKind::Leaf, 4160, &[9; 48]));
         let all: Vec<_> = rec
             .entries()
-            .map(|e| (e.offset, e.payload.to_vec()))
+            .map(|e| (e.offset.0, e.payload.to_vec()))
             .collect();
         let of = |at, byte| (at, vec![byte; 48]);
         assert_eq!(all, [of(4096, 1), of(4160, 9), of(8192, 3)]);

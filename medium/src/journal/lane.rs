@@ -292,7 +292,7 @@ impl Journal {
         let mut retired = Unfenced::none();
         for copy in 0..2 {
             let word = seal(geo.retired_seed(copy), newest);
-            let at = geo.retired_offset(lane) + copy * 8;
+            let at = geo.retired_offset(lane).word(copy).0;
             retired = retired.join(w.publish_u64(at, word, fenced)?);
         }
         let _ = w.fence(retired);
@@ -417,7 +417,7 @@ impl Journal {
         // (b) The record. This fence also completes the homes of the previous record at the
         //     latest, so the previous record's slot may be overwritten by the record after
         //     this one.
-        let pending = homes.join(w.nt_store(geo.slot_offset(lane, slot), bytes)?);
+        let pending = homes.join(w.nt_store(geo.slot_offset(lane, slot).0, bytes)?);
         let _ = w.fence(pending);
         // If a fence has failed, it is unknown which stores reached the medium. The slot
         // stays the next one: the other slot holds the previous record.

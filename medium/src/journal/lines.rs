@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::pmem::{LINE, PmemError, Region, Unfenced};
+use crate::types::RegionOffset;
 
 /// Capacity in place, which is searched for repetitions.
 const INLINE_LINES: usize = 24;
@@ -21,8 +22,8 @@ pub struct Lines {
 impl Lines {
     /// Adds the lines of a range.
     #[inline(always)]
-    pub fn add(&mut self, offset: u64, len: u64) {
-        let (mut line, end) = (offset / LINE, (offset + len).div_ceil(LINE));
+    pub fn add(&mut self, at: RegionOffset, len: u64) {
+        let (mut line, end) = (at.0 / LINE, (at.0 + len).div_ceil(LINE));
         while line < end {
             // The hash mixes in the block, because many homes lie at the start of one.
             let bit = 1 << ((line ^ line >> 6) % 64);
@@ -124,7 +125,7 @@ mod tests {
                 for i in 0..count {
                     // Each range covers two lines; the second is the first line of the next
                     // range.
-                    lines.add((i * 7 % count) * LINE + 32 + pass * 8, 64);
+                    lines.add(RegionOffset((i * 7 % count) * LINE + 32 + pass * 8), 64);
                 }
             }
             let before = sim.counters();

@@ -12,7 +12,7 @@ use crate::media::record::{ENTRIES_AT, EntryKind, RECORD_MAGIC, RecordHeader, Sl
 use crate::media::superblock::INODE_TABLE_OFFSET;
 use crate::media::{DiskInode, Geometry};
 use crate::pmem::Region;
-use crate::types::{Ino, Lsn};
+use crate::types::{Ino, Lsn, RegionOffset};
 
 /// The bytes of a file system, current or after planned changes.
 #[expect(clippy::len_without_is_empty, reason = "a medium is never empty")]
@@ -23,12 +23,12 @@ pub trait ReadMedium {
     ///
     /// # Errors
     /// Errors of reading.
-    fn load_u64(&self, at: u64) -> Result<u64>;
+    fn load_u64(&self, at: RegionOffset) -> Result<u64>;
     /// Copies bytes out.
     ///
     /// # Errors
     /// Errors of reading.
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<()>;
+    fn read(&self, at: RegionOffset, into: &mut [u8]) -> Result<()>;
 }
 
 /// The place where the homes of records lie.
@@ -37,17 +37,17 @@ pub trait Homes: ReadMedium {
     ///
     /// # Errors
     /// Errors of storing.
-    fn store(&mut self, at: u64, bytes: &[u8]) -> Result<()>;
+    fn store(&mut self, at: RegionOffset, bytes: &[u8]) -> Result<()>;
     /// Changes an aligned word.
     ///
     /// # Errors
     /// Errors of storing.
-    fn store_u64(&mut self, at: u64, word: u64) -> Result<()>;
+    fn store_u64(&mut self, at: RegionOffset, word: u64) -> Result<()>;
     /// Zeroes `words` words.
     ///
     /// # Errors
     /// Errors of storing.
-    fn zero(&mut self, at: u64, words: u64) -> Result<()>;
+    fn zero(&mut self, at: RegionOffset, words: u64) -> Result<()>;
 }
 
 impl ReadMedium for Region {
@@ -56,12 +56,12 @@ impl ReadMedium for Region {
     }
 
     #[inline]
-    fn load_u64(&self, at: u64) -> Result<u64> {
-        Ok(Region::load_u64(self, at)?)
+    fn load_u64(&self, at: RegionOffset) -> Result<u64> {
+        Ok(Region::load_u64(self, at.0)?)
     }
 
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
-        Ok(Region::read(self, at, into)?)
+    fn read(&self, at: RegionOffset, into: &mut [u8]) -> Result<()> {
+        Ok(Region::read(self, at.0, into)?)
     }
 }
 
@@ -80,11 +80,11 @@ impl ReadMedium for OnMedium<'_> {
     }
 
     #[inline]
-    fn load_u64(&self, at: u64) -> Result<u64> {
+    fn load_u64(&self, at: RegionOffset) -> Result<u64> {
         ReadMedium::load_u64(self.region, at)
     }
 
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+    fn read(&self, at: RegionOffset, into: &mut [u8]) -> Result<()> {
         ReadMedium::read(self.region, at, into)
     }
 }
@@ -93,23 +93,23 @@ impl Homes for OnMedium<'_> {
     // This is all that a commit does for each entry. Inlined, so that its checks are those
     // of a loop.
     #[inline(always)]
-    fn store(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
-        self.region.window().store_unflushed(at, bytes)?;
+    fn store(&mut self, at: RegionOffset, bytes: &[u8]) -> Result<()> {
+        self.region.window().store_unflushed(at.0, bytes)?;
         self.lines.add(at, bytes.len() as u64);
         Ok(())
     }
 
     #[inline]
-    fn store_u64(&mut self, at: u64, word: u64) -> Result<()> {
-        self.region.window().store_u64_unflushed(at, word)?;
+    fn store_u64(&mut self, at: RegionOffset, word: u64) -> Result<()> {
+        self.region.window().store_u64_unflushed(at.0, word)?;
         self.lines.add(at, 8);
         Ok(())
     }
 
-    fn zero(&mut self, at: u64, words: u64) -> Result<()> {
+    fn zero(&mut self, at: RegionOffset, words: u64) -> Result<()> {
         let w = self.region.window();
         for i in 0..words {
-            w.store_u64_unflushed(at + i * 8, 0)?;
+            w.store_u64_unflushed(at.word(i).0, 0)?;
         }
         self.lines.add(at, words * 8);
         Ok(())
@@ -128,7 +128,7 @@ pub fn retired_words(
 ) -> Result<[Option<u64>; 2]> {
     let mut words = [None; 2];
     for (copy, word) in (0..).zip(&mut words) {
-        let raw = from.load_u64(geo.retired_offset(lane) + copy * 8)?;
+        let raw = from.load_u64(geo.retired_offset(lane).word(copy))?;
         *word = if raw == 0 {
             Some(0)
         } else {
@@ -190,8 +190,8 @@ pub fn superseded(from: &impl ReadMedium, geo: &Geometry, record: &[u8]) -> Resu
         let whole = e
             .offset
             .checked_add(SIZE)
-            .is_some_and(|end| end <= from.len());
-        if e.kind != EntryKind::Inode || !e.offset.is_multiple_of(SIZE) || !whole {
+            .is_some_and(|end| end.0 <= from.len());
+        if e.kind != EntryKind::Inode || !e.offset.0.is_multiple_of(SIZE) || !whole {
             continue;
         }
         let mut home = DiskInode::new_zeroed();
@@ -290,21 +290,21 @@ pub fn check(from: &impl ReadMedium, geo: &Geometry, record: &[u8]) -> Result<()
                 }
                 let len = words(e.payload).next().unwrap_or(0).saturating_mul(8);
                 // Zeros only clear pointers, which lie in one block.
-                if e.offset % geo.block_size + len.min(geo.block_size + 1) > geo.block_size {
+                if e.offset.0 % geo.block_size + len.min(geo.block_size + 1) > geo.block_size {
                     return Err(bad("an entry of zeros leaves its block"));
                 }
                 len
             }
             _ => payload,
         };
-        let end = e.offset.checked_add(len).filter(|&end| end <= from.len());
+        let end = e.offset.checked_add(len).filter(|end| end.0 <= from.len());
         let Some(end) = end else {
             return Err(bad("an entry leaves the region"));
         };
-        let overlaps = |from: u64, to: u64| e.offset < to && end > from;
+        let overlaps = |from: RegionOffset, to: RegionOffset| e.offset < to && end > from;
         // A record never changes the static superblocks, the dynamic words or the journal.
         // It may change the internal inodes of both pages.
-        for page in [0, geo.copy_offset] {
+        for page in geo.pages() {
             if overlaps(page, page + INODE_TABLE_OFFSET) {
                 return Err(bad("an entry would overwrite a superblock"));
             }

@@ -21,7 +21,7 @@ use crate::media::checksum::seal;
 use crate::media::record::{ENTRIES_AT, EntryKind, SlotState};
 use crate::pmem::Unfenced;
 use crate::pmem::mutants::has_bug;
-use crate::types::Lsn;
+use crate::types::{Lsn, RegionOffset};
 
 /// The result of recovery.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ pub struct Replay {
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
     /// Region offset of the word.
-    pub word: u64,
+    pub word: RegionOffset,
     /// The bits.
     pub mask: u64,
     /// Whether they are set.
@@ -88,7 +88,7 @@ fn retired(medium: Medium<'_>, lane: u32, out: &mut Replay) -> Result<u64> {
                 } else {
                     seal(geo.retired_seed(copy), good)
                 };
-                region.window().store_u64_unflushed(at + copy * 8, word)?;
+                region.window().store_u64_unflushed(at.word(copy).0, word)?;
             }
             out.repaired.add(at, 16);
             Ok(good)
@@ -196,7 +196,7 @@ pub fn replay(medium: Medium<'_>, checkpoint: u64) -> Result<(Replay, Unfenced)>
     let mut pending = lines.flush(region)?;
     // Empty a torn slot, so that the next crash cannot leave two of them.
     for at in bad_slots {
-        pending = pending.join(region.window().nt_zero(at, 64)?);
+        pending = pending.join(region.window().nt_zero(at.0, 64)?);
     }
     Ok((out, pending))
 }

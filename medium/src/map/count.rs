@@ -2,9 +2,10 @@
 
 use zerocopy::IntoBytes;
 
-use super::{MapRef, fan};
+use super::MapRef;
 use crate::error::{Error, Result};
 use crate::media::pointer::Ptr;
+use crate::types::FileBlock;
 use crate::volume::Volume;
 
 /// Counts the blocks that a map owns, including pointer blocks.
@@ -22,7 +23,8 @@ pub fn count(vol: &Volume, map: &MapRef, most: u64) -> Result<Option<u64>> {
     map.checked(&vol.geo)?;
     let mut counted = 0;
     let most = most.min(vol.geo.blocks);
-    let within = Counter { vol, map, most }.entry(&mut counted, map.root, map.height, 0)?;
+    let within =
+        Counter { vol, map, most }.entry(&mut counted, map.root, map.height, FileBlock(0))?;
     Ok(within.then_some(counted))
 }
 
@@ -34,7 +36,7 @@ struct Counter<'a> {
 
 impl Counter<'_> {
     /// Adds the blocks that a pointer owns. Returns false if the total is too large.
-    fn entry(&self, counted: &mut u64, ptr: Ptr, level: u32, first: u64) -> Result<bool> {
+    fn entry(&self, counted: &mut u64, ptr: Ptr, level: u32, first: FileBlock) -> Result<bool> {
         let geo = &self.vol.geo;
         if ptr.is_hole() {
             return Ok(true);
@@ -49,19 +51,19 @@ impl Counter<'_> {
         }
         let block = self.map.root().open(geo, ptr, at)?;
         if ptr.is_leaf() {
-            return Ok(self.add(counted, fan(geo)));
+            return Ok(self.add(counted, geo.fan()));
         }
         let mut words = [0u64; 512];
-        let words = &mut words[..fan(geo) as usize];
+        let words = &mut words[..geo.fan() as usize];
         let at = geo.offset(block);
-        self.vol.region.read(at, words.as_mut_bytes())?;
+        self.vol.medium().read(at, words.as_mut_bytes())?;
         let pointers = words.iter().filter(|w| **w != 0).count() as u64;
         if pointers == 0 {
             return Err(self.lost(first));
         }
         if level == 1 {
             self.belongs(words, first)?;
-            let lost = |(i, w): &(u64, &u64)| Ptr(**w).is_lost(self.map.at(geo, 0, first + i));
+            let lost = |(i, w): &(u64, &u64)| Ptr(**w).is_lost(self.map.at(geo, 0, first + *i));
             let lost = (0..).zip(&*words).filter(lost).count() as u64;
             return Ok(self.add(counted, 1 + pointers - lost));
         }
@@ -69,7 +71,7 @@ impl Counter<'_> {
             return Ok(false);
         }
         for (i, w) in words.iter().enumerate() {
-            let first = first + ((i as u64) << (geo.fan_log2 * (level - 1)));
+            let first = first + i as u64 * geo.span(level - 1);
             if !self.entry(counted, Ptr(*w), level - 1, first)? {
                 return Ok(false);
             }
@@ -79,7 +81,7 @@ impl Counter<'_> {
 
     /// Checks that a pointer block of the lowest level belongs here, which one valid
     /// pointer shows. A different block with the same number of pointers is rejected.
-    fn belongs(&self, words: &[u64], first: u64) -> Result<()> {
+    fn belongs(&self, words: &[u64], first: FileBlock) -> Result<()> {
         let geo = &self.vol.geo;
         let mut result = Ok(());
         for (i, w) in words.iter().enumerate().filter(|(_, w)| **w != 0) {
@@ -101,7 +103,7 @@ impl Counter<'_> {
     }
 
     #[cold]
-    fn lost(&self, first: u64) -> Error {
+    fn lost(&self, first: FileBlock) -> Error {
         self.map.empty_table(first)
     }
 }

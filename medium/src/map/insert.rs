@@ -1,11 +1,13 @@
 //! Maps blocks into a file.
 
+use std::ops::Range;
+
 use smallvec::{SmallVec, smallvec};
 use zerocopy::IntoBytes;
 
 use super::{
-    BIT_WORD, MapRef, ONE_WORD, RESERVED_BYTES, check_last, descend, fan, height_for, put_pointer,
-    put_slots, slot,
+    BIT_WORD, MapRef, ONE_WORD, RESERVED_BYTES, check_last, descend, height_for, put_pointer,
+    put_slots,
 };
 use crate::error::{Error, Result};
 use crate::media::pointer::{LEAF, Ptr, UNWRITTEN};
@@ -39,15 +41,12 @@ fn small_cost(height: u32) -> usize {
 /// # Errors
 /// [`Error::Corrupt`], [`Error::TooLarge`].
 pub fn plan(tx: &Record<'_>, map: &MapRef, index: FileBlock, max: u64) -> Result<u64> {
-    let FileBlock(index) = index;
     let geo = &tx.volume().geo;
     if max == 0 {
         return Ok(0);
     }
-    let capacity = map.checked(geo)?.capacity(geo);
-    let last = index
-        .checked_add(max - 1)
-        .ok_or(Error::TooLarge(u64::MAX))?;
+    let end = map.checked(geo)?.end(geo);
+    let last = index.last_of(max).ok_or(Error::TooLarge(u64::MAX))?;
     let height = height_for(tx.volume(), last)?.max(map.height);
     let mut room = tx.room().saturating_sub(RESERVED_BYTES);
     // A small run always fits, whatever the shape of the tree.
@@ -64,8 +63,8 @@ pub fn plan(tx: &Record<'_>, map: &MapRef, index: FileBlock, max: u64) -> Result
     let mut count = 0;
     while count < max {
         let at = index + count;
-        let piece = (max - count).min(fan(geo) - slot(geo, 0, at));
-        let (level, new) = if map.root.is_hole() || at >= capacity {
+        let piece = (max - count).min(geo.fan() - geo.slot_of(at));
+        let (level, new) = if map.root.is_hole() || at >= end {
             (height, true)
         } else {
             let step = descend(tx, map, at, 0)?;
@@ -103,11 +102,8 @@ pub fn plan(tx: &Record<'_>, map: &MapRef, index: FileBlock, max: u64) -> Result
 /// # Errors
 /// [`Error::TooLarge`].
 pub fn plan_huge(tx: &Record<'_>, map: &MapRef, index: FileBlock) -> Result<bool> {
-    let FileBlock(index) = index;
-    let span = fan(&tx.volume().geo);
-    let last = index
-        .checked_add(span - 1)
-        .ok_or(Error::TooLarge(u64::MAX))?;
+    let span = tx.volume().geo.fan();
+    let last = index.last_of(span).ok_or(Error::TooLarge(u64::MAX))?;
     let levels = height_for(tx.volume(), last)?.max(map.height) as usize;
     // New pointer blocks, the pointer to them, and the data blocks.
     Ok(tx.room() >= RESERVED_BYTES + levels * BIT_WORD + ONE_WORD + bits_cost(span))
@@ -119,11 +115,11 @@ enum Rest {
     Holes,
     /// Loss marks, because the block replaces a loss mark: of this level, in the
     /// pointer block that covers this file block.
-    Lost(u32, u64),
+    Lost(u32, FileBlock),
 }
 
 impl Rest {
-    fn of(step: &super::Step, level: u32, index: u64) -> Rest {
+    fn of(step: &super::Step, level: u32, index: FileBlock) -> Rest {
         if step.lost {
             Rest::Lost(level, index)
         } else {
@@ -137,32 +133,32 @@ fn new_table(
     tx: &mut Plan<'_>,
     map: &mut MapRef,
     near: Option<Bno>,
-    (first, words): (u64, &[u64]),
+    first: u64,
+    words: &[u64],
     rest: Rest,
 ) -> Result<Bno> {
     let geo = &tx.volume().geo;
     let block = tx.alloc_blocks(near, 1, true)?.start;
     let mut table = [0u64; 512];
     if let Rest::Lost(level, index) = rest {
-        let shift = geo.fan_log2 * level;
-        let base = index >> (shift + geo.fan_log2) << (shift + geo.fan_log2);
-        for (i, word) in (0..fan(geo)).zip(&mut table) {
-            *word = Ptr::lost(map.at(geo, level, base + (i << shift))).0;
+        let base = geo.first_under(level + 1, index);
+        for (i, word) in (0..geo.fan()).zip(&mut table) {
+            *word = Ptr::lost(map.at(geo, level, base + i * geo.span(level))).0;
         }
     }
     let (from, to) = (first as usize, first as usize + words.len());
     table[from..to].copy_from_slice(words);
-    tx.write_new(geo.offset(block), table[..fan(geo) as usize].as_bytes())?;
+    tx.write_new(geo.offset(block), table[..geo.fan() as usize].as_bytes())?;
     map.blocks += 1;
     Ok(block)
 }
 
 /// Grows the tree until it can hold a block `last` and has at least `least` levels.
-fn grow(tx: &mut Plan<'_>, map: &mut MapRef, last: u64, least: u32) -> Result<()> {
+fn grow(tx: &mut Plan<'_>, map: &mut MapRef, last: FileBlock, least: u32) -> Result<()> {
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
     check_last(geo, last)?;
-    if map.height >= least && last < root.capacity(geo) {
+    if map.height >= least && last < root.end(geo) {
         return Ok(());
     }
     let height = height_for(tx.volume(), last)?.max(least);
@@ -180,9 +176,9 @@ fn grow(tx: &mut Plan<'_>, map: &mut MapRef, last: u64, least: u32) -> Result<()
         // The old root becomes entry 0 of the new one. Its level and index do not
         // change, so its check stays valid.
         let old = [map.root.0];
-        let table = new_table(tx, map, None, (0, &old), Rest::Holes)?;
+        let table = new_table(tx, map, None, 0, &old, Rest::Holes)?;
         map.height += 1;
-        map.root = Ptr::new(table, 0, map.at(geo, map.height, 0));
+        map.root = Ptr::new(table, 0, map.at(geo, map.height, FileBlock(0)));
     }
     Ok(())
 }
@@ -192,7 +188,7 @@ fn grow(tx: &mut Plan<'_>, map: &mut MapRef, last: u64, least: u32) -> Result<()
 fn graft(
     tx: &mut Plan<'_>,
     map: &mut MapRef,
-    index: u64,
+    index: FileBlock,
     mut level: u32,
     mut ptr: Ptr,
 ) -> Result<()> {
@@ -202,9 +198,9 @@ fn graft(
         return Err(map.damaged(index, "it is mapped already"));
     }
     while level < step.level {
-        let entry = (slot(geo, level, index), &[ptr.0][..]);
+        let first = geo.slot_at(level, index);
         let rest = Rest::of(&step, level, index);
-        let table = new_table(tx, map, step.home, entry, rest)?;
+        let table = new_table(tx, map, step.home, first, &[ptr.0], rest)?;
         level += 1;
         ptr = Ptr::new(table, 0, map.at(geo, level, index));
     }
@@ -224,21 +220,18 @@ pub fn insert(
     run: BlockRun,
     unwritten: bool,
 ) -> Result<()> {
-    let FileBlock(index) = index;
     if run.len == 0 {
         return Ok(());
     }
     let geo = &tx.volume().geo;
-    let last = index
-        .checked_add(run.len - 1)
-        .ok_or(Error::TooLarge(u64::MAX))?;
+    let last = index.last_of(run.len).ok_or(Error::TooLarge(u64::MAX))?;
     grow(tx, map, last, 0)?;
     let mut done = 0;
     let mut words = SmallVec::<[u64; 16]>::new();
     while done < run.len {
         let at = index + done;
-        let first = slot(geo, 0, at);
-        let n = (run.len - done).min(fan(geo) - first);
+        let first = geo.slot_of(at);
+        let n = (run.len - done).min(geo.fan() - first);
         words.clear();
         for i in 0..n {
             let block = run.start.after(done + i);
@@ -251,10 +244,10 @@ pub fn insert(
                 if n > 1 {
                     let mut there = [0u64; 512];
                     let there = &mut there[..n as usize];
-                    tx.read(geo.offset(table) + first * 8, there.as_mut_bytes())?;
-                    mapped = (at..)
+                    tx.read(geo.offset(table).word(first), there.as_mut_bytes())?;
+                    mapped = (0..)
                         .zip(&*there)
-                        .any(|(index, w)| *w != 0 && !Ptr(*w).is_lost(map.at(geo, 0, index)));
+                        .any(|(i, w)| *w != 0 && !Ptr(*w).is_lost(map.at(geo, 0, at + i)));
                 }
                 if mapped {
                     return Err(map.damaged(at, "it is mapped already"));
@@ -267,7 +260,7 @@ pub fn insert(
                     return Err(map.damaged(at, "it is mapped already"));
                 }
                 let rest = Rest::of(&step, 0, at);
-                let table = new_table(tx, map, step.home, (first, &words), rest)?;
+                let table = new_table(tx, map, step.home, first, &words, rest)?;
                 let ptr = Ptr::new(table, 0, map.at(geo, 1, at));
                 graft(tx, map, at, 1, ptr)?;
             }
@@ -291,11 +284,10 @@ pub fn insert_into(
     index: FileBlock,
     run: BlockRun,
 ) -> Result<()> {
-    let FileBlock(index) = index;
     let geo = &tx.volume().geo;
     let word = |i| Ptr::new(run.start.after(i), 0, map.at(geo, 0, index + i)).0;
     let words: SmallVec<[u64; 16]> = (0..run.len).map(word).collect();
-    put_slots(tx, table, slot(geo, 0, index), &words)?;
+    put_slots(tx, table, geo.slot_of(index), &words)?;
     map.blocks += run.len as i64;
     Ok(())
 }
@@ -314,22 +306,18 @@ pub fn insert_huge(
     run: BlockRun,
     unwritten: bool,
 ) -> Result<()> {
-    let FileBlock(index) = index;
     let geo = &tx.volume().geo;
-    let span = fan(geo);
-    if !geo.huge_leaves
-        || geo.block_log2 != 12
+    let span = geo.fan();
+    if !geo.allows_huge_leaves()
         || run.len != span
         || !run.start.0.is_multiple_of(span)
-        || !index.is_multiple_of(span)
+        || geo.slot_of(index) != 0
     {
         return Err(Error::NotSupported(
             "a 2 MiB leaf that is unaligned, or a file system without the feature",
         ));
     }
-    let last = index
-        .checked_add(span - 1)
-        .ok_or(Error::TooLarge(u64::MAX))?;
+    let last = index.last_of(span).ok_or(Error::TooLarge(u64::MAX))?;
     grow(tx, map, last, 1)?;
     let ptr = Ptr::new(run.start, LEAF | flag(unwritten), map.at(geo, 1, index));
     let step = descend(tx, map, index, 1)?;
@@ -355,14 +343,13 @@ pub fn set_written(
     index: FileBlock,
     count: u64,
 ) -> Result<u64> {
-    let FileBlock(index) = index;
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
-    let capacity = root.capacity(geo);
+    let end = root.end(geo);
     let mut done = 0;
     while done < count {
         let at = index.saturating_add(done);
-        if at >= capacity {
+        if at >= end {
             return Err(map.damaged(at, "it should be allocated and is not"));
         }
         let step = descend(tx, map, at, 0)?;
@@ -371,8 +358,7 @@ pub fn set_written(
         }
         let room = tx.room().saturating_sub(RESERVED_BYTES);
         if step.ptr.is_leaf() {
-            let within = at & (fan(geo) - 1);
-            if within != 0 || count - done < fan(geo) {
+            if geo.slot_of(at) != 0 || count - done < geo.fan() {
                 return Err(Error::NotSupported(
                     "only a whole 2 MiB leaf can become written",
                 ));
@@ -390,7 +376,7 @@ pub fn set_written(
                     Ptr::new(step.ptr.block(), flags, map.at(geo, 1, at)),
                 )?;
             }
-            done += fan(geo);
+            done += geo.fan();
             continue;
         }
         let Some(table) = step.home else {
@@ -399,15 +385,15 @@ pub fn set_written(
             done += 1;
             continue;
         };
-        let first = slot(geo, 0, at);
-        let piece = (count - done).min(fan(geo) - first);
+        let first = geo.slot_of(at);
+        let piece = (count - done).min(geo.fan() - first);
         let fits = piece.min((room.saturating_sub(8) / 8) as u64);
         if fits == 0 {
             return Ok(done);
         }
         let mut words: SmallVec<[u64; 16]> = smallvec![0; fits as usize];
         tx.read(
-            geo.offset(table) + first * 8,
+            geo.offset(table).word(first),
             words.as_mut_slice().as_mut_bytes(),
         )?;
         // Store only the range from the first changed pointer to the last.
@@ -441,21 +427,21 @@ pub fn set_written(
 pub(super) fn cut(
     tx: &mut Plan<'_>,
     map: &mut MapRef,
-    index: u64,
+    index: FileBlock,
     leaf: Ptr,
     keep: impl Fn(u64) -> bool,
 ) -> Result<Ptr> {
     let geo = &tx.volume().geo;
     let block = map.root().open(geo, leaf, map.at(geo, 1, index))?;
-    let base = index & !(fan(geo) - 1);
+    let base = geo.first_under(1, index);
     let flags = leaf.flags() & !LEAF;
     let mut words = [0u64; 512];
-    for i in (0..fan(geo)).filter(|i| keep(*i)) {
+    for i in (0..geo.fan()).filter(|i| keep(*i)) {
         words[i as usize] = Ptr::new(Bno(block.0 + i), flags, map.at(geo, 0, base + i)).0;
     }
     tx.allow_reserve();
-    let words = (0, &words[..fan(geo) as usize]);
-    let table = new_table(tx, map, None, words, Rest::Holes)?;
+    let words = &words[..geo.fan() as usize];
+    let table = new_table(tx, map, None, 0, words, Rest::Holes)?;
     Ok(Ptr::new(table, 0, map.at(geo, 1, index)))
 }
 
@@ -466,31 +452,32 @@ pub(super) fn lost_tables(level: u32) -> usize {
 }
 
 /// Replaces the loss mark of level `level` whose first file block is `first` by a
-/// pointer block. Its part `from..to` becomes a hole, and the rest stays lost. Takes
+/// pointer block. The part in `range` becomes a hole, and the rest stays lost. Takes
 /// blocks, if necessary from the reserve.
 pub(super) fn cut_lost(
     tx: &mut Plan<'_>,
     map: &mut MapRef,
-    (level, first): (u32, u64),
-    (from, to): (u64, u64),
+    level: u32,
+    first: FileBlock,
+    range: &Range<FileBlock>,
 ) -> Result<Ptr> {
     let geo = &tx.volume().geo;
     let below = level - 1;
-    let span = 1u64 << (geo.fan_log2 * below);
+    let span = geo.span(below);
     let mut words = [0u64; 512];
-    for i in 0..fan(geo) {
+    for i in 0..geo.fan() {
         let start = first + i * span;
         let end = start + span;
-        words[i as usize] = if end <= from || to <= start {
+        words[i as usize] = if end <= range.start || range.end <= start {
             Ptr::lost(map.at(geo, below, start)).0
-        } else if from <= start && end <= to {
+        } else if range.start <= start && end <= range.end {
             0
         } else {
-            cut_lost(tx, map, (below, start), (from, to))?.0
+            cut_lost(tx, map, below, start, range)?.0
         };
     }
     tx.allow_reserve();
-    let words = (0, &words[..fan(geo) as usize]);
-    let table = new_table(tx, map, None, words, Rest::Holes)?;
+    let words = &words[..geo.fan() as usize];
+    let table = new_table(tx, map, None, 0, words, Rest::Holes)?;
     Ok(Ptr::new(table, 0, map.at(geo, level, first)))
 }

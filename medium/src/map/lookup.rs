@@ -1,6 +1,6 @@
 //! Finds the blocks that hold a part of a file.
 
-use super::{MapRef, fan, slot};
+use super::MapRef;
 use crate::error::Result;
 use crate::media::pointer::Ptr;
 use crate::media::walk::Leaf;
@@ -23,13 +23,11 @@ pub struct Extent {
     /// The pointer block of the lowest level that covers the first file block, if
     /// there is one.
     pub table: Option<Bno>,
-    /// For a hole: the first file block that its zero pointer covers, or [`BEYOND`].
-    /// Damage to that pointer would lose all file blocks that it covers.
+    /// For a hole: the first file block that its zero pointer covers, or
+    /// [`FileBlock::END`] if it lies past the end of a tree of this height. Damage to that
+    /// pointer would lose all file blocks that it covers.
     pub under: FileBlock,
 }
-
-/// No pointer covers the hole: it lies past the capacity of a tree of this height.
-pub(super) const BEYOND: u64 = u64::MAX;
 
 impl Extent {
     /// Tells whether the extent is a hole rather than a lost range.
@@ -45,7 +43,6 @@ impl Extent {
 /// [`crate::Error::Corrupt`].
 #[inline]
 pub fn look(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Leaf> {
-    let FileBlock(index) = index;
     map.checked(&vol.geo)?.look(vol.medium(), index)
 }
 
@@ -55,7 +52,6 @@ pub fn look(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Leaf> {
 /// [`crate::Error::Corrupt`].
 #[inline]
 pub fn find(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Leaf> {
-    let FileBlock(index) = index;
     map.checked(&vol.geo)?.find(&vol.region, &vol.geo, index)
 }
 
@@ -68,19 +64,22 @@ pub fn find(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Leaf> {
 /// [`crate::Error::Corrupt`].
 #[inline]
 pub fn run(vol: &Volume, map: &MapRef, index: FileBlock, max: u64) -> Result<Extent> {
-    let FileBlock(index) = index;
     let geo = &vol.geo;
     let root = map.checked(geo)?;
-    let max = max.max(1).min(u64::MAX - index);
-    if index >= root.capacity(geo) {
+    let max = max.max(1).min(FileBlock::END - index);
+    if index >= root.end(geo) {
         return Ok(Extent {
-            index: FileBlock(index),
+            index,
             count: max,
             block: None,
             unwritten: false,
             lost: false,
             table: None,
-            under: FileBlock(if map.root.is_hole() { 0 } else { BEYOND }),
+            under: if map.root.is_hole() {
+                FileBlock(0)
+            } else {
+                FileBlock::END
+            },
         });
     }
     // Walk down to the pointer block of the lowest level.
@@ -88,11 +87,11 @@ pub fn run(vol: &Volume, map: &MapRef, index: FileBlock, max: u64) -> Result<Ext
     let mut home = None;
     let block = loop {
         if ptr.is_hole() {
-            return hole(vol, map, index, (level, home), max);
+            return hole(vol, map, index, level, home, max);
         }
         let at = map.at(geo, level, index);
         let block = match root.open(geo, ptr, at) {
-            Err(_) if ptr.is_lost(at) => return lost(vol, map, index, (level, home), max),
+            Err(_) if ptr.is_lost(at) => return lost(vol, map, index, level, home, max),
             opened => opened?,
         };
         if level == 0 || ptr.is_leaf() {
@@ -101,31 +100,31 @@ pub fn run(vol: &Volume, map: &MapRef, index: FileBlock, max: u64) -> Result<Ext
         level -= 1;
         home = Some(block);
         ptr = Ptr(vol
-            .region
-            .load_u64(geo.offset(block) + slot(geo, level, index) * 8)?);
+            .medium()
+            .load_u64(geo.offset(block).word(geo.slot_at(level, index)))?);
     };
     let unwritten = ptr.is_unwritten();
     if ptr.is_leaf() {
-        let within = index & (fan(geo) - 1);
-        let count = max.min(fan(geo) - within);
+        let within = geo.slot_of(index);
+        let count = max.min(geo.fan() - within);
         return Ok(Extent {
-            index: FileBlock(index),
+            index,
             count,
             block: Some(Bno(block.0 + within)),
             unwritten,
             lost: false,
             table: None,
-            under: FileBlock(index),
+            under: index,
         });
     }
     let mut count = 1;
     if let Some(table) = home {
-        let first = slot(geo, 0, index);
-        let most = max.min(fan(geo) - first);
+        let first = geo.slot_of(index);
+        let most = max.min(geo.fan() - first);
         while count < most {
             let next = Ptr(vol
-                .region
-                .load_u64(geo.offset(table) + (first + count) * 8)?);
+                .medium()
+                .load_u64(geo.offset(table).word(first + count))?);
             if next.block().0 != block.0 + count
                 || next.flags() != ptr.flags()
                 || root.open(geo, next, map.at(geo, 0, index + count)).is_err()
@@ -136,13 +135,13 @@ pub fn run(vol: &Volume, map: &MapRef, index: FileBlock, max: u64) -> Result<Ext
         }
     }
     Ok(Extent {
-        index: FileBlock(index),
+        index,
         count,
         block: Some(block),
         unwritten,
         lost: false,
         table: home,
-        under: FileBlock(index),
+        under: index,
     })
 }
 
@@ -152,31 +151,31 @@ pub fn run(vol: &Volume, map: &MapRef, index: FileBlock, max: u64) -> Result<Ext
 fn lost(
     vol: &Volume,
     map: &MapRef,
-    index: u64,
-    (level, home): (u32, Option<Bno>),
+    index: FileBlock,
+    level: u32,
+    home: Option<Bno>,
     max: u64,
 ) -> Result<Extent> {
     let geo = &vol.geo;
-    let shift = geo.fan_log2 * level;
-    let mut end = ((index >> shift) + 1) << shift;
+    let mut end = geo.end_under(level, index);
     if let Some(table) = home {
-        let mut next = slot(geo, level, index) + 1;
-        while next < fan(geo) && end - index < max {
-            let ptr = Ptr(vol.region.load_u64(geo.offset(table) + next * 8)?);
+        let mut next = geo.slot_at(level, index) + 1;
+        while next < geo.fan() && end - index < max {
+            let ptr = Ptr(vol.medium().load_u64(geo.offset(table).word(next))?);
             if !ptr.is_lost(map.at(geo, level, end)) {
                 break;
             }
-            (next, end) = (next + 1, end + (1 << shift));
+            (next, end) = (next + 1, end + geo.span(level));
         }
     }
     Ok(Extent {
-        index: FileBlock(index),
+        index,
         count: max.min(end - index),
         block: None,
         unwritten: false,
         lost: true,
         table: home.filter(|_| level == 0),
-        under: FileBlock(index),
+        under: index,
     })
 }
 
@@ -186,40 +185,40 @@ fn lost(
 fn hole(
     vol: &Volume,
     map: &MapRef,
-    index: u64,
-    (level, home): (u32, Option<Bno>),
+    index: FileBlock,
+    level: u32,
+    home: Option<Bno>,
     max: u64,
 ) -> Result<Extent> {
     let geo = &vol.geo;
-    let shift = geo.fan_log2 * level;
-    let mut end = ((index >> shift) + 1) << shift;
+    let mut end = geo.end_under(level, index);
     if let Some(table) = home {
         map.root()
             .has_pointers(vol.medium(), table, map.at(geo, level, index))?;
         // Read the following slots directly from the same pointer block.
-        let mut next = slot(geo, level, index) + 1;
-        while next < fan(geo)
+        let mut next = geo.slot_at(level, index) + 1;
+        while next < geo.fan()
             && end - index < max
-            && vol.region.load_u64(geo.offset(table) + next * 8)? == 0
+            && vol.medium().load_u64(geo.offset(table).word(next))? == 0
         {
-            (next, end) = (next + 1, end + (1 << shift));
+            (next, end) = (next + 1, end + geo.span(level));
         }
     }
     while end - index < max {
-        let leaf = look(vol, map, FileBlock(end))?;
+        let leaf = look(vol, map, end)?;
         if leaf.block.is_some() || leaf.lost {
             break;
         }
-        end = leaf.first.0.saturating_add(leaf.count);
+        end = leaf.first.saturating_add(leaf.count);
     }
     Ok(Extent {
-        index: FileBlock(index),
+        index,
         count: max.min(end - index),
         block: None,
         unwritten: false,
         lost: false,
         table: home.filter(|_| level == 0),
-        under: FileBlock(index >> shift << shift),
+        under: geo.first_under(level, index),
     })
 }
 
@@ -238,10 +237,9 @@ pub enum Part {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 pub fn part(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Option<Part>> {
-    let FileBlock(index) = index;
     let geo = &vol.geo;
     let root = map.checked(geo)?;
-    if map.height == 0 || index >= root.capacity(geo) {
+    if map.height == 0 || index >= root.end(geo) {
         return Ok(None);
     }
     let (mut level, mut ptr) = (map.height, map.root);
@@ -259,8 +257,8 @@ pub fn part(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Option<Part>
         }
         level -= 1;
         ptr = Ptr(vol
-            .region
-            .load_u64(geo.offset(block) + slot(geo, level, index) * 8)?);
+            .medium()
+            .load_u64(geo.offset(block).word(geo.slot_at(level, index)))?);
     }
     Ok(None)
 }
@@ -273,10 +271,9 @@ pub fn part(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Option<Part>
 /// [`crate::Error::Corrupt`].
 #[inline]
 pub fn in_table(vol: &Volume, map: &MapRef, table: Bno, index: FileBlock) -> Result<Option<Bno>> {
-    let FileBlock(index) = index;
     let geo = &vol.geo;
-    let at = geo.offset(table) + slot(geo, 0, index) * 8;
-    let ptr = Ptr(vol.region.load_u64(at)?);
+    let at = geo.offset(table).word(geo.slot_of(index));
+    let ptr = Ptr(vol.medium().load_u64(at)?);
     if ptr.is_hole() || ptr.is_unwritten() {
         return Ok(None);
     }

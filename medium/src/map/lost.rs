@@ -7,15 +7,15 @@ use std::ops::ControlFlow;
 
 use zerocopy::IntoBytes;
 
-use super::{MapRef, fan};
+use super::MapRef;
 use crate::error::Result;
 use crate::media::Geometry;
 use crate::media::pointer::Ptr;
-use crate::types::FileBlock;
+use crate::types::{FileBlock, RegionOffset};
 use crate::volume::{Record, Volume};
 
 /// Reads bytes of the region.
-type Read<'r> = &'r mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
+type Read<'r> = &'r mut dyn FnMut(RegionOffset, &mut [u8]) -> Result<()>;
 
 /// Calls `f` with the first file block and the number of blocks of each loss mark, in
 /// the order of the file, until `f` breaks. Reads only pointer blocks. Skips damaged
@@ -28,10 +28,8 @@ pub fn lost_blocks(
     map: &MapRef,
     f: &mut dyn FnMut(FileBlock, u64) -> ControlFlow<()>,
 ) -> Result<()> {
-    let read: Read<'_> = &mut |at, into| Ok(vol.region.read(at, into)?);
-    walk(&vol.geo, map, read, &mut |first, count| {
-        f(FileBlock(first), count)
-    })
+    let read: Read<'_> = &mut |at, into| Ok(vol.medium().read(at, into)?);
+    walk(&vol.geo, map, read, f)
 }
 
 /// Tells whether a map has a loss mark after the changes of a transaction.
@@ -52,7 +50,7 @@ fn walk(
     geo: &Geometry,
     map: &MapRef,
     read: Read<'_>,
-    f: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    f: &mut dyn FnMut(FileBlock, u64) -> ControlFlow<()>,
 ) -> Result<()> {
     map.checked(geo)?;
     let mut walk = Walk {
@@ -62,25 +60,25 @@ fn walk(
         f,
         left: geo.blocks,
     };
-    walk.entry(map.root, map.height, 0).map(drop)
+    walk.entry(map.root, map.height, FileBlock(0)).map(drop)
 }
 
 struct Walk<'a> {
     geo: &'a Geometry,
     map: &'a MapRef,
     read: Read<'a>,
-    f: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    f: &'a mut dyn FnMut(FileBlock, u64) -> ControlFlow<()>,
     /// Number of pointer blocks that may still be read. It bounds the walk over a
     /// hostile tree, which may have no end.
     left: u64,
 }
 
 impl Walk<'_> {
-    fn entry(&mut self, ptr: Ptr, level: u32, first: u64) -> Result<ControlFlow<()>> {
+    fn entry(&mut self, ptr: Ptr, level: u32, first: FileBlock) -> Result<ControlFlow<()>> {
         let geo = self.geo;
         let at = self.map.at(geo, level, first);
         if ptr.is_lost(at) {
-            return Ok((self.f)(first, 1 << (geo.fan_log2 * level)));
+            return Ok((self.f)(first, geo.span(level)));
         }
         if ptr.is_hole() || level == 0 || ptr.is_leaf() || self.left == 0 {
             return Ok(ControlFlow::Continue(()));
@@ -90,10 +88,10 @@ impl Walk<'_> {
         };
         self.left -= 1;
         let mut words = [0u64; 512];
-        let words = &mut words[..fan(geo) as usize];
+        let words = &mut words[..geo.fan() as usize];
         (self.read)(geo.offset(block), words.as_mut_bytes())?;
         for (i, word) in (0..).zip(&*words) {
-            let first = first + (i << (geo.fan_log2 * (level - 1)));
+            let first = first + i * geo.span(level - 1);
             let flow = self.entry(Ptr(*word), level - 1, first)?;
             if flow.is_break() {
                 return Ok(flow);

@@ -36,7 +36,7 @@ use crate::media::Geometry;
 use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::record::EntryKind;
 use crate::media::walk::{EMPTY_TABLE, MapRoot};
-use crate::types::{Bno, Ino};
+use crate::types::{Bno, FileBlock, Ino};
 use crate::volume::{Record, Volume};
 
 /// Bytes of a record that operations on the map reserve for their caller: the
@@ -115,63 +115,45 @@ impl MapRef {
     }
 
     #[inline]
-    fn at(&self, geo: &Geometry, level: u32, index: u64) -> PtrAt {
-        PtrAt {
-            fs_seed: geo.seed,
-            ino: self.ino,
-            level,
-            index: index >> (geo.fan_log2 * level),
-        }
+    fn at(&self, geo: &Geometry, level: u32, index: FileBlock) -> PtrAt {
+        self.root().at(geo, level, index)
     }
 
     /// A pointer block without pointers: it was lost.
     #[cold]
-    fn empty_table(&self, index: u64) -> Error {
+    fn empty_table(&self, index: FileBlock) -> Error {
         Error::corrupt(
             Damage::MapEmpty,
-            (self.ino, format!("{}, block {index}", self.ino)),
+            (self.ino, format!("{}, block {}", self.ino, index.0)),
             EMPTY_TABLE,
         )
     }
 
     #[cold]
-    fn damaged(&self, index: u64, what: &str) -> Error {
+    fn damaged(&self, index: FileBlock, what: &str) -> Error {
         Error::corrupt(
             Damage::MapPointer,
-            (self.ino, format!("{}, block {index}", self.ino)),
+            (self.ino, format!("{}, block {}", self.ino, index.0)),
             what,
         )
     }
 }
 
-/// Returns the slot, in its pointer block, of the pointer of level `level` that covers
-/// `index`.
-#[inline]
-fn slot(geo: &Geometry, level: u32, index: u64) -> u64 {
-    index >> (geo.fan_log2 * level) & (fan(geo) - 1)
-}
-
-/// Returns the number of pointers in a block.
-#[inline]
-fn fan(geo: &Geometry) -> u64 {
-    1 << geo.fan_log2
-}
-
 /// Checks that a file may have a block `last`.
 #[inline]
-fn check_last(geo: &Geometry, last: u64) -> Result<()> {
-    if last > geo.max_file_size() >> geo.block_log2 {
-        return Err(Error::TooLarge(last.saturating_mul(geo.block_size)));
+fn check_last(geo: &Geometry, last: FileBlock) -> Result<()> {
+    if last > geo.file_block(geo.max_file_size()) {
+        return Err(Error::TooLarge(last.0.saturating_mul(geo.block_size)));
     }
     Ok(())
 }
 
 /// Returns the number of levels that a map with a block `last` needs.
-fn height_for(vol: &Volume, last: u64) -> Result<u32> {
+fn height_for(vol: &Volume, last: FileBlock) -> Result<u32> {
     let geo = &vol.geo;
     check_last(geo, last)?;
     let mut height = 0;
-    while last >> (geo.fan_log2 * height) != 0 {
+    while geo.index_at(height, last) != 0 {
         height += 1;
     }
     Ok(height)
@@ -179,7 +161,7 @@ fn height_for(vol: &Volume, last: u64) -> Result<u32> {
 
 /// Walks down to the pointer of level `to` that covers `index`, or to the hole,
 /// leaf or loss mark above it. `index` is within the capacity of the tree.
-fn descend(tx: &Record<'_>, map: &MapRef, index: u64, to: u32) -> Result<Step> {
+fn descend(tx: &Record<'_>, map: &MapRef, index: FileBlock, to: u32) -> Result<Step> {
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
     let mut step = Step {
@@ -198,7 +180,7 @@ fn descend(tx: &Record<'_>, map: &MapRef, index: u64, to: u32) -> Result<Step> {
             break;
         }
         step.level -= 1;
-        let place = geo.offset(block) + slot(geo, step.level, index) * 8;
+        let place = geo.offset(block).word(geo.slot_at(step.level, index));
         step = Step {
             ptr: Ptr(tx.load_u64(place)?),
             home: Some(block),
@@ -212,7 +194,7 @@ fn descend(tx: &Record<'_>, map: &MapRef, index: u64, to: u32) -> Result<Step> {
 /// Stores words in consecutive slots of a pointer block.
 fn put_slots(tx: &mut Record<'_>, block: Bno, first: u64, words: &[u64]) -> Result<()> {
     use zerocopy::IntoBytes;
-    let place = tx.volume().geo.offset(block) + first * 8;
+    let place = tx.volume().geo.offset(block).word(first);
     if tx.is_new(block) {
         tx.write_new(place, words.as_bytes())
     } else {
@@ -225,13 +207,13 @@ fn put_pointer(
     tx: &mut Record<'_>,
     map: &mut MapRef,
     step: &Step,
-    index: u64,
+    index: FileBlock,
     ptr: Ptr,
 ) -> Result<()> {
     match step.home {
         None => map.root = ptr,
         Some(block) => {
-            let slot = slot(&tx.volume().geo, step.level, index);
+            let slot = tx.volume().geo.slot_at(step.level, index);
             put_slots(tx, block, slot, &[ptr.0])?;
         }
     }

@@ -7,7 +7,7 @@
 use zerocopy::IntoBytes;
 
 use super::insert::{cut, cut_lost, lost_tables};
-use super::{BIT_WORD, MapRef, ONE_WORD, RESERVED_BYTES, fan, slot};
+use super::{BIT_WORD, MapRef, ONE_WORD, RESERVED_BYTES};
 use crate::error::Result;
 use crate::media::pointer::Ptr;
 use crate::types::{BlockRun, Bno, FileBlock};
@@ -20,8 +20,8 @@ struct Removal<'t, 'v> {
     tx: &'t mut Plan<'v>,
     map: &'t mut MapRef,
     /// The range that becomes a hole.
-    from: u64,
-    to: u64,
+    from: FileBlock,
+    to: FileBlock,
     /// BlockRun of data blocks collected so far.
     run: BlockRun,
     /// Room reserved for the pointer blocks above.
@@ -32,7 +32,7 @@ struct Removal<'t, 'v> {
 struct Outcome {
     /// First index not processed. For a completed block: the end of its range or of
     /// the removal.
-    next: u64,
+    next: FileBlock,
     /// The block has no pointers left.
     empty: bool,
 }
@@ -51,15 +51,14 @@ pub fn remove(
     from: FileBlock,
     to: FileBlock,
 ) -> Result<FileBlock> {
-    let (FileBlock(from), FileBlock(to)) = (from, to);
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
-    let end = to.min(root.capacity(geo));
+    let end = to.min(root.end(geo));
     if from >= end || map.root.is_hole() {
         if map.root.is_hole() {
             map.height = 0;
         }
-        return Ok(FileBlock(to));
+        return Ok(to);
     }
     // For each level: one range of zeros, and the bit of a freed pointer block.
     let keep = RESERVED_BYTES + map.height as usize * (ONE_WORD + BIT_WORD);
@@ -72,21 +71,21 @@ pub fn remove(
         run: BlockRun::EMPTY,
         keep,
     };
-    let (next, left) = r.entry(ptr, level, 0)?;
+    let (next, left) = r.entry(ptr, level, FileBlock(0))?;
     r.flush()?;
     map.root = left;
     if left.is_hole() {
         map.height = 0;
     }
-    Ok(FileBlock(if next >= end { to } else { next }))
+    Ok(if next >= end { to } else { next })
 }
 
 impl Removal<'_, '_> {
     /// Handles one pointer of level `level` with first index `first`. Returns where to
     /// continue and the new pointer.
-    fn entry(&mut self, ptr: Ptr, level: u32, first: u64) -> Result<(u64, Ptr)> {
+    fn entry(&mut self, ptr: Ptr, level: u32, first: FileBlock) -> Result<(FileBlock, Ptr)> {
         let geo = &self.tx.volume().geo;
-        let span = 1u64 << (geo.fan_log2 * level);
+        let span = geo.span(level);
         let at = self.map.at(geo, level, first);
         let block = match self.map.root().open(geo, ptr, at) {
             Err(_) if ptr.is_lost(at) => return self.lost(ptr, level, first),
@@ -122,9 +121,9 @@ impl Removal<'_, '_> {
 
     /// Removes or splits a loss mark, which owns no blocks.
     #[cold]
-    fn lost(&mut self, ptr: Ptr, level: u32, first: u64) -> Result<(u64, Ptr)> {
+    fn lost(&mut self, ptr: Ptr, level: u32, first: FileBlock) -> Result<(FileBlock, Ptr)> {
         let geo = &self.tx.volume().geo;
-        let span = 1u64 << (geo.fan_log2 * level);
+        let span = geo.span(level);
         let (from, to) = (self.from.max(first), self.to.min(first + span));
         if to - from < span {
             self.flush()?;
@@ -132,7 +131,7 @@ impl Removal<'_, '_> {
             if self.tx.room() < self.keep + need {
                 return Ok((from, ptr));
             }
-            let left = cut_lost(self.tx, self.map, (level, first), (from, to))?;
+            let left = cut_lost(self.tx, self.map, level, first, &(from..to))?;
             self.map.healed = true;
             return Ok((to, left));
         }
@@ -141,8 +140,8 @@ impl Removal<'_, '_> {
     }
 
     /// Removes or splits a leaf of 2 MiB.
-    fn large(&mut self, ptr: Ptr, block: Bno, first: u64) -> Result<(u64, Ptr)> {
-        let span = fan(&self.tx.volume().geo);
+    fn large(&mut self, ptr: Ptr, block: Bno, first: FileBlock) -> Result<(FileBlock, Ptr)> {
+        let span = self.tx.volume().geo.fan();
         self.flush()?;
         // The bits of its blocks, the bit of a new pointer block, and the pointer.
         let need = (span as usize / 64 + 3) * BIT_WORD + ONE_WORD;
@@ -168,9 +167,9 @@ impl Removal<'_, '_> {
 
     /// Handles the pointers of level `level` in a pointer block with first index
     /// `first`.
-    fn table(&mut self, block: Bno, level: u32, first: u64) -> Result<Outcome> {
+    fn table(&mut self, block: Bno, level: u32, first: FileBlock) -> Result<Outcome> {
         let geo = &self.tx.volume().geo;
-        let (shift, slots) = (geo.fan_log2 * level, fan(geo) as usize);
+        let (span, slots) = (geo.span(level), geo.fan() as usize);
         let place = geo.offset(block);
         let mut words = [0u64; 512];
         let words = &mut words[..slots];
@@ -179,7 +178,7 @@ impl Removal<'_, '_> {
             return Err(self.map.empty_table(first));
         }
         let a = if self.from > first {
-            slot(geo, level, self.from) as usize
+            geo.slot_at(level, self.from) as usize
         } else {
             0
         };
@@ -188,11 +187,11 @@ impl Removal<'_, '_> {
         let (mut low, mut high) = (usize::MAX, 0);
         let mut changed = None;
         for (i, word) in words.iter_mut().enumerate().skip(a) {
-            let start = first + ((i as u64) << shift);
+            let start = first + i as u64 * span;
             if start >= self.to {
                 break;
             }
-            let end = (start + (1 << shift)).min(self.to);
+            let end = (start + span).min(self.to);
             if *word != 0 {
                 let old = Ptr(*word);
                 let (at, left) = self.entry(old, level, start)?;
@@ -214,7 +213,7 @@ impl Removal<'_, '_> {
         let empty = words.iter().all(|w| *w == 0);
         if !empty && low < high {
             debug_assert!(changed.is_none_or(|i| i < low || i >= high));
-            let (at, n) = (place + low as u64 * 8, (high - low) as u64);
+            let (at, n) = (place.word(low as u64), (high - low) as u64);
             self.tx.put_zeros(at, n)?;
         }
         Ok(Outcome { next, empty })

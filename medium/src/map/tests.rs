@@ -82,10 +82,10 @@ fn volume(block_size: u32, len: usize) -> Volume {
             height: u32::from(d.height),
         }
     };
-    let roots = (
-        root(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS),
-        root(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS),
-    );
+    let roots = crate::volume::GroupRoots {
+        blocks: root(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS),
+        inodes: root(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS),
+    };
     Volume::new(region, geo, 1, roots, Rules::default())
 }
 
@@ -146,7 +146,7 @@ impl Fixture {
     }
 
     fn index(&mut self) -> u64 {
-        let log2 = self.vol.geo.block_log2;
+        let log2 = self.vol.geo.block_size.ilog2();
         match self.rng.below(8) {
             0 => (1 << (44 - log2)) - self.rng.below(1500),
             1 => ((i64::MAX as u64) >> log2) - 1000 + self.rng.below(400),
@@ -170,7 +170,7 @@ impl Fixture {
                 continue;
             }
             let e = run(&self.vol, &self.map, index, want).unwrap();
-            let past = (i64::MAX as u64 >> self.vol.geo.block_log2) + 1;
+            let past = self.vol.geo.whole_blocks(i64::MAX as u64) + 1;
             if e.block.is_some() {
                 continue;
             }
@@ -327,7 +327,7 @@ impl Fixture {
                     owned += count;
                     for i in 0..count {
                         assert!(used.insert(block.0 + i));
-                        found.insert(first + i, (block.0 + i, unwritten));
+                        found.insert(first.0 + i, (block.0 + i, unwritten));
                     }
                 }
                 Node::Damaged { error, .. } => panic!("{error}"),
@@ -367,7 +367,7 @@ impl Fixture {
             0..5 => self.insert(),
             5..7 => self.set_written(),
             7..10 => self.remove_some(),
-            10..12 if self.vol.geo.block_log2 == 12 => self.insert_huge(),
+            10..12 if self.vol.geo.allows_huge_leaves() => self.insert_huge(),
             _ => self.check_runs(),
         }
     }

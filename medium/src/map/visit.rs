@@ -2,10 +2,10 @@
 
 use zerocopy::IntoBytes;
 
-use super::{MapRef, fan};
+use super::MapRef;
 use crate::error::{Error, Result};
 use crate::media::pointer::Ptr;
-use crate::types::Bno;
+use crate::types::{Bno, FileBlock, RegionOffset};
 use crate::volume::Volume;
 
 /// An object in a walk over a file map.
@@ -16,14 +16,14 @@ pub enum Node {
         /// Level of its pointers.
         level: u32,
         /// First file block that it covers.
-        first: u64,
+        first: FileBlock,
         /// The block.
         block: Bno,
     },
     /// A leaf of one block or 2 MiB.
     Leaf {
         /// First file block.
-        first: u64,
+        first: FileBlock,
         /// Number of file blocks.
         count: u64,
         /// First block.
@@ -34,7 +34,7 @@ pub enum Node {
     /// A damaged pointer. The walk skips the range that it covers.
     Damaged {
         /// Offset of the pointer in the region; `None` for the root in the inode.
-        place: Option<u64>,
+        place: Option<RegionOffset>,
         /// The fault.
         error: Error,
     },
@@ -54,7 +54,7 @@ pub fn visit(vol: &Volume, map: &MapRef, f: &mut dyn FnMut(Node) -> Result<()>) 
         f,
         tables: 0,
     };
-    walk.entry(map.root, map.height, 0, None)
+    walk.entry(map.root, map.height, FileBlock(0), None)
 }
 
 struct Walk<'a> {
@@ -65,7 +65,13 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn entry(&mut self, ptr: Ptr, level: u32, first: u64, place: Option<u64>) -> Result<()> {
+    fn entry(
+        &mut self,
+        ptr: Ptr,
+        level: u32,
+        first: FileBlock,
+        place: Option<RegionOffset>,
+    ) -> Result<()> {
         let geo = &self.vol.geo;
         if ptr.is_hole() {
             return Ok(());
@@ -81,7 +87,7 @@ impl Walk<'_> {
             }
         };
         if level == 0 || ptr.is_leaf() {
-            let count = 1 << (geo.fan_log2 * level);
+            let count = geo.span(level);
             return (self.f)(Node::Leaf {
                 first,
                 count,
@@ -101,20 +107,20 @@ impl Walk<'_> {
             first,
             block,
         })?;
-        let mut words = vec![0u64; fan(geo) as usize];
+        let mut words = vec![0u64; geo.fan() as usize];
         self.vol
-            .region
+            .medium()
             .read(geo.offset(block), words.as_mut_bytes())?;
         if words.iter().all(|w| *w == 0) {
             return Err(self.map.empty_table(first));
         }
         for (i, w) in words.into_iter().enumerate() {
-            let first = first + ((i as u64) << (geo.fan_log2 * (level - 1)));
+            let first = first + i as u64 * geo.span(level - 1);
             self.entry(
                 Ptr(w),
                 level - 1,
                 first,
-                Some(geo.offset(block) + i as u64 * 8),
+                Some(geo.offset(block).word(i as u64)),
             )?;
         }
         Ok(())

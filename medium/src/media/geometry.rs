@@ -5,13 +5,60 @@ use std::ops::Range;
 use super::checksum::mix64;
 use super::htree::LeafShape;
 use super::superblock::{PAGE, SuperStatic};
-use crate::types::{Bno, FileBlock};
+use crate::types::{Bno, FileBlock, RegionOffset};
+
+/// The two powers of two that split an offset in a file: bytes of a block, and blocks of a
+/// part, which one pointer of level 1 covers.
+#[derive(Debug, Clone, Copy)]
+pub struct MapShape {
+    block_log2: u32,
+    fan_log2: u32,
+}
+
+impl MapShape {
+    /// The shape for the default block size. As a constant it makes shorter code than the
+    /// same numbers from a [`Geometry`].
+    pub const DEFAULT: MapShape = MapShape {
+        block_log2: DEFAULT_BLOCK_LOG2,
+        fan_log2: DEFAULT_BLOCK_LOG2 - 3,
+    };
+
+    /// Returns the number of bytes in a block.
+    #[inline(always)]
+    pub const fn block(self) -> u64 {
+        1 << self.block_log2
+    }
+
+    /// Returns the number of bytes in a part.
+    #[inline(always)]
+    pub const fn part(self) -> u64 {
+        1 << (self.block_log2 + self.fan_log2)
+    }
+
+    /// Returns the part of a file that holds the byte at an offset.
+    #[inline(always)]
+    pub const fn part_at(self, offset: u64) -> u64 {
+        offset >> (self.block_log2 + self.fan_log2)
+    }
+
+    /// Returns the block within its part that holds the byte at an offset of a file.
+    #[inline(always)]
+    pub const fn slot_at(self, offset: u64) -> usize {
+        ((offset >> self.block_log2) & ((1 << self.fan_log2) - 1)) as usize
+    }
+
+    /// Returns the byte offset of a block of the region.
+    #[inline(always)]
+    pub const fn offset(self, block: Bno) -> RegionOffset {
+        RegionOffset(block.0 << self.block_log2)
+    }
+}
 
 /// Offsets and sizes of one file system.
 #[derive(Debug, Clone)]
 pub struct Geometry {
-    /// log2 of the block size.
-    pub block_log2: u32,
+    /// log2 of the block size. Private: shifts by it are methods.
+    block_log2: u32,
     /// Block size, bytes.
     pub block_size: u64,
     /// Number of blocks in the region.
@@ -23,9 +70,9 @@ pub struct Geometry {
     /// Keys of the name hash.
     pub hash_keys: (u64, u64),
     /// Offset of the superblock copy.
-    pub copy_offset: u64,
+    pub copy_offset: RegionOffset,
     /// Offset of the journal.
-    pub journal_offset: u64,
+    pub journal_offset: RegionOffset,
     /// Length of the journal, bytes.
     pub journal_len: u64,
     /// Number of journal lanes.
@@ -44,6 +91,9 @@ pub struct Geometry {
     /// journal. See [`is_fixed`](Self::is_fixed).
     fixed: [(u64, u64); 3],
 }
+
+/// log2 of the default block size, the only one with 2 MiB leaves.
+pub const DEFAULT_BLOCK_LOG2: u32 = 12;
 
 /// Size of a lane's line, which holds its `retired` word, bytes.
 pub const LANE_LINE: u64 = 64;
@@ -64,8 +114,8 @@ impl Geometry {
             fan_log2: sb.block_size_log2 - 3,
             seed: mix64(word(&sb.uuid[..8]) ^ mix64(word(&sb.uuid[8..]))),
             hash_keys: (word(&sb.hash_seed[..8]), word(&sb.hash_seed[8..])),
-            copy_offset: sb.copy_offset,
-            journal_offset: sb.journal_offset,
+            copy_offset: RegionOffset(sb.copy_offset),
+            journal_offset: RegionOffset(sb.journal_offset),
             journal_len: sb.journal_len,
             lanes: sb.lanes,
             slot_size: u64::from(sb.slot_size),
@@ -83,8 +133,8 @@ impl Geometry {
 
     /// Returns the byte offset of a block.
     #[inline]
-    pub fn offset(&self, b: Bno) -> u64 {
-        b.0 << self.block_log2
+    pub fn offset(&self, b: Bno) -> RegionOffset {
+        RegionOffset(self.bytes(b.0))
     }
 
     /// Returns the size of a number of blocks in bytes.
@@ -93,22 +143,80 @@ impl Geometry {
         blocks << self.block_log2
     }
 
+    /// Returns the number of bytes in the region.
+    #[inline]
+    pub fn region_bytes(&self) -> u64 {
+        self.bytes(self.blocks)
+    }
+
+    /// Returns the number of whole blocks in a number of bytes.
+    #[inline]
+    pub fn whole_blocks(&self, bytes: u64) -> u64 {
+        bytes >> self.block_log2
+    }
+
+    /// Returns the number of blocks that hold a number of bytes, rounded up.
+    #[inline]
+    pub fn blocks_for(&self, bytes: u64) -> u64 {
+        // As `div_ceil`, without a division.
+        (bytes >> self.block_log2) + u64::from(self.within_block(bytes) != 0)
+    }
+
+    /// Returns the distance of an offset in a file from the start of its block.
+    #[inline]
+    pub fn within_block(&self, offset: u64) -> u64 {
+        offset & (self.block_size - 1)
+    }
+
+    /// Returns the block that holds the byte at an offset of the region.
+    #[inline]
+    pub fn block_at(&self, offset: RegionOffset) -> Bno {
+        Bno(offset.0 >> self.block_log2)
+    }
+
+    /// Tells whether a pointer of level 1 may be a 2 MiB leaf.
+    #[inline]
+    pub fn allows_huge_leaves(&self) -> bool {
+        self.huge_leaves && self.has_default_shape()
+    }
+
     /// Returns the block of a file that holds the byte at an offset.
     #[inline]
     pub fn file_block(&self, offset: u64) -> FileBlock {
-        FileBlock(offset >> self.block_log2)
+        FileBlock(self.whole_blocks(offset))
     }
 
     /// Returns the block of a file that begins at an offset, or after it.
     #[inline]
     pub fn file_block_from(&self, offset: u64) -> FileBlock {
-        FileBlock(offset.div_ceil(self.block_size))
+        FileBlock(self.blocks_for(offset))
     }
 
     /// Returns the number of blocks of a file that hold the bytes `start..end`, at least one.
     #[inline]
     pub fn blocks_of(&self, start: u64, end: u64) -> u64 {
         self.file_block(end - 1) - self.file_block(start) + 1
+    }
+
+    /// Whether the block size is the default one, so that [`MapShape::DEFAULT`] applies.
+    #[inline]
+    pub fn has_default_shape(&self) -> bool {
+        self.block_log2 == DEFAULT_BLOCK_LOG2
+    }
+
+    /// Returns the shape of file maps.
+    #[inline]
+    pub fn map_shape(&self) -> MapShape {
+        MapShape {
+            block_log2: self.block_log2,
+            fan_log2: self.fan_log2,
+        }
+    }
+
+    /// Returns the number of words of 8 bytes in a block.
+    #[inline]
+    pub fn words_per_block(&self) -> u64 {
+        self.fan()
     }
 
     /// Returns the number of pointers in a pointer block, and of blocks in a huge leaf.
@@ -123,10 +231,47 @@ impl Geometry {
         block.0 & (self.fan() - 1)
     }
 
+    /// Returns the slot, in its pointer block, of the pointer of a level that covers a block.
+    #[inline]
+    pub fn slot_at(&self, level: u32, block: FileBlock) -> u64 {
+        self.index_at(level, block) & (self.fan() - 1)
+    }
+
+    /// Returns the index, among all pointers of a level, of the one that covers a block.
+    #[inline]
+    pub fn index_at(&self, level: u32, block: FileBlock) -> u64 {
+        block.0 >> (self.fan_log2 * level)
+    }
+
+    /// Returns the number of blocks that a pointer of a level covers.
+    #[inline]
+    pub fn span(&self, level: u32) -> u64 {
+        1 << (self.fan_log2 * level)
+    }
+
+    /// Returns the first of the blocks that the pointer of a level over a block covers.
+    #[inline]
+    pub fn first_under(&self, level: u32, block: FileBlock) -> FileBlock {
+        let shift = self.fan_log2 * level;
+        FileBlock(block.0 >> shift << shift)
+    }
+
+    /// Returns the end of the blocks that the pointer of a level over a block covers.
+    #[inline]
+    pub fn end_under(&self, level: u32, block: FileBlock) -> FileBlock {
+        self.first_under(level, block) + self.span(level)
+    }
+
     /// Returns the offset of the first byte of a block of a file.
     #[inline]
     pub fn file_offset(&self, block: FileBlock) -> u64 {
-        block.0 << self.block_log2
+        self.bytes(block.0)
+    }
+
+    /// Returns the places of both superblock pages.
+    #[inline]
+    pub fn pages(&self) -> [RegionOffset; 2] {
+        [RegionOffset::START, self.copy_offset]
     }
 
     /// Returns the blocks with a fixed use: both superblock pages and the journal.
@@ -163,7 +308,7 @@ impl Geometry {
 
     /// Returns the offset of a lane's `retired` word. Its copy is the next word.
     /// [`retired_seed`](Self::retired_seed) gives the seeds of their checks.
-    pub fn retired_offset(&self, lane: u32) -> u64 {
+    pub fn retired_offset(&self, lane: u32) -> RegionOffset {
         self.journal_offset + u64::from(lane) * LANE_LINE
     }
 
@@ -174,7 +319,7 @@ impl Geometry {
     }
 
     /// Returns the offset of a record slot.
-    pub fn slot_offset(&self, lane: u32, slot: u32) -> u64 {
+    pub fn slot_offset(&self, lane: u32, slot: u32) -> RegionOffset {
         self.journal_offset
             + (u64::from(self.lanes) * LANE_LINE).next_multiple_of(4096)
             + (u64::from(lane) * 2 + u64::from(slot)) * self.slot_size

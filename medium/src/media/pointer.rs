@@ -6,7 +6,8 @@
 //! number of entries is a power of two, as in a page table.
 
 use super::checksum::mix64;
-use crate::types::{Bno, Ino};
+use super::geometry::Geometry;
+use crate::types::{Bno, FileBlock, Ino};
 
 const BLOCK_BITS: u32 = 40;
 const MEMBER_SHIFT: u32 = 40;
@@ -33,6 +34,25 @@ pub struct PtrAt {
     pub level: u32,
     /// Index of this pointer among all pointers of its level in the tree.
     pub index: u64,
+}
+
+impl PtrAt {
+    /// Returns the place of the pointer in a slot of the pointer block to which the pointer
+    /// at this place leads.
+    #[inline]
+    pub fn below(self, geo: &Geometry, slot: u64) -> PtrAt {
+        PtrAt {
+            level: self.level - 1,
+            index: self.index << geo.fan_log2 | slot,
+            ..self
+        }
+    }
+
+    /// Returns the first file block that the pointer at this place covers.
+    #[inline]
+    pub fn first(self, geo: &Geometry) -> FileBlock {
+        FileBlock(self.index << (geo.fan_log2 * self.level))
+    }
 }
 
 /// A block pointer as stored on the medium. Zero is a hole.

@@ -47,11 +47,22 @@ pub struct Leaf {
 }
 
 impl MapRoot {
-    /// Returns the number of file blocks that a tree of this height can hold.
+    /// Returns the end of the file blocks that a tree of this height can hold.
     #[inline]
-    pub fn capacity(&self, geo: &Geometry) -> u64 {
+    pub fn end(&self, geo: &Geometry) -> FileBlock {
         1u64.checked_shl(geo.fan_log2 * self.height)
-            .unwrap_or(u64::MAX)
+            .map_or(FileBlock::END, FileBlock)
+    }
+
+    /// Returns the place of the pointer of a level that covers a file block.
+    #[inline]
+    pub fn at(&self, geo: &Geometry, level: u32, block: FileBlock) -> PtrAt {
+        PtrAt {
+            fs_seed: geo.seed,
+            ino: self.ino,
+            level,
+            index: geo.index_at(level, block),
+        }
     }
 
     /// Returns the place of the root pointer.
@@ -78,10 +89,10 @@ impl MapRoot {
             return Err(self.damaged(at, "the check of the pointer does not fit"));
         }
         let span = if ptr.is_leaf() {
-            if at.level != 1 || !geo.huge_leaves || geo.block_log2 != 12 {
+            if at.level != 1 || !geo.allows_huge_leaves() {
                 return Err(self.damaged(at, "a 2 MiB leaf where none is allowed"));
             }
-            1u64 << geo.fan_log2
+            geo.fan()
         } else {
             1
         };
@@ -121,17 +132,12 @@ impl MapRoot {
         &self,
         region: impl Into<RegionView<'r>>,
         geo: &Geometry,
-        index: u64,
+        index: FileBlock,
     ) -> Result<Leaf> {
         let region = region.into().region();
         let leaf = self.look(Medium { region, geo }, index)?;
         if leaf.lost {
-            let at = PtrAt {
-                index,
-                level: 0,
-                ..self.root_at(geo)
-            };
-            return Err(self.damaged(at, NOT_LOST));
+            return Err(self.damaged(self.at(geo, 0, index), NOT_LOST));
         }
         Ok(leaf)
     }
@@ -140,14 +146,14 @@ impl MapRoot {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn look(&self, medium: Medium<'_>, index: u64) -> Result<Leaf> {
-        let Medium { region, geo } = medium;
+    pub fn look(&self, medium: Medium<'_>, index: FileBlock) -> Result<Leaf> {
+        let geo = medium.geo;
         let mut level = self.height;
-        if index >= self.capacity(geo) {
-            let first = self.capacity(geo);
+        let end = self.end(geo);
+        if index >= end {
             return Ok(Leaf {
-                first: FileBlock(first),
-                count: u64::MAX - first,
+                first: end,
+                count: FileBlock::END - end,
                 block: None,
                 unwritten: false,
                 lost: false,
@@ -155,20 +161,14 @@ impl MapRoot {
         }
         let (mut ptr, mut home) = (self.root, None);
         loop {
-            let shift = geo.fan_log2 * level;
-            let at = PtrAt {
-                fs_seed: geo.seed,
-                ino: self.ino,
-                level,
-                index: index >> shift,
-            };
-            let (first, count) = (index >> shift << shift, 1u64 << shift);
+            let at = self.at(geo, level, index);
+            let (first, count) = (geo.first_under(level, index), geo.span(level));
             if ptr.is_hole() {
                 if let Some(table) = home {
                     self.has_pointers(medium, table, at)?;
                 }
                 return Ok(Leaf {
-                    first: FileBlock(first),
+                    first,
                     count,
                     block: None,
                     unwritten: false,
@@ -178,7 +178,7 @@ impl MapRoot {
             let block = match self.open(geo, ptr, at) {
                 Err(_) if ptr.is_lost(at) => {
                     return Ok(Leaf {
-                        first: FileBlock(first),
+                        first,
                         count,
                         block: None,
                         unwritten: false,
@@ -189,7 +189,7 @@ impl MapRoot {
             };
             if level == 0 || ptr.is_leaf() {
                 return Ok(Leaf {
-                    first: FileBlock(first),
+                    first,
                     count,
                     block: Some(block),
                     unwritten: ptr.is_unwritten(),
@@ -197,8 +197,8 @@ impl MapRoot {
                 });
             }
             level -= 1;
-            let slot = index >> (geo.fan_log2 * level) & ((1 << geo.fan_log2) - 1);
-            ptr = Ptr(region.load_u64(geo.offset(block) + slot * 8)?);
+            let slot = geo.slot_at(level, index);
+            ptr = Ptr(medium.load_u64(geo.offset(block).word(slot))?);
             home = Some(block);
         }
     }
@@ -211,18 +211,18 @@ impl MapRoot {
     /// [`Error::Corrupt`] for an empty block.
     #[cold]
     pub fn has_pointers(&self, medium: Medium<'_>, table: Bno, hole: PtrAt) -> Result<()> {
-        let Medium { region, geo } = medium;
-        let (base, last) = (geo.offset(table), (1u64 << geo.fan_log2) - 1);
+        let geo = medium.geo;
+        let (base, last) = (geo.offset(table), geo.fan() - 1);
         let slot = hole.index & last;
         // Most holes follow a pointer, at the end of a file that has grown.
         for near in [slot.saturating_sub(1), (slot + 1).min(last)] {
-            if region.load_u64(base + near * 8)? != 0 {
+            if medium.load_u64(base.word(near))? != 0 {
                 return Ok(());
             }
         }
         let mut words = [0u64; 512];
         let words = &mut words[..=last as usize];
-        region.read(base, words.as_mut_bytes())?;
+        medium.read(base, words.as_mut_bytes())?;
         if words.iter().all(|w| *w == 0) {
             return Err(self.damage(Damage::MapEmpty, hole, EMPTY_TABLE));
         }

@@ -29,7 +29,7 @@ use crate::media::walk::MapRoot;
 use crate::media::{Geometry, Medium};
 use crate::pmem::{PmemError, Region};
 use crate::sync::{Mutex, rank};
-use crate::types::{BlockRun, Bno};
+use crate::types::{BlockRun, Bno, RegionOffset};
 use reserve::Reserve;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::IntoBytes;
@@ -62,20 +62,28 @@ pub struct Volume {
     pub discard: bool,
 }
 
+/// The maps of the files that hold the group descriptors.
+#[derive(Debug, Clone, Copy)]
+pub struct GroupRoots {
+    /// Descriptors of block groups.
+    pub blocks: MapRoot,
+    /// Descriptors of inode groups.
+    pub inodes: MapRoot,
+}
+
 impl Volume {
     /// Creates a volume whose records up to `checkpoint` are dead.
     pub fn new(
         region: Region,
         geo: Geometry,
         checkpoint: u64,
-        roots: (MapRoot, MapRoot),
+        roots: GroupRoots,
         rules: Rules,
     ) -> Volume {
-        let (block_groups, inode_groups) = roots;
         Volume {
             journal: Journal::new(&geo, checkpoint, rules, region.failed_fences()),
-            blocks: BitmapSet::new(BitmapKind::Blocks, geo.blocks, &geo, block_groups),
-            inodes: BitmapSet::new(BitmapKind::Inodes, geo.inodes_max, &geo, inode_groups),
+            blocks: BitmapSet::new(BitmapKind::Blocks, geo.blocks, &geo, roots.blocks),
+            inodes: BitmapSet::new(BitmapKind::Inodes, geo.inodes_max, &geo, roots.inodes),
             pins: BlockPins::default(),
             verified: Verified::new(),
             reserve: Reserve::new(geo.reserve_blocks),
@@ -176,10 +184,10 @@ impl Volume {
             return;
         }
         if discard {
-            let (at, len) = (self.geo.offset(run.start), run.len << self.geo.block_log2);
+            let (at, len) = (self.geo.offset(run.start), self.geo.bytes(run.len));
             // The blocks are free even if the host refuses the discard.
-            if let Err(e) = self.region.window().discard(at, len) {
-                tracing::debug!(at, len, error = %e, "the host refused the discard");
+            if let Err(e) = self.region.window().discard(at.0, len) {
+                tracing::debug!(at = at.0, len, error = %e, "the host refused the discard");
             }
         }
         self.blocks.free_run(self.medium(), run.into());
@@ -249,7 +257,7 @@ impl Volume {
         };
         if let Some(bit) = used {
             let (word, mask) = (u64::from(bit / 64), 1u64 << (bit % 64));
-            tx.write_new(at + word * 8, mask.as_bytes())?;
+            tx.write_new(at.word(word), mask.as_bytes())?;
             desc.sum = word_sum(self.geo.seed, word, mask);
         }
         tx.put_desc(init.desc_offset, &desc, kind, init.group)?;
@@ -301,16 +309,13 @@ impl Volume {
 
     /// Does not ask the host: a block of unknown state counts as having no room.
     fn is_known_to_have_room(&self, run: BlockRun) -> bool {
-        let len = run.len << self.geo.block_log2;
+        let len = self.geo.bytes(run.len);
         self.region
-            .is_known_to_have_room(self.geo.offset(run.start), len)
+            .is_known_to_have_room(self.geo.offset(run.start).0, len)
     }
 
     fn no_room(&self, run: BitRun) -> Error {
-        let (offset, len) = (
-            self.geo.offset(Bno(run.start)),
-            run.len << self.geo.block_log2,
-        );
+        let (offset, len) = (self.geo.offset(Bno(run.start)).0, self.geo.bytes(run.len));
         PmemError::NoRoom { offset, len }.into()
     }
 
@@ -329,33 +334,33 @@ impl Volume {
     /// Checks a home that a record will change. Once the record is durable, a store that
     /// fails would fail the whole volume.
     #[inline(always)]
-    fn check_range(&self, offset: u64, len: u64) -> Result<()> {
+    fn check_range(&self, at: RegionOffset, len: u64) -> Result<()> {
         // A page missing at that point would fail the whole volume as well.
-        if self.region.is_within(offset, len)
+        if self.region.is_within(at.0, len)
             && !Region::any_faults()
-            && self.region.has_room(offset, len)
+            && self.region.has_room(at.0, len)
         {
             return Ok(());
         }
-        self.check_range_slowly(offset, len)
+        self.check_range_slowly(at, len)
     }
 
     #[cold]
-    fn check_range_slowly(&self, offset: u64, len: u64) -> Result<()> {
-        match self.region.check(offset, len) {
-            Ok(()) => Ok(self.region.need_room(offset, len)?),
-            Err(e) => Err(outside(e, offset, len)),
+    fn check_range_slowly(&self, at: RegionOffset, len: u64) -> Result<()> {
+        match self.region.check(at.0, len) {
+            Ok(()) => Ok(self.region.need_room(at.0, len)?),
+            Err(e) => Err(outside(e, at, len)),
         }
     }
 }
 
 #[cold]
-fn outside(e: PmemError, offset: u64, len: u64) -> Error {
+fn outside(e: PmemError, at: RegionOffset, len: u64) -> Error {
     match e {
         PmemError::OutOfBounds { .. } => Error::corrupt(
             Damage::MapPointer,
             "the region",
-            format!("a change of {len} bytes at {offset:#x} leaves it"),
+            format!("a change of {len} bytes at {:#x} leaves it", at.0),
         ),
         other => other.into(),
     }

@@ -19,7 +19,7 @@ use crate::journal::{Change, Entry, LaneGuard, LastRecord, Lines, RecordBuf, Rec
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
 use crate::pmem::{Region, Unfenced};
-use crate::types::{BlockRun, Bno, Ino, InodeRun};
+use crate::types::{BlockRun, Bno, Ino, InodeRun, RegionOffset};
 
 /// Size of an entry of bits in a record, in bytes.
 const BITS_ENTRY: usize = 24;
@@ -95,23 +95,23 @@ impl<'v> Record<'v> {
     /// # Errors
     /// Errors of the region.
     #[inline]
-    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        self.vol.region.read(offset, into)?;
+    pub fn read(&self, offset: RegionOffset, into: &mut [u8]) -> Result<()> {
+        self.vol.medium().read(offset, into)?;
         self.overlay(offset, into);
         Ok(())
     }
 
     /// Applies this record's changes to bytes read from the region.
     #[inline]
-    fn overlay(&self, offset: u64, into: &mut [u8]) {
-        if self.rec.may_change(offset, into.len()) {
+    fn overlay(&self, offset: RegionOffset, into: &mut [u8]) {
+        if self.rec.may_change(offset.0, into.len()) {
             self.overlay_entries(offset, into);
         }
     }
 
-    fn overlay_entries(&self, offset: u64, into: &mut [u8]) {
+    fn overlay_entries(&self, offset: RegionOffset, into: &mut [u8]) {
         let end = offset + into.len() as u64;
-        for e in self.rec.entries_near(offset, end) {
+        for e in self.rec.entries_near(offset.0, end.0) {
             let len = home_len(&e);
             let (from, to) = (e.offset.max(offset), (e.offset + len).min(end));
             if from >= to {
@@ -133,8 +133,8 @@ impl<'v> Record<'v> {
     /// # Errors
     /// Errors of the region.
     #[inline]
-    pub fn load_u64(&self, offset: u64) -> Result<u64> {
-        let mut word = self.vol.region.load_u64(offset)?;
+    pub fn load_u64(&self, offset: RegionOffset) -> Result<u64> {
+        let mut word = self.vol.medium().load_u64(offset)?;
         self.overlay(offset, word.as_mut_bytes());
         Ok(word)
     }
@@ -144,8 +144,11 @@ impl<'v> Record<'v> {
     /// # Errors
     /// Errors of the region.
     #[inline]
-    pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
-        let mut value: T = self.vol.region.read_pod(offset)?;
+    pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(
+        &self,
+        offset: RegionOffset,
+    ) -> Result<T> {
+        let mut value: T = self.vol.medium().read_pod(offset)?;
         self.overlay(offset, value.as_mut_bytes());
         Ok(value)
     }
@@ -157,9 +160,9 @@ impl<'v> Record<'v> {
     /// # Errors
     /// Errors of the region.
     #[cfg_attr(feature = "mutants", track_caller)]
-    pub fn write_new(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.vol.region.need_room(offset, bytes.len() as u64)?;
-        let pending = self.vol.region.window().nt_store(offset, bytes)?;
+    pub fn write_new(&mut self, offset: RegionOffset, bytes: &[u8]) -> Result<()> {
+        self.vol.region.need_room(offset.0, bytes.len() as u64)?;
+        let pending = self.vol.region.window().nt_store(offset.0, bytes)?;
         self.stored_new(pending);
         Ok(())
     }
@@ -176,9 +179,9 @@ impl<'v> Record<'v> {
     /// # Errors
     /// Errors of the region.
     #[cfg_attr(feature = "mutants", track_caller)]
-    pub fn zero_new(&mut self, offset: u64, len: u64) -> Result<()> {
-        self.vol.region.need_room(offset, len)?;
-        let pending = self.vol.region.window().nt_zero(offset, len)?;
+    pub fn zero_new(&mut self, offset: RegionOffset, len: u64) -> Result<()> {
+        self.vol.region.need_room(offset.0, len)?;
+        let pending = self.vol.region.window().nt_zero(offset.0, len)?;
         self.stored_new(pending);
         Ok(())
     }
@@ -199,8 +202,8 @@ impl<'v> Record<'v> {
     }
 
     #[inline]
-    fn push(&mut self, kind: EntryKind, offset: u64, payload: &[u8]) -> Result<()> {
-        match self.rec.push(kind, offset, payload) {
+    fn push(&mut self, kind: EntryKind, offset: RegionOffset, payload: &[u8]) -> Result<()> {
+        match self.rec.push(kind, offset.0, payload) {
             true => Ok(()),
             false => Err(TOO_LARGE),
         }
@@ -211,7 +214,7 @@ impl<'v> Record<'v> {
     /// # Errors
     /// Errors of the region; a full record.
     #[inline(always)]
-    pub fn put(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub fn put(&mut self, kind: EntryKind, offset: RegionOffset, bytes: &[u8]) -> Result<()> {
         debug_assert!(matches!(
             kind,
             EntryKind::Inode | EntryKind::Pointer | EntryKind::Leaf | EntryKind::Slot
@@ -226,8 +229,8 @@ impl<'v> Record<'v> {
     /// # Errors
     /// As for [`put`](Self::put).
     #[inline]
-    pub fn put_anew(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
-        match self.rec.replace(kind, offset, bytes) {
+    pub fn put_anew(&mut self, kind: EntryKind, offset: RegionOffset, bytes: &[u8]) -> Result<()> {
+        match self.rec.replace(kind, offset.0, bytes) {
             true => Ok(()),
             false => self.put(kind, offset, bytes),
         }
@@ -237,14 +240,14 @@ impl<'v> Record<'v> {
     ///
     /// # Errors
     /// As for [`put`](Self::put).
-    pub fn put_zeros(&mut self, offset: u64, words: u64) -> Result<()> {
+    pub fn put_zeros(&mut self, offset: RegionOffset, words: u64) -> Result<()> {
         self.vol.check_range(offset, words.saturating_mul(8))?;
         self.push(EntryKind::Zero, offset, words.as_bytes())
     }
 
     pub(super) fn put_desc(
         &mut self,
-        offset: u64,
+        offset: RegionOffset,
         desc: &GroupDesc,
         kind: BitmapKind,
         group: u64,
@@ -420,7 +423,7 @@ impl<'v> Record<'v> {
         }
         self.rec.use_kept();
         for b in &self.bits {
-            region.need_room(b.word, 8)?;
+            region.need_room(b.word.0, 8)?;
             let ok = if vol.journal.rules.bit_masks {
                 let kind = if b.set {
                     EntryKind::SetBits
@@ -428,16 +431,16 @@ impl<'v> Record<'v> {
                     EntryKind::ClearBits
                 };
                 self.rec
-                    .push_words(kind, b.word, &[b.mask, group_word(b.kind, b.group)])
+                    .push_words(kind, b.word.0, &[b.mask, group_word(b.kind, b.group)])
             } else {
-                let old = region.load_u64(b.word)?;
+                let old = medium.load_u64(b.word)?;
                 let new = if b.set { old | b.mask } else { old & !b.mask };
                 let group = group_word(b.kind, b.group);
                 self.rec
-                    .push_words(EntryKind::SetBits, b.word, &[new, group])
+                    .push_words(EntryKind::SetBits, b.word.0, &[new, group])
                     && self
                         .rec
-                        .push_words(EntryKind::ClearBits, b.word, &[!new, group])
+                        .push_words(EntryKind::ClearBits, b.word.0, &[!new, group])
             };
             if !ok {
                 return Err(TOO_LARGE);
@@ -485,7 +488,7 @@ impl<'v> Record<'v> {
             // and concern none of these pages.
             if Region::any_faults() && region.faults_seen() != faults {
                 for e in rec.entries() {
-                    region.check(e.offset, home_len(&e))?;
+                    region.check(e.offset.0, home_len(&e))?;
                 }
                 for b in bits {
                     vol.bitmap(b.kind).check_homes(medium, b)?;

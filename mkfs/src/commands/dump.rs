@@ -193,7 +193,7 @@ impl Dump {
             List::push(&mut inodes, row);
         })?;
 
-        let page = (PAGE >> geo.block_log2).max(1);
+        let page = geo.whole_blocks(PAGE).max(1);
         let [table, inode_descs, block_descs] = image.table_blocks;
         let bytes = |n: u64| format!("{n} bytes");
         let mut rows = vec![
@@ -201,12 +201,12 @@ impl Dump {
                 "superblock pages",
                 2,
                 2 * page,
-                format!("at 0 and {}", geo.copy_offset),
+                format!("at 0 and {}", geo.copy_offset.0),
             ),
             row(
                 "journal lanes",
                 geo.lanes.into(),
-                geo.journal_len >> geo.block_log2,
+                geo.whole_blocks(geo.journal_len),
                 lanes_detail(&lanes),
             ),
             row(
@@ -262,7 +262,7 @@ impl Dump {
         lanes.into_iter().for_each(|l| List::push(&mut list, l));
         Ok(Report {
             region: name,
-            bytes: geo.blocks << geo.block_log2,
+            bytes: geo.region_bytes(),
             block_size: geo.block_size,
             blocks: geo.blocks,
             used,

@@ -11,7 +11,7 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{
     Advice, Atom, Region, RegionAccess, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced,
 };
-use pramfs_medium::types::{BlockRun, Bno, FileExtent, Ino};
+use pramfs_medium::types::{BlockRun, FileExtent, Ino, RegionOffset};
 
 /// The accesses that a view allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl MappedFile {
         let unit = StitchSource::of_region(&engine.vol.region)?.unit();
         // A view that can grow consists of whole pieces from the start.
         let smallest = if reserve > 0 { unit.max(block) } else { block };
-        let mut pinned = Pinned::written(engine, ino, (&range, access), smallest)?;
+        let mut pinned = Pinned::written(engine, ino, &range, access, smallest)?;
         let view = match pinned.extents[..] {
             // Any block can be mapped in place.
             [e] if unit > smallest && is_written(&e) => StitchedMap::in_region(
@@ -106,7 +106,7 @@ impl MappedFile {
             )?,
             _ => {
                 if unit > smallest {
-                    pinned = Pinned::written(engine, ino, (&range, access), unit)?;
+                    pinned = Pinned::written(engine, ino, &range, access, unit)?;
                 }
                 let reserve = match reserve {
                     0 => 0,
@@ -173,7 +173,7 @@ impl MappedFile {
         if first + self.head + self.len < mapped {
             // The rest of the last block is already mapped. It must still belong to the file.
             let rest = (mapped - unit)..end.min(mapped);
-            let now = Pinned::written(engine.arc(), self.pinned.ino, (&rest, self.access), unit)?;
+            let now = Pinned::written(engine.arc(), self.pinned.ino, &rest, self.access, unit)?;
             if !now.extents.iter().all(|e| is_shown(&self.extents, e)) {
                 return Err(Error::Invalid(
                     "the last block of the view no longer belongs to the file: map the file again",
@@ -184,8 +184,8 @@ impl MappedFile {
                 return Ok(());
             }
         }
-        let range = (&(mapped..end), self.access);
-        let pinned = Pinned::written(engine.arc(), self.pinned.ino, range, unit)?;
+        let range = mapped..end;
+        let pinned = Pinned::written(engine.arc(), self.pinned.ino, &range, self.access, unit)?;
         let pieces = pinned.extents.iter().filter(|e| is_written(e)).map(|e| {
             let at = e.file_offset - first;
             (at, e.region_offset.unwrap_or(0), e.len)
@@ -467,7 +467,8 @@ impl Pinned {
     fn written(
         engine: &Arc<Engine>,
         ino: Ino,
-        (range, access): (&Range<u64>, Access),
+        range: &Range<u64>,
+        access: Access,
         unit: u64,
     ) -> Result<Pinned> {
         let block = engine.vol.geo.block_size;
@@ -480,7 +481,7 @@ impl Pinned {
                 let start = range.start / block * block;
                 engine.fill(ino, start, range.end - start)?;
             }
-            let pinned = Pinned::new(engine, ino, (range, access), unit)?;
+            let pinned = Pinned::new(engine, ino, range, access, unit)?;
             let asked =
                 |e: &&FileExtent| e.file_offset < range.end && e.file_offset + e.len > range.start;
             if access == Access::Write && !pinned.extents.iter().filter(asked).all(is_written) {
@@ -498,7 +499,8 @@ impl Pinned {
     fn new(
         engine: &Arc<Engine>,
         ino: Ino,
-        (range, access): (&Range<u64>, Access),
+        range: &Range<u64>,
+        access: Access,
         unit: u64,
     ) -> Result<Pinned> {
         let start = range.start / unit * unit;
@@ -509,7 +511,7 @@ impl Pinned {
         // The reference outlives the extents. The pin is taken under the same lock under
         // which the extents were read.
         engine.refs.add(ino, 1, By::Guard);
-        match engine.pinned_extents((ino, access), start, end, range.end) {
+        match engine.pinned_extents(ino, access, start, end, range.end) {
             Ok((pin, extents)) => Ok(Pinned {
                 engine: Handle::new(engine),
                 ino,
@@ -578,7 +580,8 @@ impl Engine {
     /// Returns extents of whole blocks, pinned.
     fn pinned_extents(
         &self,
-        (ino, access): (Ino, Access),
+        ino: Ino,
+        access: Access,
         start: u64,
         end: u64,
         needed: u64,
@@ -605,13 +608,13 @@ impl Engine {
                     offset: e.file_offset,
                 });
             }
-            let log2 = self.vol.geo.block_log2;
+            let geo = &self.vol.geo;
             let runs: Vec<BlockRun> = extents
                 .iter()
                 .filter_map(|e| {
                     e.region_offset.map(|at| BlockRun {
-                        start: Bno(at >> log2),
-                        len: e.len >> log2,
+                        start: geo.block_at(RegionOffset(at)),
+                        len: geo.whole_blocks(e.len),
                     })
                 })
                 .collect();

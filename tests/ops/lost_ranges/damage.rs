@@ -105,7 +105,7 @@ fn lost_marks_outside_file_data_are_damage() {
     .unwrap();
     assert_eq!(table.height, 1);
     let index = large.0 * 256 / geo.block_size;
-    let at = (geo.offset(Ptr(table.root).block()) + index * 8) as usize;
+    let at = (geo.offset(Ptr(table.root).block()).0 + index * 8) as usize;
     bad[at..at + 8].copy_from_slice(&mark(Ino::INODE_TABLE, 0, index).to_le_bytes());
     judged("inode table", &bad, &|fs| fs.getattr(large).map(drop));
     // The flag alone, without any lost range, is not damage.

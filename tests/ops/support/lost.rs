@@ -58,7 +58,7 @@ pub fn slot_of(image: &[u8], ino: Ino, level: u32, index: u64) -> usize {
     let (mut at, mut ptr) = (0, Ptr(d.root));
     for below in (level..u32::from(d.height)).rev() {
         let slot = index >> (geo.fan_log2 * below) & ((1 << geo.fan_log2) - 1);
-        at = (geo.offset(ptr.block()) + slot * 8) as usize;
+        at = (geo.offset(ptr.block()).0 + slot * 8) as usize;
         ptr = Ptr(u64::from_le_bytes(image[at..at + 8].try_into().unwrap()));
     }
     at

@@ -323,7 +323,7 @@ impl Machine {
     /// else, or the other way round: records without their homes, homes without
     /// the records of later operations.
     pub fn journal_apart(&self, geo: &Geometry) -> [Vec<u8>; 2] {
-        let journal = geo.journal_offset..geo.journal_offset + geo.journal_len;
+        let journal = geo.journal_offset.0..geo.journal_offset.0 + geo.journal_len;
         [true, false].map(|inside| self.lines(|line| journal.contains(&line) == inside))
     }
 

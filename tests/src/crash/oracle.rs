@@ -24,6 +24,7 @@ use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::superblock::{BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET};
 use pramfs_medium::media::{DiskInode, Geometry, Ptr, SuperDynamic, probe_superblock};
 use pramfs_medium::pmem::{Event, EventKind, LINE};
+use pramfs_medium::types::RegionOffset;
 use zerocopy::FromBytes;
 
 use super::images::{Images, Limits, line_hash};
@@ -376,7 +377,7 @@ impl Oracle {
     /// that it came to. The dynamic words count mounts: what they hold differs
     /// after each crash and decides nothing.
     fn trace(&self, medium: u64, events: &[Event]) -> u64 {
-        let dynamic = [0, self.geo.copy_offset].map(|page| page + DYNAMIC_OFFSET);
+        let dynamic = [0, self.geo.copy_offset.0].map(|page| page + DYNAMIC_OFFSET);
         events.iter().fold(medium, |h, e| {
             let h = h.rotate_left(5) ^ e.offset ^ (e.kind as u64) << 48;
             let h = h.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -446,7 +447,7 @@ impl Oracle {
         }
         let geo = &self.geo;
         let mut line = [0; 64];
-        for page in [0, geo.copy_offset] {
+        for page in [0, geo.copy_offset.0] {
             let at = (page + DYNAMIC_OFFSET) as usize;
             let mut dynamic = [0; SuperDynamic::SIZE];
             self.scratch.read(at, &mut dynamic);
@@ -462,14 +463,14 @@ impl Oracle {
             let unit = at / UNIT;
             units[unit] = units[unit].wrapping_sub(line_hash(at / 64, &line));
         }
-        let journal = geo.journal_offset..geo.journal_offset + geo.journal_len;
+        let journal = geo.journal_offset.0..geo.journal_offset.0 + geo.journal_len;
         let bitmap = self.block_bitmap()?;
         let mut bits = vec![0; geo.block_size as usize];
         self.scratch.read(bitmap, &mut bits);
         let mut sum = 0u64;
         for (i, hash) in units.iter().enumerate() {
             let at = (i * UNIT) as u64;
-            let block = (at >> geo.block_log2) as usize;
+            let block = geo.block_at(RegionOffset(at)).0 as usize;
             if bits[block / 8] >> (block % 8) & 1 != 0 && !journal.contains(&at) {
                 sum = sum.wrapping_add(*hash);
             }
@@ -487,10 +488,10 @@ impl Oracle {
             return Err("a region of more than one group is too large to explore".into());
         }
         let mut word = [0; 8];
-        let descs = geo.offset(Ptr(inode.root).block()) as usize;
+        let descs = geo.offset(Ptr(inode.root).block()).0 as usize;
         self.scratch.read(descs, &mut word);
         match GroupDesc::state(geo, BitmapKind::Blocks, 0, u64::from_le_bytes(word)) {
-            GroupState::Bitmap(b) => Ok(geo.offset(b) as usize),
+            GroupState::Bitmap(b) => Ok(geo.offset(b).0 as usize),
             other => Err(format!("the group of all blocks is {other:?}")),
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pramfs_medium::media::Geometry;
 use pramfs_medium::media::superblock::PAGE;
+use pramfs_medium::types::RegionOffset;
 use serde::{Deserialize, Serialize};
 
 use super::images::Coverage;
@@ -174,26 +175,26 @@ impl fmt::Display for Counterexample {
 fn place(geo: &Geometry, at: u64) -> String {
     for (page, name) in [
         (0, "superblock"),
-        (geo.copy_offset, "copy of the superblock"),
+        (geo.copy_offset.0, "copy of the superblock"),
     ] {
         if (page..page + PAGE).contains(&at) {
             return format!("{name} + {:#x}", at - page);
         }
     }
-    if (geo.journal_offset..geo.journal_offset + geo.journal_len).contains(&at) {
+    if (geo.journal_offset.0..geo.journal_offset.0 + geo.journal_len).contains(&at) {
         for lane in 0..geo.lanes {
             for slot in 0..2 {
-                let from = geo.slot_offset(lane, slot);
+                let from = geo.slot_offset(lane, slot).0;
                 if (from..from + geo.slot_size).contains(&at) {
                     return format!("record in lane {lane}, slot {slot} + {:#x}", at - from);
                 }
             }
         }
-        return format!("journal + {:#x}", at - geo.journal_offset);
+        return format!("journal + {:#x}", at - geo.journal_offset.0);
     }
     format!(
         "block {} + {:#x}",
-        at >> geo.block_log2,
+        geo.block_at(RegionOffset(at)).0,
         at % geo.block_size
     )
 }

@@ -208,7 +208,7 @@ fn mixed(block_size: u32, end: End) -> Result<Vec<u8>> {
         End::PowerLost => {
             let geo = fs.superblock().geometry();
             let journal =
-                geo.journal_offset as usize..(geo.journal_offset + geo.journal_len) as usize;
+                geo.journal_offset.0 as usize..(geo.journal_offset.0 + geo.journal_len) as usize;
             let (mut image, after) = (before, sim.image());
             image[journal.clone()].copy_from_slice(&after[journal]);
             Ok(image)

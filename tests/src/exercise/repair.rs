@@ -117,7 +117,7 @@ impl Walk<'_> {
             if let Some(block) = table.get(&(ino / per_block)) {
                 self.inode(
                     Ino(ino),
-                    (block << self.geo.block_log2) + ino % per_block * INODE_SIZE,
+                    self.geo.bytes(*block) + ino % per_block * INODE_SIZE,
                 )?;
             }
         }
@@ -134,16 +134,16 @@ impl Walk<'_> {
     }
 
     fn journal(&self) -> Step {
-        for page in [0, self.geo.copy_offset] {
+        for page in [0, self.geo.copy_offset.0] {
             self.reseal(page + DYNAMIC_OFFSET + 0x10, self.geo.seed)?;
         }
         for lane in 0..self.geo.lanes {
-            let at = self.geo.retired_offset(lane);
+            let at = self.geo.retired_offset(lane).0;
             for copy in 0..2 {
                 self.reseal(at + copy * 8, self.geo.retired_seed(copy))?;
             }
             for slot in 0..2 {
-                let at = self.geo.slot_offset(lane, slot);
+                let at = self.geo.slot_offset(lane, slot).0;
                 let head: RecordHeader = self.region.read_pod(at)?;
                 let fits =
                     (RecordHeader::SIZE as u64..=self.geo.slot_size).contains(&u64::from(head.len));
@@ -161,7 +161,7 @@ impl Walk<'_> {
     /// An internal inode in both pages; its data blocks by index.
     fn internal(&mut self, at: u64, ino: Ino) -> Step<BTreeMap<u64, u64>> {
         let mut blocks = BTreeMap::new();
-        for page in [self.geo.copy_offset, 0] {
+        for page in [self.geo.copy_offset.0, 0] {
             let mut d: DiskInode = self.region.read_pod(page + at)?;
             let level = u32::from(d.height);
             d.root = self.map(d.root, ino, level, 0, &mut blocks)?;
@@ -201,7 +201,7 @@ impl Walk<'_> {
 
     /// The pointers of a block and where each stands.
     fn slots(&self, block: Bno) -> Step<Vec<(u64, u64)>> {
-        let base = self.geo.offset(block);
+        let base = self.geo.offset(block).0;
         (0..self.geo.block_size / 8)
             .map(|i| Ok((base + i * 8, self.region.load_u64(base + i * 8)?)))
             .collect()
@@ -243,7 +243,7 @@ impl Walk<'_> {
         for (&index, &block) in descs {
             for i in 0..in_block {
                 let group = index.wrapping_mul(in_block).wrapping_add(i);
-                let at = self.geo.offset(Bno(block)) + i * GroupDesc::SIZE as u64;
+                let at = self.geo.offset(Bno(block)).0 + i * GroupDesc::SIZE as u64;
                 let mut desc: GroupDesc = self.region.read_pod(at)?;
                 let bits = self.pointer(desc.bitmap, ino, 0, group | 1 << 62);
                 if bits.is_hole() || !self.enter(bits.block()) {
@@ -301,7 +301,7 @@ impl Walk<'_> {
         let mut bytes = vec![0; len.next_multiple_of(size)];
         for (i, part) in bytes.chunks_mut(size).enumerate() {
             if let Some(b) = blocks.get(&(i as u64)) {
-                self.region.read(self.geo.offset(Bno(*b)), part)?;
+                self.region.read(self.geo.offset(Bno(*b)).0, part)?;
             }
         }
         Ok(crc(self.geo.seed, &bytes[..len]))
@@ -313,7 +313,7 @@ impl Walk<'_> {
             for i in 0..in_block {
                 let slot = index.wrapping_mul(in_block).wrapping_add(i);
                 self.reseal(
-                    self.geo.offset(Bno(block)) + i * 8,
+                    self.geo.offset(Bno(block)).0 + i * 8,
                     self.geo.seed ^ slot << 32,
                 )?;
             }
@@ -342,7 +342,7 @@ impl Walk<'_> {
     }
 
     fn leaf(&mut self, ino: Ino, kind: u32, block: Bno) -> Step {
-        let at = self.geo.offset(block);
+        let at = self.geo.offset(block).0;
         let mut bytes = vec![0; self.geo.block_size as usize];
         self.region.read(at, &mut bytes)?;
         if kind == XATTRS {

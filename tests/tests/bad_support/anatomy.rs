@@ -19,6 +19,8 @@ use pramfs_medium::media::superblock::{
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, Ptr, probe_superblock};
 use pramfs_medium::pmem::RegionAccess;
+use pramfs_medium::types::FileBlock;
+use pramfs_medium::types::RegionOffset;
 
 /// Owner of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,13 +106,15 @@ impl Walk<'_> {
     }
 
     fn give_range(&mut self, from: u64, len: u64, owner: Owner) {
-        for b in from >> self.geo.block_log2..(from + len) >> self.geo.block_log2 {
+        for b in
+            self.geo.block_at(RegionOffset(from)).0..self.geo.block_at(RegionOffset(from + len)).0
+        {
             self.give(b, owner);
         }
     }
 
     fn words(&self, block: Bno) -> Result<Vec<u64>> {
-        let at = self.geo.offset(block);
+        let at = self.geo.offset(block).0;
         let word = |i| Ok(self.region.load_u64(at + i * 8)?);
         (0..self.geo.block_size / 8).map(word).collect()
     }
@@ -166,7 +170,7 @@ impl Walk<'_> {
             }
             return Ok(());
         }
-        let (shape, base) = (self.geo.leaf, self.geo.offset(ptr.block()));
+        let (shape, base) = (self.geo.leaf, self.geo.offset(ptr.block()).0);
         let head: LeafHeader = self.region.read_pod(base)?;
         let (mut slot, mut items) = (0, 0);
         while slot < shape.slots {
@@ -234,10 +238,10 @@ impl Walk<'_> {
             height: d.height.into(),
         };
         let block = root
-            .find(self.region, &self.geo, 0)?
+            .find(self.region, &self.geo, FileBlock(0))?
             .block
             .expect("descriptors have a block");
-        let desc: GroupDesc = self.region.read_pod(self.geo.offset(block))?;
+        let desc: GroupDesc = self.region.read_pod(self.geo.offset(block).0)?;
         let bitmap = Ptr(desc.bitmap).block();
         self.give(bitmap.0, owner);
         self.words(bitmap)
@@ -260,8 +264,8 @@ impl Anatomy {
         };
         let geo = w.geo.clone();
         w.give_range(0, PAGE, Owner::Superblock);
-        w.give_range(geo.copy_offset, PAGE, Owner::Superblock);
-        w.give_range(geo.journal_offset, geo.journal_len, Owner::Journal);
+        w.give_range(geo.copy_offset.0, PAGE, Owner::Superblock);
+        w.give_range(geo.journal_offset.0, geo.journal_len, Owner::Journal);
         let used = w.bits(BLOCK_GROUPS_OFFSET, Owner::BlockBits)?;
         let exist = w.bits(INODE_GROUPS_OFFSET, Owner::InodeBits)?;
 
@@ -282,11 +286,12 @@ impl Anatomy {
         let mut inodes = BTreeSet::new();
         for ino in (Ino::ROOT.0..geo.inodes_max).filter(|&i| is_set(&exist, i)) {
             let reserved = ino < Ino::FIRST_FREE.0 && ino > Ino::LEASES.0;
-            let leaf = root.find(region, &geo, ino / per_block)?;
+            let leaf = root.find(region, &geo, FileBlock(ino / per_block))?;
             let (Some(block), false) = (leaf.block, reserved) else {
                 continue;
             };
-            let d: DiskInode = region.read_pod(geo.offset(block) + ino % per_block * INODE_SIZE)?;
+            let d: DiskInode =
+                region.read_pod(geo.offset(block).0 + ino % per_block * INODE_SIZE)?;
             assert_eq!(d.crc, d.expected_crc(geo.seed, Ino(ino)), "inode {ino}");
             inodes.insert(ino);
             w.inode(Ino(ino), &d)?;
@@ -307,7 +312,7 @@ impl Anatomy {
 
     /// Owner of a byte.
     pub fn owner(&self, offset: u64) -> Owner {
-        self.blocks[(offset >> self.geo.block_log2) as usize]
+        self.blocks[self.geo.block_at(RegionOffset(offset)).0 as usize]
     }
 
     /// Offsets of all bytes of metadata in use.

@@ -176,8 +176,8 @@ pub fn image(block_size: u32, end: End) -> Result<Image> {
         End::PowerLost => {
             let geo = fs.superblock().geometry();
             let (from, to) = (
-                geo.journal_offset as usize,
-                (geo.journal_offset + geo.journal_len) as usize,
+                geo.journal_offset.0 as usize,
+                (geo.journal_offset.0 + geo.journal_len) as usize,
             );
             let journal = bytes[from..to].to_vec();
             bytes = before;
@@ -205,7 +205,7 @@ fn model_of(bytes: &[u8]) -> Result<Model> {
 /// Offset of the last record of a lane.
 fn newest_record(fs: &Fs, lane: u32) -> u64 {
     let geo = fs.superblock().geometry();
-    let slots = (0..2).map(|slot| geo.slot_offset(lane, slot));
+    let slots = (0..2).map(|slot| geo.slot_offset(lane, slot).0);
     let lsn = |at: &u64| {
         fs.region()
             .load_u64(at + 8)

@@ -202,7 +202,7 @@ fn independent_reader_finds_ranges_marked_lost() {
         let d = DiskInode::read_from_bytes(&image[home..home + 256]).unwrap();
         let region = region_of(&sim);
         let geo = probe_superblock(&region).unwrap().geometry();
-        let table = (d.root & ((1 << 40) - 1)) << geo.block_log2;
+        let table = geo.bytes(d.root & ((1 << 40) - 1));
         // Damage two pointers.
         for slot in [8, 19] {
             let at = table + slot * 8;

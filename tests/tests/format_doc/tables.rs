@@ -250,20 +250,20 @@ fn limits() -> String {
         cells
     };
     let file = |g: &Geometry, height: u32| {
-        bytes((1u128 << (g.fan_log2 * height + g.block_log2)).min(1 << 63))
+        bytes((1u128 << (g.fan_log2 * height + g.block_size.ilog2())).min(1 << 63))
     };
     let cells = vec![
         line("largest region that pointers can address", &|g| {
-            bytes(1u128 << (40 + g.block_log2))
+            bytes(1u128 << (40 + g.block_size.ilog2()))
         }),
         // The descriptors of all groups take fewer blocks than a group has.
         line("size of regions that mkfs makes, less than", &|g| {
             let groups = g.bits_per_group() * (g.block_size / 32);
-            bytes(u128::from(groups * g.bits_per_group()) << g.block_log2)
+            bytes(u128::from(groups * g.bits_per_group()) << g.block_size.ilog2())
         }),
         line("bits of a group", &|g| g.bits_per_group().to_string()),
         line("bytes that a block group covers", &|g| {
-            bytes(u128::from(g.bits_per_group()) << g.block_log2)
+            bytes(u128::from(g.bits_per_group()) << g.block_size.ilog2())
         }),
         line("descriptors in a block", &|g| {
             (g.block_size / 32).to_string()

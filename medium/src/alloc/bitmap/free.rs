@@ -3,7 +3,7 @@
 use crate::media::Medium;
 use std::sync::atomic::Ordering;
 
-use super::super::BitRun;
+use super::super::{BitRun, RunLen};
 use super::BitmapSet;
 use crate::error::Result;
 use crate::sync::MutexGuard;
@@ -29,8 +29,8 @@ impl BitmapSet {
             .sum()
     }
 
-    /// Calls `f` with each free run of a range that has at least `least` bits, in pieces of
-    /// at most `most`. In a group with a bitmap block, a piece is reserved during the call
+    /// Calls `f` with each free run of a range that is long enough, in pieces of at most the
+    /// larger length. In a group with a bitmap block, a piece is reserved during the call
     /// and the group is not locked, so `f` may take its time. Skips damaged groups. Returns
     /// the number of bits passed to `f`.
     ///
@@ -40,7 +40,7 @@ impl BitmapSet {
         &self,
         medium: Medium<'_>,
         range: std::ops::Range<u64>,
-        (least, most): (u32, u32),
+        lengths: RunLen,
         f: &mut dyn FnMut(BitRun) -> Result<()>,
     ) -> Result<u64> {
         let mut bits = 0;
@@ -71,11 +71,11 @@ impl BitmapSet {
                 let Some((from, n)) = g.next_free(at, end) else {
                     return;
                 };
-                if n < least && !(from == at && rest > 0) {
+                if n < lengths.least && !(from == at && rest > 0) {
                     at = from + n;
                     continue;
                 }
-                let piece = n.min(most);
+                let piece = n.min(lengths.most);
                 (at, rest) = (from + piece, n - piece);
                 let run = BitRun {
                     start: group * self.per_group + u64::from(from),

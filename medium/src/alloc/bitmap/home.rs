@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::journal::Lines;
 use crate::media::bitmap::GroupDesc;
 use crate::media::checksum::word_sum;
+use crate::types::RegionOffset;
 
 impl BitmapSet {
     /// Checks that the homes of a change of bits can be stored to, see `Region::check`.
@@ -22,9 +23,9 @@ impl BitmapSet {
     /// Errors of the region, or damage of the group.
     pub fn check_homes(&self, medium: Medium<'_>, b: &Bits) -> Result<()> {
         let region = medium.region;
-        region.check(b.word, 8)?;
+        region.check(b.word.0, 8)?;
         let desc = self.lock(medium, b.group)?.as_ref().map(|g| g.desc_offset);
-        Ok(desc.map_or(Ok(()), |at| region.check(at, GroupDesc::SIZE as u64))?)
+        Ok(desc.map_or(Ok(()), |at| region.check(at.0, GroupDesc::SIZE as u64))?)
     }
 
     /// Calls `f` with the region offset, mask and group of each word that a run touches.
@@ -36,7 +37,7 @@ impl BitmapSet {
         &self,
         medium: Medium<'_>,
         run: BitRun,
-        mut f: impl FnMut(u64, u64, u64),
+        mut f: impl FnMut(RegionOffset, u64, u64),
     ) -> Result<()> {
         if run.start.checked_add(run.len).is_none_or(|e| e > self.bits) {
             return Err(self.damaged(
@@ -52,7 +53,7 @@ impl BitmapSet {
             let found = match known {
                 0 => self
                     .lock(medium, group)
-                    .map(|g| g.as_deref().map_or(0, |g| g.bitmap_offset)),
+                    .map(|g| g.as_deref().map_or(0, |g| g.bitmap_offset.0)),
                 known => Ok(known),
             };
             match found {
@@ -64,7 +65,7 @@ impl BitmapSet {
                     ))
                 }
                 Ok(bitmap) => for_words(start, len, |word, mask| {
-                    f(bitmap + word as u64 * 8, mask, group)
+                    f(RegionOffset(bitmap).word(word as u64), mask, group)
                 }),
                 Err(e) => result = Err(e),
             }
@@ -91,17 +92,18 @@ impl BitmapSet {
             return Ok(());
         };
         let index = (word - g.bitmap_offset) / 8;
-        let old = region.load_u64(word)?;
+        let old = medium.load_u64(word)?;
         let new = if set { old | mask } else { old & !mask };
-        let sum = region
-            .load_u64(g.desc_offset + 8)?
+        let sum_at = g.desc_offset.word(1);
+        let sum = medium
+            .load_u64(sum_at)?
             .wrapping_sub(word_sum(geo.seed, index, old))
             .wrapping_add(word_sum(geo.seed, index, new));
         let w = region.window();
-        w.store_u64_unflushed(word, new)?;
-        w.store_u64_unflushed(g.desc_offset + 8, sum)?;
+        w.store_u64_unflushed(word.0, new)?;
+        w.store_u64_unflushed(sum_at.0, sum)?;
         lines.add(word, 8);
-        lines.add(g.desc_offset + 8, 8);
+        lines.add(sum_at, 8);
         Ok(())
     }
 
@@ -111,7 +113,7 @@ impl BitmapSet {
         &self,
         medium: Medium<'_>,
         group: u64,
-        bitmap_offset: u64,
+        bitmap_offset: RegionOffset,
         used: Option<u32>,
     ) -> Result<()> {
         let mut guard = self.lock(medium, group)?;
@@ -121,7 +123,7 @@ impl BitmapSet {
             g.initialise((self.per_group / 64) as usize, bitmap_offset);
             self.cells[group as usize]
                 .bitmap_offset
-                .store(bitmap_offset, Ordering::Relaxed);
+                .store(bitmap_offset.0, Ordering::Relaxed);
             if let Some(bit) = used {
                 g.take(bit, 1);
             }
@@ -143,7 +145,6 @@ impl BitmapSet {
     /// # Errors
     /// [`Error::Corrupt`](crate::error::Error::Corrupt) if its group is damaged.
     pub fn is_set_at_home(&self, medium: Medium<'_>, bit: u64) -> Result<bool> {
-        let region = medium.region;
         if bit >= self.bits {
             return Ok(false);
         }
@@ -151,7 +152,7 @@ impl BitmapSet {
         let Some(g) = guard.as_deref().filter(|g| g.is_initialised()) else {
             return Ok(false);
         };
-        let word = region.load_u64(g.bitmap_offset + bit % self.per_group / 64 * 8)?;
+        let word = medium.load_u64(g.bitmap_offset.word(bit % self.per_group / 64))?;
         Ok(word >> (bit % 64) & 1 != 0)
     }
 }

@@ -22,6 +22,7 @@ use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::word_sum;
 use crate::media::walk::MapRoot;
 use crate::sync::{Mutex, MutexGuard, rank};
+use crate::types::{Bno, RegionOffset};
 
 /// A group has no bitmap block yet. The caller must make one first.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct InitGroup {
     /// Which group.
     pub group: u64,
     /// Where its descriptor is.
-    pub desc_offset: u64,
+    pub desc_offset: RegionOffset,
 }
 
 /// Bits of one word of a bitmap that a record sets or clears.
@@ -40,7 +41,7 @@ pub struct Bits {
     /// Group.
     pub group: u64,
     /// Offset of the word in the region.
-    pub word: u64,
+    pub word: RegionOffset,
     /// The bits.
     pub mask: u64,
     /// True sets the bits, false clears them.
@@ -111,12 +112,10 @@ impl BitmapSet {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the descriptor table has a hole or a bad pointer there.
-    pub fn desc_offset(&self, medium: Medium<'_>, group: u64) -> Result<u64> {
+    pub fn desc_offset(&self, medium: Medium<'_>, group: u64) -> Result<RegionOffset> {
         let geo = medium.geo;
         let at = group * GroupDesc::SIZE as u64;
-        let leaf = self
-            .descs
-            .find(medium.region, medium.geo, at >> geo.block_log2)?;
+        let leaf = self.descs.find(medium.region, geo, geo.file_block(at))?;
         let block = leaf.block.ok_or_else(|| {
             self.damaged(
                 Damage::DescriptorMissing,
@@ -124,17 +123,21 @@ impl BitmapSet {
                 "its descriptor is missing",
             )
         })?;
-        Ok(geo.offset(block) + at % geo.block_size)
+        Ok(geo.offset(block) + geo.within_block(at))
     }
 
     /// Returns the offset of a group's bitmap block; `None` if it has none yet.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn bitmap_offset(&self, medium: Medium<'_>, group: u64) -> Result<Option<(u64, u64)>> {
-        let Medium { region, geo } = medium;
+    pub fn bitmap_offset(
+        &self,
+        medium: Medium<'_>,
+        group: u64,
+    ) -> Result<Option<(RegionOffset, RegionOffset)>> {
+        let geo = medium.geo;
         let desc_offset = self.desc_offset(medium, group)?;
-        match GroupDesc::state(geo, self.kind, group, region.load_u64(desc_offset)?) {
+        match GroupDesc::state(geo, self.kind, group, medium.load_u64(desc_offset)?) {
             GroupState::Unused => Ok(None),
             GroupState::Bitmap(b) => Ok(Some((geo.offset(b), desc_offset))),
             GroupState::Damaged => Err(self.damaged(
@@ -150,7 +153,7 @@ impl BitmapSet {
     }
 
     fn load(&self, medium: Medium<'_>, group: u64) -> Result<Box<Group>> {
-        let Medium { region, geo } = medium;
+        let geo = medium.geo;
         let len = self.len_of(group);
         let Some((bitmap, desc)) = self.bitmap_offset(medium, group)? else {
             return Ok(Box::new(Group::empty(
@@ -162,10 +165,10 @@ impl BitmapSet {
         let mut bits = vec![0u64; words];
         let mut sum = 0u64;
         for (i, w) in bits.iter_mut().enumerate() {
-            *w = region.load_u64(bitmap + i as u64 * 8)?;
+            *w = medium.load_u64(bitmap.word(i as u64))?;
             sum = sum.wrapping_add(word_sum(geo.seed, i as u64, *w));
         }
-        if sum != region.load_u64(desc + 8)? {
+        if sum != medium.load_u64(desc.word(1))? {
             return Err(self.damaged(
                 Damage::BitmapSum,
                 group,
@@ -175,7 +178,7 @@ impl BitmapSet {
         if self.kind == BitmapKind::Blocks {
             // Whatever the sum says, these blocks belong to the format and are never allocated.
             let base = group * self.per_group;
-            let own = bitmap >> geo.block_log2;
+            let Bno(own) = geo.block_at(bitmap);
             let fixed = geo
                 .fixed_blocks()
                 .into_iter()
@@ -209,7 +212,9 @@ impl BitmapSet {
     fn load_now(&self, medium: Medium<'_>, group: u64, cell: &Cell) -> Result<Box<Group>> {
         let loaded = self.load(medium, group);
         match &loaded {
-            Ok(g) => cell.bitmap_offset.store(g.bitmap_offset, Ordering::Relaxed),
+            Ok(g) => cell
+                .bitmap_offset
+                .store(g.bitmap_offset.0, Ordering::Relaxed),
             Err(_) => {
                 cell.damaged.store(true, Ordering::Relaxed);
                 cell.free.store(0, Ordering::Relaxed);

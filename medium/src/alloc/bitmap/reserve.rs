@@ -6,35 +6,36 @@
 use std::sync::atomic::Ordering;
 
 use super::super::group::Group;
-use super::super::{BitRun, Reserved, SearchResult};
+use super::super::{BitRun, Reserved, RunLen, SearchResult};
 use super::{BitmapSet, InitGroup};
 use crate::error::Damage;
 use crate::error::Result;
 use crate::media::Medium;
 use crate::media::bitmap::BitmapKind;
+use crate::types::Bno;
 
-/// Returns the first free run of a group that has room on the host, from `need` to `want`
-/// bits long.
+/// Returns the first free run of a group that has room on the host, of these
+/// lengths.
 fn find_roomy(
     medium: Medium<'_>,
     group: &Group,
     base: u64,
     mut from: u32,
-    (need, want): (u32, u32),
+    lengths: RunLen,
 ) -> Option<(u32, u32)> {
     let Medium { region, geo } = medium;
     while let Some((start, len)) = group.find(from, u32::MAX) {
-        let at = (base + u64::from(start)) << geo.block_log2;
+        let at = geo.offset(Bno(base + u64::from(start)));
         from = start + len;
-        let Some((first, end)) = region.roomy_part(at, u64::from(len) << geo.block_log2) else {
+        let Some((first, end)) = region.roomy_part(at.0, geo.bytes(u64::from(len))) else {
             continue;
         };
         // Whole blocks only. The next iteration looks at the rest of the run.
-        let first = start + ((first - at).div_ceil(geo.block_size)) as u32;
-        let end = start + ((end - at) >> geo.block_log2) as u32;
+        let first = start + geo.blocks_for(first - at.0) as u32;
+        let end = start + geo.whole_blocks(end - at.0) as u32;
         from = end.max(first + 1).min(from);
-        if end.saturating_sub(first) >= need {
-            return Some((first, (end - first).min(want)));
+        if end.saturating_sub(first) >= lengths.least {
+            return Some((first, (end - first).min(lengths.most)));
         }
     }
     None
@@ -141,8 +142,8 @@ impl BitmapSet {
                 }
             };
             let (start, len) = if only_roomy {
-                let need = if full { want } else { 1 };
-                let roomy = |from| find_roomy(medium, g, base, from, (need, want));
+                let lengths = RunLen { least, most: want };
+                let roomy = |from| find_roomy(medium, g, base, from, lengths);
                 match roomy(from) {
                     Some(found) => found,
                     None => roomy(0)?,
@@ -262,7 +263,7 @@ impl BitmapSet {
     fn has_room(&self, medium: Medium<'_>, run: BitRun) -> bool {
         let Medium { region, geo } = medium;
         self.kind != BitmapKind::Blocks
-            || region.has_room(run.start << geo.block_log2, run.len << geo.block_log2)
+            || region.has_room(geo.offset(Bno(run.start)).0, geo.bytes(run.len))
     }
 
     /// Frees reserved or released bits.

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::journal::Lines;
 use crate::journal::recovery::{Step, Touched};
 use crate::media::checksum::word_sum;
+use crate::types::RegionOffset;
 
 /// Limit of step combinations that recovery tries for one group.
 const MAX_WAYS: u32 = 1 << 16;
@@ -38,9 +39,9 @@ impl BitmapSet {
         };
         let mut sum = 0u64;
         for i in 0..self.per_group / 64 {
-            sum = sum.wrapping_add(word_sum(geo.seed, i, region.load_u64(bitmap + i * 8)?));
+            sum = sum.wrapping_add(word_sum(geo.seed, i, medium.load_u64(bitmap.word(i))?));
         }
-        let old = region.load_u64(desc + 8)?;
+        let old = medium.load_u64(desc.word(1))?;
         if old == sum {
             return Ok(());
         }
@@ -51,8 +52,8 @@ impl BitmapSet {
                 "the checksum of its bitmap does not match",
             ));
         }
-        region.window().store_u64_unflushed(desc + 8, sum)?;
-        lines.add(desc + 8, 8);
+        region.window().store_u64_unflushed(desc.word(1).0, sum)?;
+        lines.add(desc.word(1), 8);
         Ok(())
     }
 
@@ -61,12 +62,12 @@ impl BitmapSet {
     fn matches_partial_replay(
         &self,
         medium: Medium<'_>,
-        bitmap: u64,
+        bitmap: RegionOffset,
         sum: u64,
         old: u64,
         touched: &Touched,
     ) -> Result<bool> {
-        let Medium { region, geo } = medium;
+        let geo = medium.geo;
         let lanes: Vec<&[Step]> = touched.lanes.values().map(Vec::as_slice).collect();
         let ways = lanes
             .iter()
@@ -77,9 +78,10 @@ impl BitmapSet {
         }
         let mut now = BTreeMap::new();
         for step in lanes.iter().flat_map(|l| l.iter()) {
-            now.insert(step.word, region.load_u64(step.word)?);
+            now.insert(step.word, medium.load_u64(step.word)?);
         }
-        let word_sum = |word: u64, bits| word_sum(geo.seed, word.wrapping_sub(bitmap) / 8, bits);
+        let word_sum =
+            |word: RegionOffset, bits| word_sum(geo.seed, word.0.wrapping_sub(bitmap.0) / 8, bits);
         // Number of steps taken in each lane, counted down from all.
         let mut taken: Vec<usize> = lanes.iter().map(|l| l.len()).collect();
         loop {

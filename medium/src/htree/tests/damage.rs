@@ -3,6 +3,7 @@
 use super::*;
 use crate::htree::leaf::tag_of;
 use crate::media::htree::{LeafShape, SLOT};
+use crate::types::RegionOffset;
 
 #[test]
 fn trees_of_one_inode_are_not_confused() {
@@ -94,7 +95,7 @@ fn flipped_tree_byte_is_detected() {
         .collect();
     for &&(block, leaf) in &few {
         for at in 0..512 {
-            let at = vol.geo.offset(block) + at;
+            let at = vol.geo.offset(block).0 + at;
             let mut byte = [0];
             vol.region.read(at, &mut byte).unwrap();
             for bits in [1, 0x80, 0xff] {
@@ -124,7 +125,7 @@ fn damage_after_verification_does_not_panic() {
     for n in &names {
         put(&vol, &mut tree, n.as_bytes(), 8, &5u64.to_le_bytes()).unwrap();
     }
-    let base = vol.geo.offset(tree.root.block());
+    let base = vol.geo.offset(tree.root.block()).0;
     let mut good = vec![0; 512];
     vol.region.read(base, &mut good).unwrap();
     let mut rng = Rng(3);
@@ -163,9 +164,9 @@ fn leaf_copied_to_other_block_is_detected() {
     let start = tx.alloc_blocks(None, 1, true).unwrap().start.0;
     let mut leaf = vec![0; 4096];
     vol.region
-        .read(vol.geo.offset(tree.root.block()), &mut leaf)
+        .read(vol.geo.offset(tree.root.block()).0, &mut leaf)
         .unwrap();
-    tx.write_new(start << 12, &leaf).unwrap();
+    tx.write_new(RegionOffset(start << 12), &leaf).unwrap();
     tx.commit().unwrap();
     tree.root = Ptr::new(Bno(start), LEAF, tree.at(&vol.geo, 0, 0));
     assert!(matches!(
@@ -201,7 +202,7 @@ fn scan_of_damaged_leaf_ascends_or_fails() {
     let good = items(first);
     // The hash of another item in the same leaf, and of an item in another leaf.
     for hash in [good[1].hash, items(last)[0].hash] {
-        let base = vol.geo.offset(first);
+        let base = vol.geo.offset(first).0;
         let mut bytes = vec![0; 512];
         vol.region.read(base, &mut bytes).unwrap();
         let slot = (good[0].at - vol.geo.leaf.slots_at) / SLOT;

@@ -80,7 +80,7 @@ fn free_step_leaves_no_empty_index_block() {
                     break;
                 }
                 tx.put(EntryKind::Leaf, at, &vec![1; len]).unwrap();
-                at += 512;
+                at = at + 512;
             }
             first = false;
             let mut new = tree;
@@ -109,7 +109,7 @@ fn empty_index_block_is_corrupt() {
         assert!(!tree.root.is_leaf());
         let w = vol.region.window();
         for slot in 0..64 {
-            let at = vol.geo.offset(tree.root.block()) + slot * 8;
+            let at = vol.geo.offset(tree.root.block()).0 + slot * 8;
             w.store_u64_unflushed(at, 0).unwrap();
         }
         let corrupt = |e: Error| matches!(e, Error::Corrupt { .. });
@@ -137,7 +137,7 @@ fn free_step_frees_empty_index_block_of_old_version() {
     // Bring the first index block below the root into the state that such a step left.
     let mut below = tree;
     let first = (0..64).find_map(|slot| {
-        let at = vol.geo.offset(tree.root.block()) + slot * 8;
+        let at = vol.geo.offset(tree.root.block()).0 + slot * 8;
         let ptr = Ptr(vol.region.load_u64(at).unwrap());
         (!ptr.is_leaf() && !ptr.is_hole()).then_some(ptr)
     });
@@ -145,7 +145,7 @@ fn free_step_frees_empty_index_block_of_old_version() {
     let mut tx = vol.begin();
     let mut leaves: Vec<Bno> = Vec::new();
     for slot in 0..64 {
-        let at = vol.geo.offset(first.block()) + slot * 8;
+        let at = vol.geo.offset(first.block()).0 + slot * 8;
         let ptr = Ptr(vol.region.load_u64(at).unwrap());
         assert!(ptr.is_leaf());
         if leaves.last() != Some(&ptr.block()) {

@@ -1,6 +1,7 @@
 //! Maps with damaged or forged pointers: an error or the right answer, in bounded time.
 
 use super::*;
+use crate::types::FileBlock;
 
 #[test]
 fn flipped_pointer_byte_is_detected_or_harmless() {
@@ -31,11 +32,11 @@ fn flipped_pointer_byte_is_detected_or_harmless() {
         let (mut tested, mut escaped) = (0u32, 0u32);
         for (level, first, block) in tables {
             for byte in 0..geo.block_size {
-                let index = first + ((byte / 8) << (geo.fan_log2 * level));
-                let place = geo.offset(block) + byte / 8 * 8;
-                let old = fixture.vol.region.load_u64(place).unwrap();
+                let index = first.0 + byte / 8 * geo.span(level);
+                let place = geo.offset(block).word(byte / 8);
+                let old = fixture.vol.region.load_u64(place.0).unwrap();
                 for flip in [1u64, 0x80, 0xff] {
-                    w.store_u64_unflushed(place, old ^ flip << (byte % 8 * 8))
+                    w.store_u64_unflushed(place.0, old ^ flip << (byte % 8 * 8))
                         .unwrap();
                     // A changed pointer or hole is refused, except for one in
                     // 65,536, which still cannot lead outside the region.
@@ -78,7 +79,7 @@ fn flipped_pointer_byte_is_detected_or_harmless() {
                         );
                     }
                 }
-                w.store_u64_unflushed(place, old).unwrap();
+                w.store_u64_unflushed(place.0, old).unwrap();
             }
         }
         assert!(escaped <= 3 + tested / 16384, "{escaped} of {tested}");
@@ -107,7 +108,7 @@ fn empty_pointer_block_is_corrupt() {
         .unwrap();
     let w = fixture.vol.region.window();
     for slot in 0..64 {
-        let at = fixture.vol.geo.offset(table) + slot * 8;
+        let at = fixture.vol.geo.offset(table).0 + slot * 8;
         w.store_u64_unflushed(at, 0).unwrap();
     }
     let corrupt = |e| matches!(e, Error::Corrupt { .. });
@@ -161,16 +162,16 @@ fn count_stops_at_blocks_of_region() {
     tx.commit().unwrap();
     let (top, shared) = (run.start, run.start.after(1));
     fixture.map.height = 2;
-    fixture.map.root = Ptr::new(top, 0, fixture.map.at(&vol.geo, 2, 0));
+    fixture.map.root = Ptr::new(top, 0, fixture.map.at(&vol.geo, 2, FileBlock(0)));
     let w = vol.region.window();
     for i in 0..512u64 {
-        let first = i << 9;
+        let first = FileBlock(i << 9);
         let above = Ptr::new(shared, 0, fixture.map.at(&vol.geo, 1, first));
-        w.store_u64_unflushed(vol.geo.offset(top) + i * 8, above.0)
+        w.store_u64_unflushed(vol.geo.offset(top).0 + i * 8, above.0)
             .unwrap();
         // Slot i is valid for pointer block number i.
         let below = Ptr::new(top, 0, fixture.map.at(&vol.geo, 0, first + i));
-        w.store_u64_unflushed(vol.geo.offset(shared) + i * 8, below.0)
+        w.store_u64_unflushed(vol.geo.offset(shared).0 + i * 8, below.0)
             .unwrap();
     }
     assert!(512 * 513 > vol.geo.blocks);

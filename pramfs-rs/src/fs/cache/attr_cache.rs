@@ -298,7 +298,7 @@ mod tests {
     use super::*;
     use crate::fs::inode::Inode;
     use pramfs_medium::media::DiskInode;
-    use pramfs_medium::types::{FileType, Time};
+    use pramfs_medium::types::{FileType, RegionOffset, Time};
 
     const KEY: u64 = 77;
 
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn only_exclusive_lock_hides_attributes() {
         let cache = Arc::new(AttrCache::new(1000));
-        let inode = Inode::new(Ino(50), 0, DiskInode::new_zeroed());
+        let inode = Inode::new(Ino(50), RegionOffset(0), DiskInode::new_zeroed());
         inode.state.set_attr_slot(|| AttrSlot::new(&cache, Ino(50)));
         let show = || cache.publish(&attr_of(50), None);
         let shown = || cache.get(Ino(50)).is_some();

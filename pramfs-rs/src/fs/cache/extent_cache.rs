@@ -368,13 +368,14 @@ mod tests {
 
         use crate::fs::inode::Inode;
         use pramfs_medium::media::DiskInode;
-        use pramfs_medium::types::Ino;
+        use pramfs_medium::types::{Ino, RegionOffset};
 
         let disk = DiskInode {
             mode: libc::S_IFREG | 0o644,
             ..DiskInode::new_zeroed()
         };
-        let (inode, cache) = (Inode::new(Ino(50), 0, disk), ExtentCache::default());
+        let inode = Inode::new(Ino(50), RegionOffset(0), disk);
+        let cache = ExtentCache::default();
         let place = |records: u64| CachedExtent::Leaf(Bno(512 * (records + 1)));
         let keep = || {
             if let Some(g) = inode.state.snapshot(inode.ino) {

@@ -260,7 +260,7 @@ mod tests {
     fn file_with_damaged_attributes_is_counted_once() {
         let (fs, ino) = found(true);
         let root = Ptr(fs.iget(ino).unwrap().state.read().disk.xattr_root);
-        let at = fs.vol.geo.offset(root.block());
+        let at = fs.vol.geo.offset(root.block()).0;
         let w = fs.vol.region.window();
         for word in 0..8 {
             w.store_u64_unflushed(at + word * 8, u64::MAX).unwrap();

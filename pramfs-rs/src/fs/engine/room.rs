@@ -135,8 +135,8 @@ impl Engine {
 pub(crate) fn take_fixed_room(medium: Medium<'_>) -> Result<()> {
     let Medium { region, geo } = medium;
     for run in geo.fixed_blocks() {
-        let (at, len) = (geo.offset(Bno(run.start)), run.end - run.start);
-        match region.take_room(at, len << geo.block_log2) {
+        let (at, len) = (geo.offset(Bno(run.start)).0, run.end - run.start);
+        match region.take_room(at, geo.bytes(len)) {
             Err(PmemError::NoRoom { .. }) => return Err(host_is_full()),
             taken => taken?,
         }
@@ -325,7 +325,7 @@ mod tests {
         fs.append(&Credentials::ROOT, file, &[1; 4096]).unwrap();
         let state = fs.iget(file).unwrap().state.read().map();
         let first = map::run(&fs.vol, &state, FileBlock(0), 1).unwrap();
-        let at = fs.vol.geo.offset(first.block.unwrap());
+        let at = fs.vol.geo.offset(first.block.unwrap()).0;
         fs.vol.region.window().discard(at, 4096).unwrap();
         fs.trim(0, u64::MAX, 0).unwrap();
         drain_reserve(&fs);
@@ -334,7 +334,7 @@ mod tests {
         let mut tx = fs.vol.begin();
         tx.allow_reserve();
         if let Ok(run) = tx.alloc_blocks(None, 1, true) {
-            assert!(fs.vol.region.has_room(fs.vol.geo.offset(run.start), 4096));
+            assert!(fs.vol.region.has_room(fs.vol.geo.offset(run.start).0, 4096));
         }
     }
 

@@ -30,19 +30,17 @@ fn store(medium: Medium<'_>, dynamic: &SuperDynamic) -> Result<()> {
     let Medium { region, geo } = medium;
     let w = region.window();
     let mut pending = Unfenced::none();
-    for page in [0, geo.copy_offset] {
+    for page in geo.pages() {
+        let at = page + DYNAMIC_OFFSET;
         if has_bug!(SuperblocksTogether) {
             for (i, half) in dynamic.as_bytes().chunks(4).enumerate() {
-                w.store_unflushed(page + DYNAMIC_OFFSET + i as u64 * 4, half)?;
+                w.store_unflushed(at.0 + i as u64 * 4, half)?;
             }
         }
         for (i, word) in dynamic.as_bytes().as_chunks::<8>().0.iter().enumerate() {
-            w.store_u64_unflushed(
-                page + DYNAMIC_OFFSET + i as u64 * 8,
-                u64::from_le_bytes(*word),
-            )?;
+            w.store_u64_unflushed(at.word(i as u64).0, u64::from_le_bytes(*word))?;
         }
-        pending = pending.join(w.flush(page + DYNAMIC_OFFSET, SuperDynamic::SIZE as u64)?);
+        pending = pending.join(w.flush(at.0, SuperDynamic::SIZE as u64)?);
     }
     let _ = w.fence(pending);
     Ok(())

@@ -18,7 +18,7 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::inode::{FL_LOST, LINK_MAX};
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::record::EntryKind;
-use pramfs_medium::types::{Ino, Time};
+use pramfs_medium::types::{Ino, RegionOffset, Time};
 use pramfs_medium::volume::Record;
 
 /// Returns the file map of an inode.
@@ -85,7 +85,7 @@ pub(crate) fn touch_ctime(disk: &mut DiskInode, now: Time) {
 /// The record is full.
 pub(crate) fn put_new_inode(
     tx: &mut Record<'_>,
-    home: u64,
+    home: RegionOffset,
     ino: Ino,
     new: &mut DiskInode,
 ) -> Result<()> {
@@ -102,7 +102,7 @@ pub(crate) fn put_new_inode(
 pub(crate) fn put_lines<'v>(
     tx: &mut Record<'v>,
     last_record: &'v LastRecord,
-    homes: &[u64],
+    homes: &[RegionOffset],
     ino: Ino,
     old: &DiskInode,
     new: &mut DiskInode,

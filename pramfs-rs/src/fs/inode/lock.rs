@@ -269,13 +269,14 @@ mod tests {
     use super::*;
     use crate::fs::inode::Inode;
     use pramfs_medium::media::DiskInode;
+    use pramfs_medium::types::RegionOffset;
 
     fn file() -> Inode {
         let disk = DiskInode {
             mode: libc::S_IFREG | 0o644,
             ..DiskInode::new_zeroed()
         };
-        Inode::new(Ino(50), 0, disk)
+        Inode::new(Ino(50), RegionOffset(0), disk)
     }
 
     #[test]

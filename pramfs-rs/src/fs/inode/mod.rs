@@ -24,7 +24,6 @@ pub(crate) mod state;
 pub(crate) mod table;
 pub(crate) mod trees;
 
-use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,7 +36,7 @@ use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::journal::LastRecord;
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::htree::SLOT;
-use pramfs_medium::types::{FileType, Ino};
+use pramfs_medium::types::{FileType, Ino, RegionOffset};
 use pramfs_medium::volume::Volume;
 
 /// An inode in memory. Fields that every operation touches come first, in one cache
@@ -54,7 +53,7 @@ pub(crate) struct Inode {
     /// Number.
     pub ino: Ino,
     /// Offset of its 256 bytes in the region.
-    pub home: u64,
+    pub home: RegionOffset,
     /// The last record that changed its homes: the inode, its pointer blocks and its
     /// htrees.
     pub last_record: LastRecord,
@@ -65,7 +64,7 @@ pub(crate) struct Inode {
 impl Inode {
     /// Creates an inode in memory.
     #[inline]
-    pub(crate) fn new(ino: Ino, home: u64, disk: DiskInode) -> Inode {
+    pub(crate) fn new(ino: Ino, home: RegionOffset, disk: DiskInode) -> Inode {
         Inode {
             ino,
             home,
@@ -91,7 +90,7 @@ impl Inode {
     /// Creates a new inode in memory with all bytes zero, to be filled in place. It
     /// is complete: its counts are zero.
     #[inline]
-    pub(crate) fn empty(ino: Ino, home: u64) -> Arc<Inode> {
+    pub(crate) fn empty(ino: Ino, home: RegionOffset) -> Arc<Inode> {
         let mut inode = Inode::new(ino, home, DiskInode::new_zeroed());
         inode.state.get_mut().complete.note();
         inode.complete.note();
@@ -111,8 +110,8 @@ impl Inode {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub(crate) fn load(vol: &Volume, ino: Ino, home: u64) -> Result<DiskInode> {
-        let disk: DiskInode = vol.region.read_pod(home)?;
+    pub(crate) fn load(vol: &Volume, ino: Ino, home: RegionOffset) -> Result<DiskInode> {
+        let disk: DiskInode = vol.medium().read_pod(home)?;
         if disk.crc != disk.expected_crc(vol.geo.seed, ino) || disk.ino != ino.0 {
             return Err(Error::corrupt(
                 Damage::InodeDamaged,
@@ -128,7 +127,7 @@ impl Inode {
             return bad("its height or size is impossible");
         }
         let dir = FileType::from_mode(disk.mode) == Some(FileType::Directory);
-        if dir && disk.size > (vol.geo.blocks << vol.geo.block_log2) / SLOT as u64 {
+        if dir && disk.size > vol.geo.region_bytes() / SLOT as u64 {
             return bad("it counts more entries than the region can hold");
         }
         if [

@@ -107,7 +107,7 @@ impl InodeState {
             } else {
                 disk.size
             },
-            blocks: (disk.blocks << geo.block_log2) / 512,
+            blocks: geo.bytes(disk.blocks) / 512,
             blksize: geo.block_size as u32,
             atime: Time {
                 sec: disk.atime_sec,

@@ -14,7 +14,7 @@ use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
 use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::sync::{RwLock, rank};
-use pramfs_medium::types::{FileBlock, Ino};
+use pramfs_medium::types::{FileBlock, Ino, RegionOffset};
 use pramfs_medium::volume::Volume;
 
 /// Blocks by which the table grows.
@@ -48,16 +48,16 @@ impl InodeTable {
 
     /// Returns the home of an inode without a lock, if its block is cached.
     #[inline]
-    fn known(&self, geo: &Geometry, ino: Ino) -> Option<u64> {
+    fn known(&self, geo: &Geometry, ino: Ino) -> Option<RegionOffset> {
         let at = ino.0 * INODE_SIZE;
         let (part, within) = part_of(geo, geo.file_block(at));
         match self.known.get(ALWAYS, part, within)? {
-            CachedExtent::Block(block) => Some(geo.offset(block) + (at & (geo.block_size - 1))),
+            CachedExtent::Block(block) => Some(geo.offset(block) + geo.within_block(at)),
             CachedExtent::Leaf(_) => None,
         }
     }
 
-    fn find(&self, vol: &Volume, disk: &DiskInode, ino: Ino) -> Result<Option<u64>> {
+    fn find(&self, vol: &Volume, disk: &DiskInode, ino: Ino) -> Result<Option<RegionOffset>> {
         let (geo, at) = (&vol.geo, ino.0 * INODE_SIZE);
         let index = geo.file_block(at);
         let Some(block) = map::find(vol, &map_of(disk), index)?.block else {
@@ -67,7 +67,7 @@ impl InodeTable {
         let of = (within, geo.fan() as usize);
         self.known
             .put(ALWAYS, part, of, CachedExtent::Block(block), || true);
-        Ok(Some(geo.offset(block) + at % geo.block_size))
+        Ok(Some(geo.offset(block) + geo.within_block(at)))
     }
 
     /// Returns the home of an inode.
@@ -76,7 +76,7 @@ impl InodeTable {
     /// [`Error::Stale`] for a number that the table does not reach,
     /// [`Error::Corrupt`].
     #[inline]
-    pub(crate) fn home(&self, vol: &Volume, ino: Ino) -> Result<u64> {
+    pub(crate) fn home(&self, vol: &Volume, ino: Ino) -> Result<RegionOffset> {
         if ino.0 >= vol.geo.inodes_max {
             return Err(Error::Stale(ino));
         }
@@ -91,7 +91,7 @@ impl InodeTable {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub(crate) fn find_now(&self, vol: &Volume, ino: Ino) -> Result<Option<u64>> {
+    pub(crate) fn find_now(&self, vol: &Volume, ino: Ino) -> Result<Option<RegionOffset>> {
         match self.known(&vol.geo, ino) {
             Some(home) => Ok(Some(home)),
             None => self.find(vol, &self.inode.read(), ino),
@@ -104,7 +104,7 @@ impl InodeTable {
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Corrupt`].
-    pub(crate) fn home_or_grow(&self, vol: &Volume, ino: Ino) -> Result<u64> {
+    pub(crate) fn home_or_grow(&self, vol: &Volume, ino: Ino) -> Result<RegionOffset> {
         let geo = &vol.geo;
         if let Some(home) = self.known(geo, ino) {
             return Ok(home);
@@ -140,7 +140,7 @@ impl InodeTable {
         let mut new = *inode;
         store_map(&mut new, &map);
         new.size = new.size.max(geo.file_offset(index + run.len));
-        let homes = [INODE_TABLE_OFFSET, geo.copy_offset + INODE_TABLE_OFFSET];
+        let homes = geo.pages().map(|page| page + INODE_TABLE_OFFSET);
         put_lines(
             &mut tx,
             &self.last_record,
@@ -161,6 +161,5 @@ impl InodeTable {
 /// Returns the part of the table that holds a block, and the block's place in it.
 #[inline]
 fn part_of(geo: &Geometry, index: FileBlock) -> (u64, usize) {
-    let within = geo.slot_of(index);
-    (index.0 >> geo.fan_log2, within as usize)
+    (geo.index_at(1, index), geo.slot_of(index) as usize)
 }

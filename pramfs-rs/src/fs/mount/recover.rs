@@ -34,7 +34,7 @@ use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::pmem::mutants::has_bug;
 use pramfs_medium::pmem::{Region, Unfenced};
 use pramfs_medium::types::Ino;
-use pramfs_medium::volume::Volume;
+use pramfs_medium::volume::{GroupRoots, Volume};
 
 /// A volume after recovery, and the parts of the engine that depend on it.
 pub(super) struct Recovered {
@@ -73,10 +73,11 @@ pub(super) fn recover(
     // After the replay, which may change the internal inodes.
     let inode = |at, ino| internal(medium, at, ino);
     let table = inode(INODE_TABLE_OFFSET, Ino::INODE_TABLE)?;
-    let inode_groups = map_of(&inode(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS)?).root();
-    let block_groups = map_of(&inode(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?).root();
+    let roots = GroupRoots {
+        inodes: map_of(&inode(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS)?).root(),
+        blocks: map_of(&inode(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?).root(),
+    };
     let newest = replay.newest.max(old);
-    let roots = (block_groups, inode_groups);
     let mut vol = Volume::new(region, geo, newest, roots, options.rules());
     vol.discard = options.discard;
     if let Some(stale) = stale {
@@ -108,8 +109,7 @@ pub(super) fn recover(
 
 /// Returns the checkpoint: the newer of both pages' words that pass their check.
 fn checkpoint(medium: Medium<'_>, info: &SuperblockInfo) -> Result<u64> {
-    let Medium { region, geo } = medium;
-    let copy = region.read_pod::<SuperDynamic>(geo.copy_offset + DYNAMIC_OFFSET);
+    let copy = medium.read_pod::<SuperDynamic>(medium.geo.copy_offset + DYNAMIC_OFFSET);
     let words = [
         Some(info.dynamic.checkpoint),
         copy.ok().map(|c| c.checkpoint),
@@ -117,7 +117,7 @@ fn checkpoint(medium: Medium<'_>, info: &SuperblockInfo) -> Result<u64> {
     words
         .iter()
         .flatten()
-        .filter_map(|w| unseal(geo.seed, *w))
+        .filter_map(|w| unseal(medium.geo.seed, *w))
         .max()
         .ok_or_else(|| {
             Error::corrupt(
@@ -130,10 +130,10 @@ fn checkpoint(medium: Medium<'_>, info: &SuperblockInfo) -> Result<u64> {
 
 /// Reads an internal inode from the first page, or from the copy.
 fn internal(medium: Medium<'_>, at: u64, ino: Ino) -> Result<DiskInode> {
-    let Medium { region, geo } = medium;
-    for page in [0, geo.copy_offset] {
+    let geo = medium.geo;
+    for page in geo.pages() {
         // A page that cannot be read counts as damaged.
-        let Ok(disk) = region.read_pod::<DiskInode>(page + at) else {
+        let Ok(disk) = medium.read_pod::<DiskInode>(page + at) else {
             continue;
         };
         if disk.crc == disk.expected_crc(geo.seed, ino)

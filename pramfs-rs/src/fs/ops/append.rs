@@ -18,7 +18,6 @@ use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
-use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Bno, Ino};
 
 impl Engine {
@@ -133,7 +132,7 @@ impl Engine {
     ) -> Result<Option<u64>> {
         let geo = &self.vol.geo;
         let len = from.len() as u64;
-        let blocks = len >> geo.block_log2;
+        let blocks = geo.whole_blocks(len);
         let state = &mut *inode.state.write();
         let Some((table, next)) = append_cursor.get(state.records) else {
             return Ok(None);
@@ -143,7 +142,7 @@ impl Engine {
         let slot = geo.slot_of(index);
         let fits =
             (1..=MAX_APPEND_BLOCKS).contains(&blocks) && slot != 0 && slot + blocks <= geo.fan();
-        let whole = (size | len) & (geo.block_size - 1) == 0;
+        let whole = geo.within_block(size | len) == 0;
         let plain = state.disk.flags & crate::fs::policy::chattr::WRITE_FLAGS == 0
             && state.orphan_slot.is_none();
         if !fits || !whole || !plain || size + len > geo.max_file_size() {
@@ -151,9 +150,9 @@ impl Engine {
         }
         check_file(inode.ino, state)?;
         // The slots are empty, unless blocks were allocated past the end of the file.
-        let slots = geo.offset(table) + slot * 8;
+        let slots = geo.offset(table).word(slot);
         for i in 0..blocks {
-            if self.vol.region.load_u64(slots + i * 8)? != 0 {
+            if self.vol.medium().load_u64(slots.word(i))? != 0 {
                 return Ok(None);
             }
         }
@@ -187,7 +186,7 @@ impl Engine {
         let state = inode.state.write();
         let plain = state.disk.flags & crate::fs::policy::chattr::WRITE_FLAGS == 0
             && state.orphan_slot.is_none();
-        if !plain || state.disk.size == 0 || state.disk.size & (geo.block_size - 1) != 0 {
+        if !plain || state.disk.size == 0 || geo.within_block(state.disk.size) != 0 {
             return;
         }
         let last = geo.file_block(state.disk.size - 1);

@@ -23,7 +23,7 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::sync::RwLockReadGuard;
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{Bno, Ino, RegionOffset};
 
 /// The locked source and target.
 struct Ends<'a> {
@@ -152,7 +152,7 @@ impl Engine {
             let copied = match place {
                 Some(at) => {
                     // Detect an unreadable source page before storing to the target.
-                    self.vol.region.touch(at, n)?;
+                    self.vol.region.touch(at.0, n)?;
                     let bytes = MediumRange {
                         at,
                         len: n as usize,
@@ -182,17 +182,17 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Lost`] if the range begins with a lost block, [`Error::Corrupt`].
-    fn piece(&self, state: &InodeState, offset: u64, len: u64) -> Result<(Option<u64>, u64)> {
+    fn piece(&self, state: &InodeState, at: u64, len: u64) -> Result<(Option<RegionOffset>, u64)> {
         let geo = &self.vol.geo;
-        let (mut index, last) = (geo.file_block(offset), geo.file_block(offset + len - 1));
-        let within = offset - geo.file_offset(index);
+        let (mut index, last) = (geo.file_block(at), geo.file_block(at + len - 1));
+        let within = at - geo.file_offset(index);
         let map = state.map();
-        let mut first: Option<Option<u64>> = None;
+        let mut first: Option<Option<Bno>> = None;
         let mut blocks = 0;
         while index <= last {
             let extent = map::run(&self.vol, &map, index, last - index + 1)?;
             if extent.lost && first.is_none() {
-                return Err(self.lost(map.ino, offset));
+                return Err(self.lost(map.ino, at));
             }
             if extent.lost {
                 break;
@@ -200,10 +200,10 @@ impl Engine {
             if extent.block.is_none() {
                 self.check_hole(state, Hole::Contents)?;
             }
-            let block = extent.block.filter(|_| !extent.unwritten).map(|b| b.0);
+            let block = extent.block.filter(|_| !extent.unwritten);
             let is_contiguous = match first {
                 None => true,
-                Some(first) => block == first.map(|b| b + blocks),
+                Some(first) => block == first.map(|b| b.after(blocks)),
             };
             if !is_contiguous {
                 break;
@@ -212,8 +212,8 @@ impl Engine {
             blocks += extent.count;
             index += extent.count;
         }
-        let place = first.flatten().map(|b| (b << geo.block_log2) + within);
-        Ok((place, len.min((blocks << geo.block_log2) - within)))
+        let place = first.flatten().map(|b| geo.offset(b) + within);
+        Ok((place, len.min(geo.bytes(blocks) - within)))
     }
 
     /// Makes a range of the target read as zeros, without storing zeros. If no space is

@@ -231,7 +231,7 @@ impl Engine {
         let mut rest = target;
         while !rest.is_empty() {
             let done = geo.file_block((target.len() - rest.len()) as u64);
-            let blocks = (rest.len() as u64).div_ceil(geo.block_size);
+            let blocks = geo.blocks_for(rest.len() as u64);
             let run = tx.alloc_blocks(None, blocks as u32, false)?;
             let (now, more) = rest.split_at(rest.len().min(geo.bytes(run.len) as usize));
             tx.write_new(geo.offset(run.start), now)?;
@@ -310,7 +310,7 @@ impl Engine {
         if let Some(home) = self.table.find_now(&self.vol, ino)? {
             // Its lines are stored to when the record is durable; by then they are loaded.
             for line in 0..INODE_SIZE / LINE {
-                self.vol.region.prefetch(home + line * LINE);
+                self.vol.region.prefetch(home.0 + line * LINE);
             }
             // Everything that takes a lock precedes the lane. The generation is a locked
             // instruction, too.

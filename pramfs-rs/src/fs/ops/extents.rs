@@ -54,7 +54,7 @@ impl Engine {
                 file_offset: at,
                 region_offset: extent
                     .block
-                    .map(|b| geo.offset(b) + (at - geo.file_offset(index))),
+                    .map(|b| geo.offset(b).0 + (at - geo.file_offset(index))),
                 len: stop - at,
                 unwritten: extent.unwritten,
                 lost: extent.lost,

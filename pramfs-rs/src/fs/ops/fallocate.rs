@@ -230,7 +230,7 @@ impl Engine {
         let mut at = first;
         while at < end {
             let mut new = Edit::new(inode, state);
-            at = self.remove_step(self.begin(inode), &mut new, (at, end), before)?;
+            at = self.remove_step(self.begin(inode), &mut new, at..end, before)?;
         }
         Ok(())
     }
@@ -241,11 +241,11 @@ impl Engine {
         &self,
         mut tx: Plan<'v>,
         new: &mut Edit<'v>,
-        (at, end): (FileBlock, FileBlock),
+        blocks: std::ops::Range<FileBlock>,
         before: Option<&DiskInode>,
     ) -> Result<FileBlock> {
         let mut map = new.before().map();
-        let next = map::remove(&mut tx, &mut map, at, end)?;
+        let next = map::remove(&mut tx, &mut map, blocks.start, blocks.end)?;
         store_healed(&tx, new, &map);
         match before {
             Some(before) => restore_times(new, before),
@@ -281,7 +281,7 @@ impl Engine {
             self.zero_written(&mut tx, &map, offset, geo.file_offset(first))?;
             self.zero_written(&mut tx, &map, geo.file_offset(last), end)?;
         }
-        let next = self.remove_step(tx, &mut new, (first, last.max(first)), None)?;
+        let next = self.remove_step(tx, &mut new, first..last.max(first), None)?;
         self.remove_blocks(inode, state, next, last, None)
     }
 }
@@ -343,7 +343,7 @@ impl Step<'_> {
                         // A mapping can store to a written block, if it has room.
                         let geo = &self.engine.vol.geo;
                         let len = geo.bytes(extent.count);
-                        self.engine.vol.region.need_room(geo.offset(block), len)?;
+                        self.engine.vol.region.need_room(geo.offset(block).0, len)?;
                     }
                     self.index += extent.count;
                 }

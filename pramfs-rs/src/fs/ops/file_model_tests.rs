@@ -256,7 +256,7 @@ fn model(block_size: u32, region: usize, most: u64, steps: u32) {
         let free = |fs: &Fs| fs.statfs().unwrap().free;
         // The first file allocates the directory's block and the groups.
         let filler = new_file(&fs, b"filler");
-        let all = free(&fs) << fs.vol.geo.block_log2;
+        let all = fs.vol.geo.bytes(free(&fs));
         let _ = fs.fallocate(
             &Credentials::ROOT,
             filler,

@@ -41,8 +41,8 @@ impl Engine {
             new.label[..label.len()].copy_from_slice(label.as_bytes());
             new.seal();
             let w = self.vol.region.window();
-            for page in [self.vol.geo.copy_offset, 0] {
-                let pending = w.store(page, new.as_bytes())?;
+            for page in self.vol.geo.pages().into_iter().rev() {
+                let pending = w.store(page.0, new.as_bytes())?;
                 let _ = w.fence(pending);
                 if self.vol.region.backend().failed_fences() != failed_fences {
                     // The other page is unchanged.

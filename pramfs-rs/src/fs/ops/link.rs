@@ -79,7 +79,8 @@ impl Engine {
             new.change += 1;
             new.seal(self.vol.geo.seed, ino);
             self.commit(tx, [new_dir, new.stage_freed()])?;
-            drop(self.vol.region.window().store(inode.home, new.as_bytes())?);
+            let w = self.vol.region.window();
+            drop(w.store(inode.home.0, new.as_bytes())?);
         } else {
             let new = new.stage(&mut tx)?;
             self.commit(tx, [new_dir, new])?;

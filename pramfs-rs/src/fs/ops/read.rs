@@ -71,7 +71,9 @@ impl Engine {
         if end > size_snapshot.size {
             return None;
         }
-        let at = self.lookup_extent(extents, size_snapshot.records, (offset, into.len()))?;
+        let at = self
+            .lookup_extent(extents, size_snapshot.records, offset, into.len())?
+            .0;
         let done = copy(&self.vol.region, at, into) && self.validate(inode, size_snapshot.changes);
         done.then_some(into.len())
     }
@@ -128,8 +130,8 @@ impl Engine {
         let left = snapshot.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
         let still = || self.validate(inode, snapshot.changes);
-        if let Some(at) = self.lookup_extent(extents, snapshot.records, (offset, len)) {
-            self.vol.region.read(at, &mut into[..len]).ok()?;
+        if let Some(at) = self.lookup_extent(extents, snapshot.records, offset, len) {
+            self.vol.medium().read(at, &mut into[..len]).ok()?;
             return still().then_some(len);
         }
         // Counting the blocks of a file needs its lock.
@@ -142,13 +144,7 @@ impl Engine {
             return None;
         }
         if len != 0 {
-            self.fill_extent(
-                extents,
-                snapshot.records,
-                &snapshot.map,
-                (offset, len),
-                still,
-            );
+            self.fill_extent(extents, snapshot.records, &snapshot.map, offset, len, still);
         }
         still().then_some(len)
     }
@@ -214,7 +210,7 @@ impl Engine {
                 count += extent.count;
             }
             let at = geo.offset(block) + (offset - geo.file_offset(first));
-            f(self.vol.region.lend(at, len)?);
+            f(self.vol.region.lend(at.0, len)?);
             Ok(Some(len as usize))
         })
     }

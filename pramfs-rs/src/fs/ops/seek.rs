@@ -8,7 +8,6 @@ use crate::fs::inode::state::check_file;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, Extent};
-use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{FileBlock, Ino, SeekWhence};
 
 impl Engine {
@@ -58,7 +57,7 @@ impl Engine {
         let mut bytes = vec![0; self.vol.geo.block_size as usize];
         for nth in 0..extent.count {
             let at = self.vol.geo.offset(first.after(nth));
-            self.vol.region.read(at, &mut bytes)?;
+            self.vol.medium().read(at, &mut bytes)?;
             if bytes.iter().any(|byte| *byte != 0) == data {
                 return Ok(Some(extent.index + nth));
             }

@@ -59,10 +59,10 @@ impl Engine {
         let Some(space) = self.vol.region.host_space() else {
             return u64::MAX;
         };
-        let used = (geo.blocks - free.min(geo.blocks)) << geo.block_log2;
+        let used = geo.bytes(geo.blocks - free.min(geo.blocks));
         let roomy = space.taken.min(space.len).saturating_sub(used);
         match space.free {
-            Some(more) => roomy.saturating_add(more) >> geo.block_log2,
+            Some(more) => geo.whole_blocks(roomy.saturating_add(more)),
             None => u64::MAX,
         }
     }

@@ -7,8 +7,10 @@
 //! undefined.
 
 use crate::fs::{Engine, Need};
+use pramfs_medium::alloc::RunLen;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::RegionAccess;
+use pramfs_medium::types::Bno;
 
 /// Maximum bytes withheld from allocation at a time.
 const PIECE: u64 = 8 << 20;
@@ -39,8 +41,8 @@ impl Engine {
     pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         self.op(Need::Write, || {
             let geo = &self.vol.geo;
-            let group = geo.bits_per_group() << geo.block_log2;
-            if start >= geo.blocks << geo.block_log2 || len < geo.block_size || least > group {
+            let group = geo.bytes(geo.bits_per_group());
+            if start >= geo.region_bytes() || len < geo.block_size || least > group {
                 return Err(Error::Invalid(
                     "the range is outside the region, or too small",
                 ));
@@ -52,19 +54,20 @@ impl Engine {
             // are not dead yet.
             self.free_forgotten_inodes();
             self.vol.retire_pending()?;
-            let end = start.saturating_add(len) >> geo.block_log2;
-            let range = start.div_ceil(geo.block_size)..end.min(geo.blocks);
-            let least = least.div_ceil(geo.block_size).max(1) as u32;
-            let most = (PIECE >> geo.block_log2) as u32;
+            let end = geo.whole_blocks(start.saturating_add(len));
+            let range = geo.blocks_for(start)..end.min(geo.blocks);
+            let least = geo.blocks_for(least).max(1) as u32;
+            let most = geo.whole_blocks(PIECE) as u32;
             let region = &self.vol.region;
+            let lengths = RunLen { least, most };
             let blocks =
                 self.vol
                     .blocks
-                    .each_free(self.vol.medium(), range, (least, most), &mut |run| {
-                        let (at, len) = (run.start << geo.block_log2, run.len << geo.block_log2);
+                    .each_free(self.vol.medium(), range, lengths, &mut |run| {
+                        let (at, len) = (geo.offset(Bno(run.start)).0, geo.bytes(run.len));
                         region.window().discard(at, len).map_err(refused)
                     })?;
-            Ok(blocks << geo.block_log2)
+            Ok(geo.bytes(blocks))
         })
     }
 }

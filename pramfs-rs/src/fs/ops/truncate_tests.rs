@@ -46,7 +46,7 @@ fn slot_word(fs: &Fs, slot: u32) -> u64 {
     let table = fs.iget(Ino::ORPHANS).unwrap();
     let state = table.state.read();
     let found = map::find(&fs.vol, &state.map(), FileBlock(0)).unwrap();
-    let at = fs.vol.geo.offset(found.block.unwrap()) + u64::from(slot) * 8;
+    let at = fs.vol.geo.offset(found.block.unwrap()).0 + u64::from(slot) * 8;
     fs.vol.region.load_u64(at).unwrap()
 }
 

@@ -28,7 +28,7 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::inode::{FL_APPEND, FL_SYNC};
 use pramfs_medium::pmem::PmemError;
 use pramfs_medium::pmem::RegionAccess as _;
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{Ino, RegionOffset};
 
 impl Engine {
     /// Writes to a file. The bytes are durable when it returns. The write is short if
@@ -125,10 +125,12 @@ impl Engine {
             let mut state = inode.state.write();
             check_file(inode.ino, &state)?;
             chattr::check_write(&state.disk)?;
-            let (range, records) = ((offset, from.len()), state.records);
-            let end = offset.checked_add(from.len() as u64);
+            let (len, records) = (from.len(), state.records);
+            let end = offset.checked_add(len as u64);
             let place = match end {
-                Some(end) if end <= state.disk.size => self.lookup_extent(extents, records, range),
+                Some(end) if end <= state.disk.size => {
+                    self.lookup_extent(extents, records, offset, len)
+                }
                 _ => None,
             };
             let n = match place {
@@ -137,7 +139,7 @@ impl Engine {
                     let n = self.write_locked(inode, &mut state, offset, from)?;
                     // A write that commits records would invalidate the cached extent.
                     if state.records == records {
-                        self.fill_extent(extents, records, &state.map(), range, || true);
+                        self.fill_extent(extents, records, &state.map(), offset, len, || true);
                     }
                     n
                 }
@@ -224,8 +226,8 @@ impl Engine {
         from: S,
     ) -> Result<bool> {
         let geo = &self.vol.geo;
-        let within = offset & (geo.block_size - 1);
-        let blocks = (within + from.len() as u64).div_ceil(geo.block_size);
+        let within = geo.within_block(offset);
+        let blocks = geo.blocks_for(within + from.len() as u64);
         let extent = map::run(&self.vol, &state.map(), geo.file_block(offset), blocks)?;
         let Some(block) = extent
             .block
@@ -237,13 +239,13 @@ impl Engine {
         Ok(true)
     }
 
-    /// Overwrites written bytes of a file in place; `at` is the offset in the region.
+    /// Overwrites written bytes of a file in place.
     #[inline]
     fn overwrite_at<S: WriteSource>(
         &self,
         inode: &Inode,
         state: &mut InodeState,
-        at: u64,
+        at: RegionOffset,
         from: S,
     ) -> Result<usize> {
         let pending = from.store(&self.vol.region, at)?;

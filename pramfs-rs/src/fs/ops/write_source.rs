@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use pramfs_medium::error::Result;
 use pramfs_medium::pmem::{Region, Unfenced};
+use pramfs_medium::types::RegionOffset;
 
 /// Bytes to be written, divisible into parts.
 pub(crate) trait WriteSource: Copy {
@@ -18,7 +19,7 @@ pub(crate) trait WriteSource: Copy {
     /// # Errors
     /// Those of the region.
     #[cfg_attr(feature = "mutants", track_caller)]
-    fn store(self, region: &Region, at: u64) -> Result<Unfenced>;
+    fn store(self, region: &Region, at: RegionOffset) -> Result<Unfenced>;
 }
 
 impl WriteSource for &[u8] {
@@ -34,17 +35,17 @@ impl WriteSource for &[u8] {
 
     #[inline]
     #[cfg_attr(feature = "mutants", track_caller)]
-    fn store(self, region: &Region, at: u64) -> Result<Unfenced> {
-        region.need_room(at, self.len() as u64)?;
-        Ok(region.window().nt_store(at, self)?)
+    fn store(self, region: &Region, at: RegionOffset) -> Result<Unfenced> {
+        region.need_room(at.0, self.len() as u64)?;
+        Ok(region.window().nt_store(at.0, self)?)
     }
 }
 
 /// Bytes in the region.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MediumRange {
-    /// Offset in the region.
-    pub at: u64,
+    /// First byte.
+    pub at: RegionOffset,
     /// Length, bytes.
     pub len: usize,
 }
@@ -62,8 +63,8 @@ impl WriteSource for MediumRange {
     }
 
     #[cfg_attr(feature = "mutants", track_caller)]
-    fn store(self, region: &Region, at: u64) -> Result<Unfenced> {
-        region.need_room(at, self.len as u64)?;
-        Ok(region.window().nt_copy(at, self.at, self.len as u64)?)
+    fn store(self, region: &Region, at: RegionOffset) -> Result<Unfenced> {
+        region.need_room(at.0, self.len as u64)?;
+        Ok(region.window().nt_copy(at.0, self.at.0, self.len as u64)?)
     }
 }

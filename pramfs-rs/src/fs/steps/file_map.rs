@@ -13,26 +13,27 @@ use crate::fs::engine::completeness::Hole;
 use crate::fs::inode::state::InodeState;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, Extent, MapRef, Part};
-use pramfs_medium::pmem::RegionAccess as _;
-use pramfs_medium::types::{Bno, FileBlock, Ino};
+use pramfs_medium::media::geometry::MapShape;
+use pramfs_medium::types::{Bno, FileBlock, Ino, RegionOffset};
 use pramfs_medium::volume::Record;
 
 impl Engine {
-    /// Looks up the offset in the region of a range of a file (offset and length).
+    /// Looks up the offset in the region of a range of a file.
     /// `None` if it is not cached, or not within one written block or huge leaf.
     #[inline]
     pub(crate) fn lookup_extent(
         &self,
         extents: &ExtentCache,
         records: u64,
-        (offset, len): (u64, usize),
-    ) -> Option<u64> {
+        offset: u64,
+        len: usize,
+    ) -> Option<RegionOffset> {
         let geo = &self.vol.geo;
         // Constants for the default block size: fewer instructions.
-        if geo.block_log2 == 12 {
-            return extent_in(extents, records, (offset, len), (12, 9));
+        if geo.has_default_shape() {
+            return extent_in(extents, records, offset, len, MapShape::DEFAULT);
         }
-        self.extent_in_any_block_size(extents, records, (offset, len))
+        self.extent_in_any_block_size(extents, records, offset, len)
     }
 
     #[cold]
@@ -41,10 +42,10 @@ impl Engine {
         &self,
         extents: &ExtentCache,
         records: u64,
-        range: (u64, usize),
-    ) -> Option<u64> {
-        let geo = &self.vol.geo;
-        extent_in(extents, records, range, (geo.block_log2, geo.fan_log2))
+        offset: u64,
+        len: usize,
+    ) -> Option<RegionOffset> {
+        extent_in(extents, records, offset, len, self.vol.geo.map_shape())
     }
 
     /// Caches the place of a range of a file, unless `is_current` returns false: it may
@@ -55,13 +56,14 @@ impl Engine {
         extents: &ExtentCache,
         records: u64,
         map: &MapRef,
-        (offset, len): (u64, usize),
+        offset: u64,
+        len: usize,
         is_current: impl FnOnce() -> bool,
     ) {
         let geo = &self.vol.geo;
         let index = geo.file_block(offset);
         let within = geo.slot_of(index) as usize;
-        let one = (offset & (geo.block_size - 1)) + len as u64 <= geo.block_size;
+        let one = geo.within_block(offset) + len as u64 <= geo.block_size;
         let known = match map::part(&self.vol, map, index) {
             Ok(Some(Part::Leaf(first))) => CachedExtent::Leaf(first),
             Ok(Some(Part::Table(table))) if one => {
@@ -72,7 +74,7 @@ impl Engine {
             }
             _ => return,
         };
-        let part = index.0 >> geo.fan_log2;
+        let part = geo.index_at(1, index);
         let of = (within, geo.fan() as usize);
         extents.put(records, part, of, known, is_current);
     }
@@ -94,16 +96,16 @@ impl Engine {
         let geo = &self.vol.geo;
         let mut done = 0;
         while !into.is_empty() {
-            let within = offset & (geo.block_size - 1);
+            let within = geo.within_block(offset);
             let index = geo.file_block(offset);
-            let blocks = (within + into.len() as u64).div_ceil(geo.block_size);
+            let blocks = geo.blocks_for(within + into.len() as u64);
             let extent = map::run(&self.vol, map, index, blocks)?;
             let bytes = geo.bytes(extent.count) - within;
             let n = usize::try_from(bytes).map_or(into.len(), |n| n.min(into.len()));
             let (now, rest) = into.split_at_mut(n);
             match extent.block {
                 Some(block) if !extent.unwritten => {
-                    self.vol.region.read(geo.offset(block) + within, now)?
+                    self.vol.medium().read(geo.offset(block) + within, now)?
                 }
                 Some(_) => now.fill(0),
                 None if extent.lost && done == 0 => return Err(self.lost(map.ino, offset)),
@@ -174,25 +176,23 @@ impl Engine {
     }
 }
 
-/// As [`Engine::lookup_extent`], for this block size and number of pointers per
-/// block.
+/// As [`Engine::lookup_extent`], for this shape.
 #[inline(always)]
 fn extent_in(
     extents: &ExtentCache,
     records: u64,
-    (offset, len): (u64, usize),
-    (block_log2, fan_log2): (u32, u32),
-) -> Option<u64> {
-    let part_log2 = block_log2 + fan_log2;
-    let index = (offset >> block_log2) & ((1 << fan_log2) - 1);
-    // Excludes an empty range and one past the end of the extent.
-    let place = |first: Bno, log2: u32| {
-        let within = offset & ((1 << log2) - 1);
-        let fits = (len as u64).wrapping_sub(1) < (1 << log2) - within;
-        fits.then_some((first.0 << block_log2) + within)
+    offset: u64,
+    len: usize,
+    shape: MapShape,
+) -> Option<RegionOffset> {
+    // Excludes an empty range and one past the end of the extent, of `bytes` bytes.
+    let place = |first: Bno, bytes: u64| {
+        let within = offset & (bytes - 1);
+        let fits = (len as u64).wrapping_sub(1) < bytes - within;
+        fits.then_some(shape.offset(first) + within)
     };
-    match extents.get(records, offset >> part_log2, index as usize)? {
-        CachedExtent::Leaf(first) => place(first, part_log2),
-        CachedExtent::Block(block) => place(block, block_log2),
+    match extents.get(records, shape.part_at(offset), shape.slot_at(offset))? {
+        CachedExtent::Leaf(first) => place(first, shape.part()),
+        CachedExtent::Block(block) => place(block, shape.block()),
     }
 }

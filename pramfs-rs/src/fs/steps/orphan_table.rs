@@ -16,8 +16,7 @@ use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::record::EntryKind;
-use pramfs_medium::pmem::RegionAccess as _;
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{Ino, RegionOffset};
 use pramfs_medium::volume::{Plan, Record};
 
 /// Bytes of a slot.
@@ -28,7 +27,7 @@ impl Engine {
         seal(self.vol.geo.seed ^ u64::from(slot) << 32, ino.0)
     }
 
-    fn slot_offset(&self, state: &InodeState, slot: u32) -> Result<u64> {
+    fn slot_offset(&self, state: &InodeState, slot: u32) -> Result<RegionOffset> {
         let at = u64::from(slot) * SLOT;
         let geo = &self.vol.geo;
         let leaf = map::find(&self.vol, &state.map(), geo.file_block(at))?;
@@ -39,7 +38,7 @@ impl Engine {
                 format!("slot {slot} has no block"),
             )
         })?;
-        Ok(geo.offset(block) + at % geo.block_size)
+        Ok(geo.offset(block) + geo.within_block(at))
     }
 
     /// Reads the orphan table at mount. Returns the orphans with their slots, and puts the
@@ -53,7 +52,8 @@ impl Engine {
             .unwrap_or(u32::MAX)
             .min(1 << 24)
         {
-            let word = self.vol.region.load_u64(self.slot_offset(&state, slot)?)?;
+            let at = self.slot_offset(&state, slot)?;
+            let word = self.vol.medium().load_u64(at)?;
             if word == 0 {
                 free.push(pramfs_medium::alloc::Freed::OrphanSlot(slot));
             } else if let Some(ino) = unseal(self.vol.geo.seed ^ u64::from(slot) << 32, word) {

@@ -108,7 +108,7 @@ impl Engine {
                 }
             } else {
                 let mut map = map_of(disk);
-                let end = FileBlock(map.root().capacity(&self.vol.geo));
+                let end = map.root().end(&self.vol.geo);
                 let next = map::remove(tx, &mut map, FileBlock(0), end)?;
                 store_map(disk, &map);
                 if next < end {

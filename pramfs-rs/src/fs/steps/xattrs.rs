@@ -182,7 +182,7 @@ impl Engine {
         value: &[u8],
     ) -> Result<LargeValue> {
         let geo = &self.vol.geo;
-        let blocks = (value.len() as u64).div_ceil(geo.block_size);
+        let blocks = geo.blocks_for(value.len() as u64);
         let large =
             |root, height| LargeValue::new(root, height, value.len() as u32, crc(geo.seed, value));
         let mut map = map_of_value(&self.vol.geo, &large(Ptr::HOLE, 0), Ino(disk.ino), name);
@@ -225,7 +225,7 @@ impl Engine {
     ) -> Result<()> {
         let large = parse_large(&self.vol.geo, ino, stored)?;
         let mut map = map_of_value(&self.vol.geo, &large, ino, name);
-        let end = FileBlock(map.root().capacity(&self.vol.geo));
+        let end = map.root().end(&self.vol.geo);
         if map::remove(tx, &mut map, FileBlock(0), end)? < end {
             return Err(Error::NoSpace(
                 "the blocks of an attribute do not fit one record",
