@@ -318,17 +318,17 @@ impl Engine {
             let new = new_inode.insert(NewInode::new(self, &early));
             self.fill_new(caller, cursor.dir(), what, now, ino, &mut new.state.disk);
         }
+        let plain = what.target.is_empty() && cursor.dir().xattr_root == 0;
         // EEXIST takes precedence over a table without room to grow.
-        let place = cursor.vacant(&tx, ino, what.mode)?;
-        let plain = what.target.is_empty() && place.dir().xattr_root == 0;
+        let place = cursor.vacant(&tx)?;
         let (parent, mut record, new) = match (place, &mut new_inode) {
             (Insertion::InLeaf(slots), Some(new)) if plain => {
                 let mut record = tx.lock_lane(&[&dir.last_record]);
-                let parent = slots.insert(&mut record)?;
+                let parent = slots.insert(&mut record, ino, what.mode)?;
                 (parent, record, new)
             }
             (place, new) => {
-                let parent = place.insert(&mut tx)?;
+                let parent = place.insert(&mut tx, ino, what.mode)?;
                 let new = match new {
                     Some(new) => new,
                     none => {
