@@ -43,20 +43,20 @@ pub(crate) struct InodeTemplate<'a> {
 }
 
 impl<'a> InodeTemplate<'a> {
-    pub(crate) fn file(perm: u32) -> Self {
+    pub(crate) fn of(kind: FileType, perm: u32) -> Self {
         InodeTemplate {
-            mode: FileType::Regular.mode_bits() | perm & 0o7777,
+            mode: kind.mode_bits() | perm & 0o7777,
             rdev: 0,
             target: b"",
         }
     }
 
+    pub(crate) fn file(perm: u32) -> Self {
+        Self::of(FileType::Regular, perm)
+    }
+
     pub(crate) fn dir(perm: u32) -> Self {
-        InodeTemplate {
-            mode: FileType::Directory.mode_bits() | perm & 0o7777,
-            rdev: 0,
-            target: b"",
-        }
+        Self::of(FileType::Directory, perm)
     }
 
     /// A regular file, pipe, socket or device, by the type in `mode`.
@@ -91,11 +91,8 @@ impl<'a> InodeTemplate<'a> {
         if target.contains(&0) {
             return Err(Error::Invalid("a symlink target with a NUL byte"));
         }
-        Ok(InodeTemplate {
-            mode: FileType::Symlink.mode_bits() | 0o777,
-            rdev: 0,
-            target,
-        })
+        let link = Self::of(FileType::Symlink, 0o777);
+        Ok(InodeTemplate { target, ..link })
     }
 }
 

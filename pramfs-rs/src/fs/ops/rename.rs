@@ -445,11 +445,7 @@ impl Engine {
     ) -> Result<(Arc<Inode>, DiskInode)> {
         let ino = tx.alloc_inode(None)?;
         let home = self.table.home_or_grow(&self.vol, ino)?;
-        let what = InodeTemplate {
-            mode: FileType::CharDevice.mode_bits(),
-            rdev: 0,
-            target: b"",
-        };
+        let what = InodeTemplate::of(FileType::CharDevice, 0);
         let mut disk = DiskInode::new_zeroed();
         self.fill_new(caller, dir, &what, now, ino, &mut disk);
         put_new_inode(tx, home, ino, &mut disk)?;

@@ -140,17 +140,15 @@ impl Engine {
 
     /// Frees an orphan that did not fit the record, if it has no references.
     pub(crate) fn after_removal(&self, orphan: Option<Ino>) -> Result<()> {
-        match orphan {
-            // The name is removed and the orphan table names the inode: a failure from
-            // here on loses nothing, and the next mount tries again.
-            Some(ino) if !self.refs.has(ino) => {
-                if let Err(e) = self.free_orphan(ino) {
-                    tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
-                }
-                Ok(())
-            }
-            _ => Ok(()),
+        // The name is removed and the orphan table names the inode: a failure from here on
+        // loses nothing, and the next mount tries again.
+        if let Some(ino) = orphan
+            && !self.refs.has(ino)
+            && let Err(e) = self.free_orphan(ino)
+        {
+            tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
         }
+        Ok(())
     }
 
     fn remove_locked<'v>(
