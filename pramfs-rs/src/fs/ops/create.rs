@@ -43,20 +43,20 @@ pub(crate) struct InodeTemplate<'a> {
 }
 
 impl<'a> InodeTemplate<'a> {
-    pub(crate) fn file(perm: u32) -> Self {
+    pub(crate) fn of(kind: FileType, perm: u32) -> Self {
         InodeTemplate {
-            mode: FileType::Regular.mode_bits() | perm & 0o7777,
+            mode: kind.mode_bits() | perm & 0o7777,
             rdev: 0,
             target: b"",
         }
     }
 
+    pub(crate) fn file(perm: u32) -> Self {
+        Self::of(FileType::Regular, perm)
+    }
+
     pub(crate) fn dir(perm: u32) -> Self {
-        InodeTemplate {
-            mode: FileType::Directory.mode_bits() | perm & 0o7777,
-            rdev: 0,
-            target: b"",
-        }
+        Self::of(FileType::Directory, perm)
     }
 
     /// A regular file, pipe, socket or device, by the type in `mode`.
@@ -91,11 +91,8 @@ impl<'a> InodeTemplate<'a> {
         if target.contains(&0) {
             return Err(Error::Invalid("a symlink target with a NUL byte"));
         }
-        Ok(InodeTemplate {
-            mode: FileType::Symlink.mode_bits() | 0o777,
-            rdev: 0,
-            target,
-        })
+        let link = Self::of(FileType::Symlink, 0o777);
+        Ok(InodeTemplate { target, ..link })
     }
 }
 
@@ -318,17 +315,17 @@ impl Engine {
             let new = new_inode.insert(NewInode::new(self, &early));
             self.fill_new(caller, cursor.dir(), what, now, ino, &mut new.state.disk);
         }
+        let plain = what.target.is_empty() && cursor.dir().xattr_root == 0;
         // EEXIST takes precedence over a table without room to grow.
-        let place = cursor.vacant(&tx, ino, what.mode)?;
-        let plain = what.target.is_empty() && place.dir().xattr_root == 0;
+        let place = cursor.vacant(&tx)?;
         let (parent, mut record, new) = match (place, &mut new_inode) {
             (Insertion::InLeaf(slots), Some(new)) if plain => {
                 let mut record = tx.lock_lane(&[&dir.last_record]);
-                let parent = slots.insert(&mut record)?;
+                let parent = slots.insert(&mut record, ino, what.mode)?;
                 (parent, record, new)
             }
             (place, new) => {
-                let parent = place.insert(&mut tx)?;
+                let parent = place.insert(&mut tx, ino, what.mode)?;
                 let new = match new {
                     Some(new) => new,
                     none => {

@@ -70,7 +70,7 @@ impl Engine {
         let cursor = self.seek_entry(&mut new_dir, name)?;
         cursor.check_hole()?;
         let mut tx = self.begin(&dir);
-        cursor.vacant(&tx, ino, new.mode)?.insert(&mut tx)?;
+        cursor.vacant(&tx)?.insert(&mut tx, ino, new.mode)?;
         touch_mtime(&mut new_dir, now);
         let new_dir = new_dir.stage(&mut tx)?;
         add_link(&mut new)?;

@@ -13,14 +13,14 @@ use crate::fs::inode::lock_set::LockSet;
 use crate::fs::inode::state::InodeState;
 use crate::fs::ops::create::{InodeTemplate, NewInode};
 use crate::fs::policy::{chattr, names};
-use crate::fs::steps::entries::{Entry, Insertion, VacantEntry};
-use crate::fs::steps::two_entries::{HalfRenamed, Names};
+use crate::fs::steps::entries::Insertion;
+use crate::fs::steps::two_entries::Names;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::pmem::mutants::has_bug;
 use pramfs_medium::types::{FileType, Ino, RenameFlags, Time};
-use pramfs_medium::volume::{Plan, Record, Recording};
+use pramfs_medium::volume::{Plan, Record};
 
 /// Maximum depth that the search for a loop follows. An undamaged tree does not
 /// reach it in practice; it bounds the search in a damaged tree that has a loop.
@@ -36,41 +36,13 @@ struct Ends<'a> {
     target: Option<&'a Arc<Inode>>,
 }
 
-/// The directories and the inode of a move.
-struct Moved<'e, 'v> {
-    /// `None` within one directory.
-    from: Option<&'e mut Edit<'v>>,
-    to: &'e mut Edit<'v>,
-    source: &'e mut Edit<'v>,
-}
-
-impl<'e, 'v> Moved<'e, 'v> {
-    /// Puts them into the record, with their new times, counts and parent.
-    fn stage<'r>(self, tx: &mut Record<'r>, now: Time) -> Result<StagedMove<'e, 'v>>
-    where
-        'v: 'r,
-    {
-        let Moved { from, to, source } = self;
-        let mut staged = SmallVec::new();
-        if let Some(from) = from {
-            if source.before().is_dir() {
-                add_link(to)?;
-                from.nlink = from.nlink.saturating_sub(1);
-                source.parent_or_rdev = to.inode().ino.0;
-            }
-            touch_mtime(from, now);
-            staged.push(from.stage(tx)?);
-        }
-        touch_mtime(to, now);
-        staged.push(to.stage(tx)?);
-        touch_ctime(source, now);
-        staged.push(source.stage(tx)?);
-        Ok(staged)
+impl Ends<'_> {
+    /// Whether the rename moves a directory to another parent.
+    fn moves_dir(&self, flags: RenameFlags) -> bool {
+        self.from.ino != self.to.ino
+            && (is_dir(self.source) || flags.exchange && self.target.is_some_and(is_dir))
     }
 }
-
-/// The inodes of a move, and its target.
-type StagedMove<'e, 'v> = SmallVec<[Staged<'e, 'v>; 4]>;
 
 impl Engine {
     /// Renames an entry. Moving it and replacing the target are one atomic change.
@@ -132,17 +104,6 @@ impl Engine {
                 None if flags.exchange => return Err(Error::NotFound),
                 _ => {}
             }
-            // Directories move one at a time, so ancestry cannot change.
-            let moves_dir = moves_dir(from, &to, &source, target.as_ref(), flags);
-            let _moving = moves_dir.then(|| self.rename.lock());
-            if moves_dir {
-                self.check_ancestry(from, &to, &source, target.as_ref(), flags)?;
-            }
-            let mut list = vec![from, &to, &source];
-            list.extend(&target);
-            let mut set = LockSet::new(&list);
-            self.check_dir(from, set.state(from)?)?;
-            self.check_linked_dir(&to, set.state(&to)?)?;
             let ends = Ends {
                 from,
                 name,
@@ -151,6 +112,16 @@ impl Engine {
                 source: &source,
                 target: target.as_ref(),
             };
+            // Directories move one at a time, so ancestry cannot change.
+            let moving = ends.moves_dir(flags).then(|| self.rename.lock());
+            if moving.is_some() {
+                self.check_ancestry(&ends, flags)?;
+            }
+            let mut list = vec![from, &to, &source];
+            list.extend(&target);
+            let mut set = LockSet::new(&list);
+            self.check_dir(from, set.state(from)?)?;
+            self.check_linked_dir(&to, set.state(&to)?)?;
             if let Some(orphan) = self.rename_in_order(caller, &ends, &mut set, flags)? {
                 drop(set);
                 return self.after_removal(orphan);
@@ -173,14 +144,13 @@ impl Engine {
         let mut dir_state = dir.state.write();
         self.check_linked_dir(dir, &dir_state)?;
         let mut edit = Edit::new(dir, &mut dir_state);
-        let two = self.seek_two(&mut edit, name, new_name)?;
-        source = two.old.inode()?;
-        target = two.new_inode()?;
+        let names = self.seek_names(&mut edit, None, name, new_name)?;
+        source = names.old.inode()?;
+        target = names.new_inode()?;
         source_state = match source.state.try_write() {
             Some(state) if !state.gone => state,
             _ => return Ok(None),
         };
-        let names = Names::Within(two);
         let mut source_edit = Edit::new(&source, &mut source_state);
         let Some(target) = &target else {
             return self
@@ -208,13 +178,13 @@ impl Engine {
         set: &mut LockSet<'a>,
         flags: RenameFlags,
     ) -> Result<Option<Option<Ino>>> {
+        let (old, new) = (ends.name, ends.new_name);
         let &Ends {
             from,
-            name,
             to,
-            new_name,
             source,
             target,
+            ..
         } = ends;
         let states = set.states_mut([Some(from), Some(to), Some(source), target]);
         // An inode that is also an earlier one of the list has no state of its own.
@@ -227,22 +197,11 @@ impl Engine {
         }
         let mut from_edit = Edit::new(from, from_state);
         let mut to_edit = to_state.map(|state| Edit::new(to, state));
-        let (old, new, names) = match &mut to_edit {
-            None => {
-                let two = match self.seek_two(&mut from_edit, name, new_name) {
-                    Err(Error::NotFound) => return Ok(None),
-                    two => two?,
-                };
-                (two.old.ino(), two.new_ino(), Names::Within(two))
-            }
-            Some(to_edit) => {
-                let Entry::Occupied(old) = self.seek_entry(&mut from_edit, name)?.entry()? else {
-                    return Ok(None);
-                };
-                let new = self.seek_entry(to_edit, new_name)?.entry()?;
-                (old.ino(), new.ino(), Names::Across { old, new })
-            }
+        let names = match self.seek_names(&mut from_edit, to_edit.as_mut(), old, new) {
+            Err(Error::NotFound) => return Ok(None),
+            names => names?,
         };
+        let (old, new) = (names.old.ino(), names.new_ino());
         if old != source.ino || new != target.map(|t| t.ino) {
             return Ok(None);
         }
@@ -272,20 +231,13 @@ impl Engine {
 
     /// Checks that no directory moves into its own subtree. The caller holds the rename
     /// lock.
-    fn check_ancestry(
-        &self,
-        from: &Arc<Inode>,
-        to: &Arc<Inode>,
-        source: &Arc<Inode>,
-        target: Option<&Arc<Inode>>,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.check_linked_dir(to, &to.state.read())?;
-        if is_dir(source) && self.is_above(source.ino, to)? {
+    fn check_ancestry(&self, ends: &Ends<'_>, flags: RenameFlags) -> Result<()> {
+        self.check_linked_dir(ends.to, &ends.to.state.read())?;
+        if is_dir(ends.source) && self.is_above(ends.source.ino, ends.to)? {
             return Err(Error::Invalid("a directory into its own subtree"));
         }
-        match target {
-            Some(t) if is_dir(t) && self.is_above(t.ino, from)? => Err(if flags.exchange {
+        match ends.target {
+            Some(t) if is_dir(t) && self.is_above(t.ino, ends.from)? => Err(if flags.exchange {
                 Error::Invalid("a directory into its own subtree")
             } else {
                 Error::NotEmpty
@@ -357,10 +309,7 @@ impl Engine {
     ) -> Result<()> {
         let now = self.now();
         let mut tx = self.begin(names.from().inode());
-        let HalfRenamed { mut from, new } = names.replace_old(&mut tx, target)?;
-        let Entry::Occupied(new) = new else {
-            return Err(Error::NotFound);
-        };
+        let (mut from, new) = names.change_old(&mut tx, Some(target))?;
         let to = new.replace(&mut tx, source)?;
         if let Some(from) = &mut from {
             if source.before().is_dir() {
@@ -402,56 +351,63 @@ impl Engine {
             Some(target) if target.before().is_dir() => return Err(Error::IsDirectory),
             _ => {}
         }
-        let from = names.from().inode();
-        let whiteout_inode;
-        let mut tx = self.begin(from);
+        let old_dir = names.from().inode();
+        let mut tx = self.begin(old_dir);
         if target.is_some() {
             tx.allow_reserve();
         }
         // The old name first: the new one may reuse its slots.
-        let mut half;
-        (half, whiteout_inode) = if whiteout {
-            let (inode, disk) = self.make_whiteout(caller, &mut tx, names.from(), now)?;
-            (names.replace_old(&mut tx, &disk)?, Some(inode))
-        } else {
-            (names.remove_old(&mut tx)?, None)
+        let whiteout = match whiteout {
+            true => Some(self.make_whiteout(caller, &mut tx, names.from(), now)?),
+            false => None,
         };
-        if has_bug!(RenameRemovesFirst) && whiteout_inode.is_none() {
-            half.new.forget_place();
-            let removed = half.old_dir_mut().stage(&mut tx)?;
+        let instead = whiteout.as_ref().map(|(_, disk)| disk);
+        let (mut from, mut new) = names.change_old(&mut tx, instead)?;
+        if has_bug!(RenameRemovesFirst) && whiteout.is_none() {
+            new.forget_place();
+            let removed = match &mut from {
+                Some(from) => from.stage(&mut tx)?,
+                None => new.dir_mut().stage(&mut tx)?,
+            };
             self.commit(tx, [removed])?;
-            tx = self.begin(from);
+            tx = self.begin(old_dir);
         }
-        let HalfRenamed {
-            from: from_edit,
-            new,
-        } = half;
         let mut orphan = None;
-        let (record, staged) = match (new, target) {
-            (Entry::Occupied(entry), Some(target)) => {
-                let to = entry.replace(&mut tx, source)?;
-                if source_is_dir {
-                    to.nlink = to.nlink.saturating_sub(1);
+        let (record, staged) = if let Some(target) = target {
+            let to = new.replace(&mut tx, source)?;
+            if source_is_dir {
+                to.nlink = to.nlink.saturating_sub(1);
+            }
+            let mut staged = stage_moved(&mut tx, from, to, source, now)?;
+            let target = self.stage_replaced(&mut tx, target, source_is_dir, now)?;
+            orphan = target.orphan();
+            staged.push(target);
+            (tx.end(), staged)
+        } else {
+            let (ino, mode) = (source.inode().ino, source.mode);
+            let (mut record, to) = match new.insertion(&tx)? {
+                // Nothing is allocated any more, so the lane is taken early.
+                Insertion::InLeaf(slots) if whiteout.is_none() => {
+                    let mut record = tx.lock_lane(&[
+                        &old_dir.last_record,
+                        &slots.dir().inode().last_record,
+                        &source.inode().last_record,
+                    ]);
+                    let to = slots.insert(&mut record, ino, mode)?;
+                    (record, to)
                 }
-                let moved = Moved {
-                    from: from_edit,
-                    to,
-                    source,
-                };
-                let mut staged = moved.stage(&mut tx, now)?;
-                let target = self.stage_replaced(&mut tx, target, source_is_dir, now)?;
-                orphan = target.orphan();
-                staged.push(target);
-                (tx.end(), staged)
-            }
-            (Entry::Vacant(entry), None) => {
-                let alone = whiteout_inode.is_none();
-                insert_new(&mut tx, entry, from_edit, source, alone, now)?
-            }
-            _ => return Err(Error::Stale(from.ino)),
+                place => {
+                    let to = place.insert(&mut tx, ino, mode)?;
+                    (tx.end(), to)
+                }
+            };
+            let staged = stage_moved(&mut record, from, to, source, now)?;
+            (record, staged)
         };
         // The whiteout is locked before the commit makes it reachable.
-        let mut whiteout = whiteout_inode.as_ref().map(|i| NewInode::new(self, i));
+        let mut whiteout = whiteout
+            .as_ref()
+            .map(|(inode, _)| NewInode::new(self, inode));
         let id = self.commit(record, staged)?;
         if let Some(whiteout) = &mut whiteout {
             whiteout.committed(id, None);
@@ -489,11 +445,7 @@ impl Engine {
     ) -> Result<(Arc<Inode>, DiskInode)> {
         let ino = tx.alloc_inode(None)?;
         let home = self.table.home_or_grow(&self.vol, ino)?;
-        let what = InodeTemplate {
-            mode: FileType::CharDevice.mode_bits(),
-            rdev: 0,
-            target: b"",
-        };
+        let what = InodeTemplate::of(FileType::CharDevice, 0);
         let mut disk = DiskInode::new_zeroed();
         self.fill_new(caller, dir, &what, now, ino, &mut disk);
         put_new_inode(tx, home, ino, &mut disk)?;
@@ -501,35 +453,30 @@ impl Engine {
     }
 }
 
-/// Inserts the new entry of a move, and puts the inodes into the record. `alone`: the
-/// transaction has made no whiteout, so it may take the lane before the insertion.
-fn insert_new<'t, 'e, 'v>(
-    tx: &'t mut Plan<'v>,
-    entry: VacantEntry<'e, 'v>,
+/// Puts the directories and the inode of a move into the record, with their new times,
+/// counts and parent. `from` is `None` within one directory.
+fn stage_moved<'e, 'v: 'r, 'r>(
+    tx: &mut Record<'r>,
     from: Option<&'e mut Edit<'v>>,
+    to: &'e mut Edit<'v>,
     source: &'e mut Edit<'v>,
-    alone: bool,
     now: Time,
-) -> Result<(Recording<'t, 'v>, StagedMove<'e, 'v>)> {
-    let old_parent = from.as_ref().map(|from| from.inode());
-    let new_parent = entry.dir().inode();
-    let (mut record, to) = match entry.insertion(tx, source.inode().ino, source.mode)? {
-        Insertion::InLeaf(slots) if alone => {
-            let mut record = tx.lock_lane(&[
-                &old_parent.unwrap_or(new_parent).last_record,
-                &new_parent.last_record,
-                &source.inode().last_record,
-            ]);
-            let to = slots.insert(&mut record)?;
-            (record, to)
+) -> Result<SmallVec<[Staged<'e, 'v>; 4]>> {
+    let mut staged = SmallVec::new();
+    if let Some(from) = from {
+        if source.before().is_dir() {
+            add_link(to)?;
+            from.nlink = from.nlink.saturating_sub(1);
+            source.parent_or_rdev = to.inode().ino.0;
         }
-        place => {
-            let to = place.insert(tx)?;
-            (tx.end(), to)
-        }
-    };
-    let staged = Moved { from, to, source }.stage(&mut record, now)?;
-    Ok((record, staged))
+        touch_mtime(from, now);
+        staged.push(from.stage(tx)?);
+    }
+    touch_mtime(to, now);
+    staged.push(to.stage(tx)?);
+    touch_ctime(source, now);
+    staged.push(source.stage(tx)?);
+    Ok(staged)
 }
 
 /// Checks that the flags of the inodes permit a rename.
@@ -553,22 +500,12 @@ fn is_dir(inode: &Arc<Inode>) -> bool {
     inode.state.read().is_dir()
 }
 
-/// Whether a rename moves a directory to another parent.
-fn moves_dir(
-    from: &Inode,
-    to: &Inode,
-    source: &Arc<Inode>,
-    target: Option<&Arc<Inode>>,
-    flags: RenameFlags,
-) -> bool {
-    from.ino != to.ino && (is_dir(source) || flags.exchange && target.is_some_and(is_dir))
-}
-
 /// Two names of one inode: POSIX requires no change.
 fn same_inode(flags: RenameFlags) -> Result<()> {
-    match flags.noreplace {
-        true => Err(Error::Exists),
-        false => Ok(()),
+    if flags.noreplace {
+        Err(Error::Exists)
+    } else {
+        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::fs::inode::lock_set::LockSet;
 use crate::fs::inode::state::InodeState;
 use crate::fs::inode::trees::dir_tree;
 use crate::fs::policy::{chattr, names};
-use crate::fs::steps::entries::{Entry, OccupiedEntry};
+use crate::fs::steps::entries::OccupiedEntry;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree;
@@ -102,9 +102,7 @@ impl Engine {
         // Prefetches the lines of the name's leaf while the transaction begins.
         let cursor = self.seek_entry(&mut edit, name)?;
         let mut tx = self.begin(dir);
-        let Entry::Occupied(entry) = cursor.entry()? else {
-            return Err(Error::NotFound);
-        };
+        let entry = cursor.occupied()?;
         child = entry.inode()?;
         match child.state.try_write() {
             // On a damaged medium a removal by another name may have freed it.
@@ -131,9 +129,7 @@ impl Engine {
         };
         self.check_dir(dir, dir_state)?;
         let mut edit = Edit::new(dir, dir_state);
-        let Entry::Occupied(entry) = self.seek_entry(&mut edit, name)?.entry()? else {
-            return Err(Error::NotFound);
-        };
+        let entry = self.seek_entry(&mut edit, name)?.occupied()?;
         if entry.ino() != child.ino || child_state.gone {
             return Ok(None);
         }
@@ -144,17 +140,15 @@ impl Engine {
 
     /// Frees an orphan that did not fit the record, if it has no references.
     pub(crate) fn after_removal(&self, orphan: Option<Ino>) -> Result<()> {
-        match orphan {
-            // The name is removed and the orphan table names the inode: a failure from
-            // here on loses nothing, and the next mount tries again.
-            Some(ino) if !self.refs.has(ino) => {
-                if let Err(e) = self.free_orphan(ino) {
-                    tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
-                }
-                Ok(())
-            }
-            _ => Ok(()),
+        // The name is removed and the orphan table names the inode: a failure from here on
+        // loses nothing, and the next mount tries again.
+        if let Some(ino) = orphan
+            && !self.refs.has(ino)
+            && let Err(e) = self.free_orphan(ino)
+        {
+            tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
         }
+        Ok(())
     }
 
     fn remove_locked<'v>(

@@ -1,7 +1,7 @@
-//! The two entries of a rename, in one directory or in two.
+//! The two names of a rename, in one directory or in two.
 //!
-//! Within one directory, both entries are looked up before the old one changes. Only the
-//! functions here use the place of the new one afterwards.
+//! Both are looked up before the old one changes. [`Names::change_old`] consumes what was
+//! found of the old one, and hands on the place of the new one.
 
 use std::sync::Arc;
 
@@ -9,212 +9,148 @@ use crate::fs::Engine;
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
 use crate::fs::inode::trees::dir_tree;
-use crate::fs::steps::entries::{Entry, OccupiedEntry, Place, VacantEntry};
+use crate::fs::steps::entries::{At, Insertion, OccupiedEntry, sample};
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::htree::{self, DirEntry};
+use pramfs_medium::htree::{self, VacantEntry};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::types::Ino;
 use pramfs_medium::volume::Record;
 
+/// The names of a rename, and what is known of them.
+pub(crate) struct Names<'e, 'v> {
+    /// The old name, in its directory.
+    pub old: OccupiedEntry<'e, 'v>,
+    new: &'e [u8],
+    place: NewName,
+    /// The directory of the new name; `None` if it is that of the old one.
+    to: Option<&'e mut Edit<'v>>,
+}
+
+/// What is known of the new name of a rename.
+pub(crate) enum NewName {
+    /// It leads to this inode.
+    Exists(Ino),
+    /// It does not exist. The place for it is from before the transaction, if it is known.
+    Vacant(Option<VacantEntry>),
+}
+
 impl Engine {
-    /// Looks up two names of one directory, for a rename within it.
+    /// Looks up the names of a rename. `to` is `None` within one directory.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the old name does not exist; [`Error::Corrupt`].
-    pub(crate) fn seek_two<'e, 'v>(
+    pub(crate) fn seek_names<'e, 'v>(
         &'e self,
-        dir: &'e mut Edit<'v>,
+        from: &'e mut Edit<'v>,
+        to: Option<&'e mut Edit<'v>>,
         old: &'e [u8],
         new: &'e [u8],
-    ) -> Result<TwoEntries<'e, 'v>> {
+    ) -> Result<Names<'e, 'v>> {
+        let found = self.entry(from.before(), old)?.ok_or(Error::NotFound)?;
+        let dir = to.as_deref().unwrap_or(from);
         let tree = dir_tree(dir);
-        let found = self.entry(dir.before(), old)?.ok_or(Error::NotFound)?;
         let place = match htree::find_dir_or_vacant(&self.vol, &tree, new)? {
-            Ok(entry) => Second::Occupied(entry),
+            Ok(entry) => NewName::Exists(Ino(entry.ino)),
             Err(vacant) => {
                 self.check_absent(dir.before(), &tree, new)?;
-                Second::Vacant(vacant)
+                NewName::Vacant(vacant)
             }
         };
-        let old = OccupiedEntry {
+        let old = At {
             engine: self,
-            dir,
+            dir: from,
             name: old,
-            found,
+            place: found,
         };
-        Ok(TwoEntries { old, new, place })
+        Ok(Names {
+            old,
+            new,
+            place,
+            to,
+        })
     }
-}
-
-/// Two entries of one directory: the old name of a rename, and the new one.
-pub(crate) struct TwoEntries<'e, 'v> {
-    /// The old name.
-    pub old: OccupiedEntry<'e, 'v>,
-    new: &'e [u8],
-    place: Second,
-}
-
-/// What is known of the second of two names.
-enum Second {
-    Occupied(DirEntry),
-    Vacant(Option<htree::VacantEntry>),
-}
-
-impl<'e, 'v> TwoEntries<'e, 'v> {
-    /// Returns the inode that the new name leads to, if the name exists.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`].
-    pub(crate) fn new_inode(&self) -> Result<Option<Arc<Inode>>> {
-        let OccupiedEntry { engine, dir, .. } = &self.old;
-        match self.place {
-            Second::Occupied(ref entry) => engine
-                .inode_of(dir.before(), self.new, Ino(entry.ino))
-                .map(Some),
-            Second::Vacant(_) => Ok(None),
-        }
-    }
-
-    /// Returns the number of the inode that the new name leads to, if the name exists.
-    pub(crate) fn new_ino(&self) -> Option<Ino> {
-        match &self.place {
-            Second::Occupied(entry) => Some(Ino(entry.ino)),
-            Second::Vacant(_) => None,
-        }
-    }
-
-    /// Removes the old entry, and returns the new one.
-    ///
-    /// # Errors
-    /// As for [`OccupiedEntry::remove`].
-    pub(crate) fn remove_old(self, tx: &mut Record<'_>) -> Result<Entry<'e, 'v>> {
-        let engine = self.old.engine;
-        let dir = self.old.remove(tx)?;
-        Ok(self.place.into_entry(engine, dir, self.new))
-    }
-
-    /// Lets the old entry name another inode, and returns the new one.
-    ///
-    /// # Errors
-    /// As for [`OccupiedEntry::replace`].
-    pub(crate) fn replace_old(
-        self,
-        tx: &mut Record<'_>,
-        child: &DiskInode,
-    ) -> Result<Entry<'e, 'v>> {
-        let engine = self.old.engine;
-        let dir = self.old.replace(tx, child)?;
-        Ok(self.place.into_entry(engine, dir, self.new))
-    }
-}
-
-impl Second {
-    fn into_entry<'e, 'v>(
-        self,
-        engine: &'e Engine,
-        dir: &'e mut Edit<'v>,
-        name: &'e [u8],
-    ) -> Entry<'e, 'v> {
-        match self {
-            // The removal of another item moves none.
-            Second::Occupied(found) => Entry::Occupied(OccupiedEntry {
-                engine,
-                dir,
-                name,
-                found,
-            }),
-            Second::Vacant(vacant) => Entry::Vacant(VacantEntry {
-                dir,
-                name,
-                place: vacant.map_or(Place::Unknown, Place::BeforeRemoval),
-            }),
-        }
-    }
-}
-
-/// The entries of both names.
-pub(crate) enum Names<'e, 'v> {
-    /// They are in one directory.
-    Within(TwoEntries<'e, 'v>),
-    /// They are in two directories.
-    Across {
-        /// The old name.
-        old: OccupiedEntry<'e, 'v>,
-        /// The new name.
-        new: Entry<'e, 'v>,
-    },
-}
-
-/// A rename whose old entry is removed or replaced.
-pub(crate) struct HalfRenamed<'e, 'v> {
-    /// The directory of the old name; `None` if it is that of the new one.
-    pub from: Option<&'e mut Edit<'v>>,
-    /// The entry of the new name.
-    pub new: Entry<'e, 'v>,
 }
 
 impl<'e, 'v> Names<'e, 'v> {
     /// Returns the directory of the old name.
     pub(crate) fn from(&self) -> &Edit<'v> {
-        match self {
-            Names::Within(two) => two.old.dir(),
-            Names::Across { old, .. } => old.dir(),
-        }
+        self.old.dir()
     }
 
     /// Returns the directory of the new name.
     pub(crate) fn to(&self) -> &Edit<'v> {
-        match self {
-            Names::Within(two) => two.old.dir(),
-            Names::Across { new, .. } => new.dir(),
+        self.to.as_deref().unwrap_or(self.old.dir())
+    }
+
+    /// Returns the number of the inode that the new name leads to, if the name exists.
+    pub(crate) fn new_ino(&self) -> Option<Ino> {
+        match self.place {
+            NewName::Exists(ino) => Some(ino),
+            NewName::Vacant(_) => None,
         }
     }
 
-    /// Removes the entry of the old name.
-    ///
-    /// # Errors
-    /// As for [`OccupiedEntry::remove`].
-    pub(crate) fn remove_old(self, tx: &mut Record<'_>) -> Result<HalfRenamed<'e, 'v>> {
-        Ok(match self {
-            Names::Within(two) => HalfRenamed {
-                from: None,
-                new: two.remove_old(tx)?,
-            },
-            Names::Across { old, new } => HalfRenamed {
-                from: Some(old.remove(tx)?),
-                new,
-            },
-        })
+    /// Returns the inode that the new name leads to, if the name exists.
+    pub(crate) fn new_inode(&self) -> Result<Option<Arc<Inode>>> {
+        let (engine, dir) = (self.old.engine, self.to().before());
+        self.new_ino()
+            .map(|ino| engine.inode_of(dir, self.new, ino))
+            .transpose()
     }
 
-    /// Lets the entry of the old name name another inode.
-    ///
-    /// # Errors
-    /// As for [`OccupiedEntry::replace`].
-    pub(crate) fn replace_old(
+    /// Lets the old name lead to `instead`, or removes it. Returns the directory of the old
+    /// name, if it is not that of the new one, and the new name.
+    pub(crate) fn change_old(
         self,
         tx: &mut Record<'_>,
-        child: &DiskInode,
-    ) -> Result<HalfRenamed<'e, 'v>> {
-        Ok(match self {
-            Names::Within(two) => HalfRenamed {
-                from: None,
-                new: two.replace_old(tx, child)?,
-            },
-            Names::Across { old, new } => HalfRenamed {
-                from: Some(old.replace(tx, child)?),
-                new,
-            },
-        })
+        instead: Option<&DiskInode>,
+    ) -> Result<(Option<&'e mut Edit<'v>>, At<'e, 'v, NewName>)> {
+        let engine = self.old.engine;
+        let from = match instead {
+            Some(inode) => self.old.replace(tx, inode)?,
+            None => self.old.remove(tx)?,
+        };
+        let (from, dir) = match self.to {
+            Some(to) => (Some(from), to),
+            None => (None, from),
+        };
+        let new = At {
+            engine,
+            dir,
+            name: self.new,
+            place: self.place,
+        };
+        Ok((from, new))
     }
 }
 
-impl<'v> HalfRenamed<'_, 'v> {
-    /// Returns the directory of the old name.
-    pub(crate) fn old_dir_mut(&mut self) -> &mut Edit<'v> {
-        match &mut self.from {
-            Some(from) => from,
-            None => self.new.dir_mut(),
+impl<'e, 'v> At<'e, 'v, NewName> {
+    /// Returns the directory.
+    pub(crate) fn dir_mut(&mut self) -> &mut Edit<'v> {
+        self.dir
+    }
+
+    /// Forgets the place, after a record other than that of the insertion has changed the
+    /// directory.
+    pub(crate) fn forget_place(&mut self) {
+        if let NewName::Vacant(vacant) = &mut self.place {
+            *vacant = None;
         }
+    }
+
+    /// Finds the place for the name, which must not exist. Since it was looked up, nothing
+    /// but `tx` has changed the directory.
+    pub(crate) fn insertion(self, tx: &Record<'_>) -> Result<Insertion<'e, 'v>> {
+        let (tree, item) = (dir_tree(self.dir), sample(self.name));
+        let known = match &self.place {
+            NewName::Exists(_) => return Err(Error::Exists),
+            NewName::Vacant(None) => None,
+            NewName::Vacant(Some(vacant)) => vacant.insertion_point(tx, &tree, &item)?,
+        };
+        let point = match known {
+            Some(point) => point,
+            None => htree::insertion_point(tx, &tree, &item)?,
+        };
+        Ok(self.insertion_at(point))
     }
 }
