@@ -55,14 +55,8 @@ impl InodeRef {
     }
 
     pub(crate) fn new(engine: &Arc<Engine>, ino: Ino) -> InodeRef {
-        // A forked child takes no lock, and all its operations fail.
-        if !engine.open.is_inherited() {
-            engine.refs.add(ino, 1, By::Guard);
-        }
-        InodeRef {
-            engine: Handle::new(engine),
-            ino,
-        }
+        engine.add_ref(ino, By::Guard);
+        InodeRef::adopt(engine, ino)
     }
 
     /// Returns the inode number.
@@ -91,9 +85,7 @@ impl InodeRef {
     /// ```
     pub fn into_count(self) -> Ino {
         let ino = self.ino;
-        if !self.engine.open.is_inherited() {
-            self.engine.refs.add(ino, 1, By::Count);
-        }
+        self.engine.add_ref(ino, By::Count);
         // The drop releases the guard's reference; the counted one remains.
         ino
     }
@@ -121,10 +113,8 @@ impl InodeRefs {
 
     /// Converts all references to counted ones, as [`InodeRef::into_count`] does.
     pub fn into_counts(self) -> Vec<Ino> {
-        if !self.engine.open.is_inherited() {
-            for &ino in &self.inos {
-                self.engine.refs.add(ino, 1, By::Count);
-            }
+        for &ino in &self.inos {
+            self.engine.add_ref(ino, By::Count);
         }
         self.inos.clone()
     }

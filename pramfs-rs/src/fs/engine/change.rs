@@ -72,7 +72,8 @@ impl<'v> Edit<'v> {
         self.state
     }
 
-    /// Puts the inode into a record.
+    /// Puts the cache lines in which the inode differs from its home into a record, with a
+    /// new CRC and change counter.
     ///
     /// # Errors
     /// The record is full.
@@ -81,7 +82,16 @@ impl<'v> Edit<'v> {
     where
         'v: 'r,
     {
-        put_inode(tx, self.inode, self.state, &mut self.new)?;
+        // Line 1 holds the atime, which may be newer in memory than in place.
+        let newer = if self.state.lazy.atime { 0b10 } else { 0 };
+        let Inode {
+            last_record,
+            home,
+            ino,
+            ..
+        } = self.inode;
+        let old = &self.state.disk;
+        put_lines(tx, last_record, &[*home], *ino, old, &mut self.new, newer)?;
         Ok(Staged(self))
     }
 
@@ -123,30 +133,6 @@ impl DerefMut for Edit<'_> {
     }
 }
 
-/// Puts the cache lines of a locked inode in which `new` differs from its home into
-/// the record, with a new CRC and change counter.
-///
-/// # Errors
-/// The record is full.
-pub(crate) fn put_inode<'v>(
-    tx: &mut Record<'v>,
-    inode: &'v Inode,
-    state: &InodeState,
-    new: &mut DiskInode,
-) -> Result<()> {
-    // Line 1 holds the atime, which may be newer in memory than in place.
-    let newer = if state.lazy.atime { 0b10 } else { 0 };
-    put_lines(
-        tx,
-        &inode.last_record,
-        &[inode.home],
-        inode.ino,
-        &state.disk,
-        new,
-        newer,
-    )
-}
-
 /// An edit that is in a record. Its commit publishes it.
 #[must_use = "the commit of its record takes it"]
 pub(crate) struct Staged<'e, 'v>(&'e mut Edit<'v>);
@@ -185,6 +171,23 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn begin<'v>(&'v self, inode: &Inode) -> Plan<'v> {
         self.vol.begin_at(&inode.last_record)
+    }
+
+    /// Changes a locked inode by a record of its own. `edit` also adds to the record what
+    /// belongs to the change, such as the blocks that it takes.
+    #[inline(always)]
+    pub(crate) fn change<'v, T>(
+        &'v self,
+        inode: &'v Inode,
+        state: &'v mut InodeState,
+        edit: impl FnOnce(&mut Plan<'v>, &mut Edit<'v>) -> Result<T>,
+    ) -> Result<T> {
+        let mut new = Edit::new(inode, state);
+        let mut tx = self.begin(inode);
+        let done = edit(&mut tx, &mut new)?;
+        let new = new.stage(&mut tx)?;
+        self.commit(tx, [new])?;
+        Ok(done)
     }
 
     /// Commits a record, and then publishes the inodes that it changes.

@@ -142,22 +142,13 @@ impl Engine {
     /// Reacts to damage: logs it, records it in the superblock, then applies the error
     /// policy (`errors=`).
     pub(crate) fn note_damage(&self, e: &Error) {
+        let region = self.vol.region.info().name;
         let (object, what) = match e {
             Error::Corrupt { object, what, .. } => (object.clone(), what.clone()),
             other => ("the medium".to_owned(), other.to_string()),
         };
-        let tell = self.damage.repeats.lock().tell(&object, self.now().sec);
-        let region = self.vol.region.info().name;
-        if let Some(silent) = tell {
-            let place = match e.ino().and_then(|ino| self.path_hint(ino)) {
-                Some(path) => format!("{path:?} ({object})"),
-                None => object,
-            };
-            let more = Repeats::since(silent);
-            tracing::error!(
-                "{region}: damage: {place}: {what}; unmount it and run `fsck.pramfs {region}`{more}"
-            );
-        }
+        let what = format!("{what}; unmount it and run `fsck.pramfs {region}`");
+        self.log_damage(&object, &object, e.ino(), &what);
         self.note_error(e);
         match self.options.errors {
             ErrorPolicy::Continue => {}
@@ -181,19 +172,25 @@ impl Engine {
     /// damage: nothing is recorded in the superblock, and changes stay permitted.
     #[cold]
     pub(crate) fn note_lost(&self, ino: Ino, offset: u64) {
-        let object = format!("{ino}, lost");
-        let tell = self.damage.repeats.lock().tell(&object, self.now().sec);
-        if let Some(silent) = tell {
-            let region = self.vol.region.info().name;
-            let place = match self.path_hint(ino) {
-                Some(path) => format!("{path:?} ({ino})"),
-                None => ino.to_string(),
-            };
-            let more = Repeats::since(silent);
-            tracing::error!(
-                "{region}: damage: {place}: the bytes at offset {offset} were lost, and reading them fails with EIO until they are written; `pramfs stat` lists all lost ranges{more}"
-            );
-        }
+        let what = format!(
+            "the bytes at offset {offset} were lost, and reading them fails with EIO until they are written; `pramfs stat` lists all lost ranges"
+        );
+        self.log_damage(&format!("{ino}, lost"), &ino.to_string(), Some(ino), &what);
+    }
+
+    /// Logs damage of an object by its name and, if it is known, by its path. A message
+    /// about `object` is not repeated within a minute.
+    fn log_damage(&self, object: &str, name: &str, ino: Option<Ino>, what: &str) {
+        let tell = self.damage.repeats.lock().tell(object, self.now().sec);
+        let Some(silent) = tell else {
+            return;
+        };
+        let place = match ino.and_then(|ino| self.path_hint(ino)) {
+            Some(path) => format!("{path:?} ({name})"),
+            None => name.to_owned(),
+        };
+        let (region, more) = (self.vol.region.info().name, Repeats::since(silent));
+        tracing::error!("{region}: damage: {place}: {what}{more}");
     }
 
     /// Remembers the name by which a damaged inode was looked up, for messages.

@@ -42,7 +42,7 @@ use pramfs_medium::media::SuperblockInfo;
 #[cfg(any(test, feature = "testing"))]
 use pramfs_medium::pmem::Region;
 use pramfs_medium::pmem::{OpenState, RegionView};
-use pramfs_medium::sync::{Mutex, ShardedLock, rank};
+use pramfs_medium::sync::{Mutex, ShardedLock, ShardedLockReadGuard, rank};
 use pramfs_medium::types::{Ino, Time};
 use pramfs_medium::volume::Volume;
 use report::RecoveryReport;
@@ -103,11 +103,63 @@ pub(crate) enum Need {
 }
 
 impl Engine {
+    /// Creates the engine of a recovered volume.
+    pub(crate) fn new(
+        vol: Volume,
+        table: InodeTable,
+        super_state: SuperState,
+        info: SuperblockInfo,
+        report: RecoveryReport,
+        options: MountOptions,
+        read_only: bool,
+    ) -> Engine {
+        Engine {
+            cache: InodeCache::new(options.cache_bytes, vol.geo.hash_keys.0),
+            refs: Refs::default(),
+            last_dirs: (0..vol.geo.lanes).map(|_| Default::default()).collect(),
+            table,
+            super_state,
+            gate: ShardedLock::new(()),
+            rename: Mutex::new(()),
+            orphans: Mutex::new(BTreeSet::new()),
+            forgotten: Mutex::new(Vec::new()),
+            freeing: Mutex::new(()),
+            lazy: Mutex::new(Vec::new()),
+            read_only: AtomicBool::new(read_only),
+            damaged: AtomicBool::new(false),
+            damage: Damage::default(),
+            quiet: AtomicBool::new(read_only),
+            open: OpenState::new(),
+            handles: AtomicUsize::new(0),
+            tick: AtomicI64::new(0),
+            atime: AtimeRule::new(&options),
+            report,
+            info,
+            options,
+            vol,
+        }
+    }
+
     /// Whether the file system is open and has not failed. A result that was read
     /// from the caches before this call is valid if it returns true.
     #[inline]
     pub(crate) fn is_up(&self) -> bool {
         !self.vol.has_failed() && self.open.is_open()
+    }
+
+    /// Passes the gate. Fails if the file system is closed or has failed.
+    #[inline(always)]
+    pub(crate) fn enter(&self) -> Result<ShardedLockReadGuard<'_, ()>> {
+        if !self.open.is_open() {
+            // A forked child stops here: threads that it does not have may hold
+            // the locks.
+            return Err(self.ended());
+        }
+        let gate = self.gate.read().map_err(|_| self.ended())?;
+        if !self.is_up() {
+            return Err(self.ended());
+        }
+        Ok(gate)
     }
 
     /// The error of an operation on a file system that is closed or has failed.
@@ -179,14 +231,8 @@ impl Engine {
     /// # Errors
     /// As there; [`Error::Invalid`] for a mount that stores or has stored.
     pub fn lock_shared(&self) -> Result<()> {
-        if !self.open.is_open() {
-            return Err(self.ended());
-        }
         // Holds off `make_writable`, which takes the gate exclusively.
-        let _gate = self.gate.read().map_err(|_| self.ended())?;
-        if !self.is_up() {
-            return Err(self.ended());
-        }
+        let _gate = self.enter()?;
         if !self.quiet.load(Ordering::Relaxed) {
             return Err(Error::Invalid(
                 "only a mount that was read-only from the start can share its region",

@@ -44,15 +44,7 @@ impl Engine {
 
     #[inline]
     fn attempt<T>(&self, need: Need, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        if !self.open.is_open() {
-            // A forked child stops here: threads that it does not have may hold
-            // the locks.
-            return Err(self.ended());
-        }
-        let _gate = self.gate.read().map_err(|_| self.ended())?;
-        if !self.is_up() {
-            return Err(self.ended());
-        }
+        let _gate = self.enter()?;
         if need == Need::Write && self.read_only.load(Ordering::Relaxed) {
             return Err(Error::ReadOnly(
                 "the mount is read-only, or damage was found",

@@ -52,7 +52,8 @@ impl RoomRetries {
         }
         if self.taken < MAX_RETRIES {
             self.taken += 1;
-            let taken = region.take_some_room(offset, within(region, offset, len));
+            let in_region = len.min(region.len().saturating_sub(offset));
+            let taken = region.take_some_room(offset, in_region);
             let exhausted = match taken {
                 Err(PmemError::NoRoom { .. }) => self.was_full,
                 taken => taken.map(|()| false)?,
@@ -156,13 +157,8 @@ pub(crate) fn warn_if_host_is_short(region: &Region) {
     );
 }
 
-fn host_is_full() -> Error {
+pub(crate) fn host_is_full() -> Error {
     Error::NoSpace("the file system that holds the region is full")
-}
-
-/// Returns the part of `len` that lies in the region.
-fn within(region: &Region, offset: u64, len: u64) -> u64 {
-    len.min(region.len().saturating_sub(offset))
 }
 
 /// Whether an operation gets no more blocks: no space is left, or there is no room and

@@ -80,17 +80,14 @@ impl InodeTable {
         if ino.0 >= vol.geo.inodes_max {
             return Err(Error::Stale(ino));
         }
-        if let Some(home) = self.known(&vol.geo, ino) {
-            return Ok(home);
-        }
-        self.find(vol, &self.inode.read(), ino)?
-            .ok_or(Error::Stale(ino))
+        self.find_now(vol, ino)?.ok_or(Error::Stale(ino))
     }
 
     /// Returns the home of an inode; `None` if the table does not reach its number.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
+    #[inline]
     pub(crate) fn find_now(&self, vol: &Volume, ino: Ino) -> Result<Option<RegionOffset>> {
         match self.known(&vol.geo, ino) {
             Some(home) => Ok(Some(home)),
@@ -106,10 +103,7 @@ impl InodeTable {
     /// [`Error::NoSpace`], [`Error::Corrupt`].
     pub(crate) fn home_or_grow(&self, vol: &Volume, ino: Ino) -> Result<RegionOffset> {
         let geo = &vol.geo;
-        if let Some(home) = self.known(geo, ino) {
-            return Ok(home);
-        }
-        if let Some(home) = self.find(vol, &self.inode.read(), ino)? {
+        if let Some(home) = self.find_now(vol, ino)? {
             return Ok(home);
         }
         let mut inode = self.inode.write();

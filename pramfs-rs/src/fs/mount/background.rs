@@ -26,6 +26,35 @@ use pramfs_medium::types::Ino;
 /// within a second.
 const PERIOD: Duration = Duration::from_millis(500);
 
+/// Inodes in the orphan table, with their slots. A read-only mount leaves them
+/// there.
+#[derive(Debug, Default)]
+pub(super) struct Unfinished {
+    /// Unlinked, and to be freed.
+    pub orphans: Vec<(Ino, u32)>,
+    /// Files with an unfinished truncation, with blocks past the end.
+    pub cut: Vec<(Ino, u32)>,
+}
+
+impl Engine {
+    /// Finishes the removals and the truncations that the last mount left, until `stop`
+    /// returns true.
+    pub(super) fn finish_work(&self, unfinished: Unfinished, stop: impl Fn() -> bool) {
+        for (ino, slot) in unfinished.orphans {
+            if stop() {
+                return;
+            }
+            self.finish_orphan(ino, slot);
+        }
+        for (ino, _) in unfinished.cut {
+            if stop() {
+                return;
+            }
+            self.finish_truncated(ino);
+        }
+    }
+}
+
 /// The running timer thread.
 #[derive(Debug)]
 pub(crate) struct Background {
@@ -34,30 +63,14 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts the thread. `orphans` and `cut` are inodes in the orphan table, with their
-    /// slots: unlinked inodes, and files with an unfinished truncation.
-    pub(crate) fn start(
-        engine: &Arc<Engine>,
-        orphans: Vec<(Ino, u32)>,
-        cut: Vec<(Ino, u32)>,
-    ) -> Result<Background> {
+    /// Starts the thread.
+    pub(crate) fn start(engine: &Arc<Engine>, unfinished: Unfinished) -> Result<Background> {
         let engine = engine.clone();
         let (stop, stopped) = bounded(1);
         let thread = std::thread::Builder::new()
             .name("pramfs-timer".into())
             .spawn(move || {
-                for (ino, slot) in orphans {
-                    if !stopped.is_empty() {
-                        return;
-                    }
-                    engine.finish_orphan(ino, slot);
-                }
-                for (ino, _) in cut {
-                    if !stopped.is_empty() {
-                        return;
-                    }
-                    engine.finish_truncated(ino);
-                }
+                engine.finish_work(unfinished, || !stopped.is_empty());
                 while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                     if !engine.open.is_open() {
                         return;

@@ -9,8 +9,8 @@
 use pramfs_medium::pmem::RegionAccess as _;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use crate::fs::{Engine, Fs};
 use pramfs_medium::error::{Error, Result};
@@ -47,9 +47,14 @@ impl Drop for Handle {
 }
 
 /// The error of [`Fs::close`].
+#[derive(thiserror::Error)]
 pub enum CloseError {
     /// Files or views are open, or inodes are held. Nothing was done, and the file system
     /// stays mounted.
+    #[error(
+        "cannot close the file system on {}: it has {handles} open files, views or references; drop them first, or call close_now",
+        fs.region().info().name
+    )]
     InUse {
         /// The file system, for a later call of `close`.
         fs: Box<Fs>,
@@ -58,7 +63,8 @@ pub enum CloseError {
         handles: usize,
     },
     /// The medium failed. The file system is closed; the next mount recovers it.
-    Failed(Error),
+    #[error("{0}")]
+    Failed(#[source] Error),
 }
 
 impl CloseError {
@@ -79,28 +85,6 @@ impl fmt::Debug for CloseError {
                 .field("handles", handles)
                 .finish_non_exhaustive(),
             CloseError::Failed(e) => f.debug_tuple("Failed").field(e).finish(),
-        }
-    }
-}
-
-impl fmt::Display for CloseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CloseError::InUse { fs, handles } => write!(
-                f,
-                "cannot close the file system on {}: it has {handles} open files, views or references; drop them first, or call close_now",
-                fs.region().info().name
-            ),
-            CloseError::Failed(e) => e.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for CloseError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            CloseError::InUse { .. } => None,
-            CloseError::Failed(e) => Some(e),
         }
     }
 }
@@ -219,10 +203,7 @@ impl Engine {
             return Err(self.ended());
         }
         tracing::warn!("the file system has been shut down; unmount it");
-        let _all = match self.gate.write() {
-            Ok(g) => g,
-            Err(poisoned) => poisoned.into_inner(),
-        };
+        let _all = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         if !self.open.close() {
             return Ok(());
         }
@@ -245,10 +226,7 @@ impl Engine {
     }
 
     fn finish(&self) -> Result<()> {
-        let _all = match self.gate.write() {
-            Ok(g) => g,
-            Err(poisoned) => poisoned.into_inner(),
-        };
+        let _all = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.damage.writability.end();
         if !self.open.close() {
             return Ok(());
@@ -265,11 +243,6 @@ impl Engine {
         }
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
         self.super_state.unmounted(self.vol.medium(), word)?;
-        self.vol
-            .region
-            .backend()
-            .sync_all()
-            .map_err(|e| Error::io_failed("msync", e))?;
-        Ok(())
+        self.sync_medium()
     }
 }

@@ -19,30 +19,23 @@ pub(crate) mod close;
 mod recover;
 
 use pramfs_medium::pmem::RegionAccess as _;
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::fs::Engine;
-use crate::fs::engine::damage::Damage as DamageFound;
-use crate::fs::engine::report::RecoveryReport;
 use crate::fs::engine::room::{take_fixed_room, warn_if_host_is_short};
 use crate::fs::engine::superblock::finish_label;
-use crate::fs::inode::cache::InodeCache;
-use crate::fs::inode::refs::Refs;
-use crate::fs::inode::table::InodeTable;
 use crate::fs::options::MountOptions;
-use crate::fs::policy::atime::AtimeRule;
-use background::Background;
+use background::{Background, Unfinished};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::checksum::seal;
 use pramfs_medium::media::probe::check_features;
-use pramfs_medium::media::{Medium, SuperblockInfo, probe_superblock};
-use pramfs_medium::pmem::{OpenState, Region};
-use pramfs_medium::sync::{Mutex, ShardedLock, rank};
+use pramfs_medium::media::{Medium, probe_superblock};
+use pramfs_medium::pmem::Region;
+use pramfs_medium::sync::{Mutex, rank};
 use pramfs_medium::types::Ino;
-use recover::{Recovered, fail_if_faulted, recover};
+use recover::{fail_if_faulted, recover};
 
 /// A mounted file system.
 ///
@@ -76,26 +69,6 @@ impl std::ops::Deref for Fs {
     }
 }
 
-/// Inodes in the orphan table, with their slots. A read-only mount leaves them
-/// there.
-#[derive(Debug, Default)]
-struct Unfinished {
-    /// Unlinked, and to be freed.
-    orphans: Vec<(Ino, u32)>,
-    /// Files with an unfinished truncation, with blocks past the end.
-    cut: Vec<(Ino, u32)>,
-}
-
-/// Reads the superblock, and checks that this version can mount it.
-fn read_superblock(region: &Region, read_only: bool) -> Result<SuperblockInfo> {
-    let info = probe_superblock(region)?;
-    check_features(&info.fixed, read_only)?;
-    if read_only && !region.info().read_only && !info.is_clean() {
-        tracing::info!("replaying the journal before the read-only mount");
-    }
-    Ok(info)
-}
-
 impl Fs {
     /// Mounts the file system of a region. First replays the journal after a
     /// crash. Files that were unlinked while open are freed in the background.
@@ -106,7 +79,11 @@ impl Fs {
     pub fn open(region: Region, options: MountOptions) -> Result<Fs> {
         let start = Instant::now();
         let read_only = options.read_only || region.info().read_only;
-        let info = read_superblock(&region, read_only)?;
+        let info = probe_superblock(&region)?;
+        check_features(&info.fixed, read_only)?;
+        if read_only && !region.info().read_only && !info.is_clean() {
+            tracing::info!("replaying the journal before the read-only mount");
+        }
         if !(region.info().read_only || read_only && info.is_clean()) {
             let geo = info.geometry();
             take_fixed_room(Medium {
@@ -114,8 +91,7 @@ impl Fs {
                 geo: &geo,
             })?;
         }
-        let recovered = recover(region, &info, &options, read_only)?;
-        let (mut engine, damage) = new_engine(recovered, info, options, read_only);
+        let (mut engine, damage) = recover(region, info, options, read_only)?;
         engine.check_root()?;
         let orphans = engine.read_orphans(damage, start)?;
         let unfinished = engine.claim_orphans(orphans);
@@ -137,16 +113,11 @@ impl Fs {
     /// truncations that a crash interrupted, and starts the timer. Without a timer, finishes
     /// them before it returns.
     fn start_work(&self, background: &mut Option<Background>) -> Result<()> {
-        let Unfinished { orphans, cut } = std::mem::take(&mut *self.unfinished.lock());
+        let unfinished = std::mem::take(&mut *self.unfinished.lock());
         if self.options.background {
-            *background = Some(Background::start(&self.engine, orphans, cut)?);
-            return Ok(());
-        }
-        for (ino, slot) in orphans {
-            self.finish_orphan(ino, slot);
-        }
-        for (ino, _) in cut {
-            self.finish_truncated(ino);
+            *background = Some(Background::start(&self.engine, unfinished)?);
+        } else {
+            self.finish_work(unfinished, || false);
         }
         Ok(())
     }
@@ -195,56 +166,6 @@ impl Fs {
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
-}
-
-/// Creates the engine of a recovered volume. Also returns the damage that recovery found.
-fn new_engine(
-    recovered: Recovered,
-    info: SuperblockInfo,
-    options: MountOptions,
-    read_only: bool,
-) -> (Engine, Vec<(Damage, String)>) {
-    let Recovered {
-        vol,
-        table,
-        super_state,
-        replay,
-        relabelled,
-    } = recovered;
-    let engine = Engine {
-        cache: InodeCache::new(options.cache_bytes, vol.geo.hash_keys.0),
-        refs: Refs::default(),
-        last_dirs: (0..vol.geo.lanes).map(|_| Default::default()).collect(),
-        table: InodeTable::new(table),
-        super_state,
-        gate: ShardedLock::new(()),
-        rename: Mutex::new(()),
-        orphans: Mutex::new(BTreeSet::new()),
-        forgotten: Mutex::new(Vec::new()),
-        freeing: Mutex::new(()),
-        lazy: Mutex::new(Vec::new()),
-        read_only: AtomicBool::new(read_only),
-        damaged: AtomicBool::new(false),
-        damage: DamageFound::default(),
-        quiet: AtomicBool::new(read_only),
-        open: OpenState::new(),
-        handles: AtomicUsize::new(0),
-        tick: AtomicI64::new(0),
-        atime: AtimeRule::new(&options),
-        report: RecoveryReport {
-            was_clean: info.is_clean(),
-            records: replay.records,
-            torn: replay.torn,
-            damage: Vec::new(),
-            used_copy: info.from_copy && !relabelled,
-            copy_damaged: info.copy_damaged,
-            ..RecoveryReport::default()
-        },
-        info,
-        options,
-        vol,
-    };
-    (engine, replay.damage)
 }
 
 impl Engine {
@@ -300,9 +221,6 @@ impl Engine {
 
     /// Makes the mount writable; true if it was read-only.
     fn become_writable(&self) -> Result<bool> {
-        if !self.open.is_open() {
-            return Err(self.ended());
-        }
         let _all = self.gate.write().map_err(|_| self.ended())?;
         if !self.is_up() {
             return Err(self.ended());

@@ -17,8 +17,11 @@
 //! The replay itself is in `pramfs_medium::journal::recovery`. Orphans and unfinished
 //! truncations are left to the mount ([`Fs::open`](crate::fs::Fs::open)).
 
+use crate::fs::Engine;
+use crate::fs::engine::report::RecoveryReport;
 use crate::fs::engine::superblock::{SuperState, finish_label};
 use crate::fs::inode::disk::map_of;
+use crate::fs::inode::table::InodeTable;
 use crate::fs::options::MountOptions;
 use pramfs_medium::alloc::BitmapSet;
 use pramfs_medium::error::{Damage, Error, Result};
@@ -36,36 +39,25 @@ use pramfs_medium::pmem::{Region, Unfenced};
 use pramfs_medium::types::Ino;
 use pramfs_medium::volume::{GroupRoots, Volume};
 
-/// A volume after recovery, and the parts of the engine that depend on it.
-pub(super) struct Recovered {
-    pub vol: Volume,
-    /// The inode of the inode table.
-    pub table: DiskInode,
-    pub super_state: SuperState,
-    /// The counts and the damage of the replay.
-    pub replay: Replay,
-    /// An interrupted change of the label was finished.
-    pub relabelled: bool,
-}
-
-/// Recovers the file system of a region. The order of its steps is that of the module.
+/// Recovers the file system of a region, and creates its engine. Also returns the damage
+/// that the recovery found. The order of the steps is that of the module.
 ///
 /// # Errors
 /// [`Error::Corrupt`]; [`Error::Io`] if the medium fails.
 pub(super) fn recover(
     region: Region,
-    info: &SuperblockInfo,
-    options: &MountOptions,
+    info: SuperblockInfo,
+    options: MountOptions,
     read_only: bool,
-) -> Result<Recovered> {
+) -> Result<(Engine, Vec<(Damage, String)>)> {
     let geo = info.geometry();
     let medium = Medium {
         region: &region,
         geo: &geo,
     };
     let faults = region.faults();
-    let relabelled = !read_only && finish_label(&region, info)?;
-    let old = checkpoint(medium, info)?;
+    let relabelled = !read_only && finish_label(&region, &info)?;
+    let old = checkpoint(medium, &info)?;
     // Only in mutation tests.
     let stale = has_bug!(TruncateBeforeReplay).then(|| stale_free_blocks(medium));
     let (mut replay, pending) = recovery::replay(medium, old)?;
@@ -98,13 +90,17 @@ pub(super) fn recover(
         super_state.mounted(vol.medium(), word, options.clock.now().sec, !read_only)?;
     }
     fail_if_faulted(&vol.region, faults)?;
-    Ok(Recovered {
-        vol,
-        table,
-        super_state,
-        replay,
-        relabelled,
-    })
+    let report = RecoveryReport {
+        was_clean: info.is_clean(),
+        records: replay.records,
+        torn: replay.torn,
+        used_copy: info.from_copy && !relabelled,
+        copy_damaged: info.copy_damaged,
+        ..RecoveryReport::default()
+    };
+    let table = InodeTable::new(table);
+    let engine = Engine::new(vol, table, super_state, info, report, options, read_only);
+    Ok((engine, replay.damage))
 }
 
 /// Returns the checkpoint: the newer of both pages' words that pass their check.

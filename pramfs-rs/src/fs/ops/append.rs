@@ -12,8 +12,8 @@ use crate::fs::cache::append_cursor::{AppendCursor, MAX_APPEND_BLOCKS};
 use crate::fs::engine::change::Edit;
 use crate::fs::engine::room;
 use crate::fs::inode::Inode;
-use crate::fs::inode::disk::{store_map, touch_mtime};
-use crate::fs::inode::state::check_file;
+use crate::fs::inode::disk::{restore_times, store_map, touch_mtime};
+use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
@@ -78,9 +78,13 @@ impl Engine {
         let n = self.write_locked(inode, &mut state, offset, from);
         let done = state.disk.size.saturating_sub(offset);
         if !matches!(n, Ok(n) if n == from.len()) && state.disk.size != size {
-            self.undo(|| match offset >= size {
-                true => self.restore_size(inode, &mut state, &before),
-                false => self.set_size(inode, &mut state, size),
+            self.undo(|| {
+                self.resize(inode, &mut state, size, &|_, new| {
+                    if offset >= size {
+                        restore_times(new, &before);
+                    }
+                    Ok(())
+                })
             })?;
         }
         // The rest, or nothing.
@@ -143,9 +147,7 @@ impl Engine {
         let fits =
             (1..=MAX_APPEND_BLOCKS).contains(&blocks) && slot != 0 && slot + blocks <= geo.fan();
         let whole = geo.within_block(size | len) == 0;
-        let plain = state.disk.flags & crate::fs::policy::chattr::WRITE_FLAGS == 0
-            && state.orphan_slot.is_none();
-        if !fits || !whole || !plain || size + len > geo.max_file_size() {
+        if !fits || !whole || !is_plain(state) || size + len > geo.max_file_size() {
             return Ok(None);
         }
         check_file(inode.ino, state)?;
@@ -184,9 +186,7 @@ impl Engine {
     fn fill_append_cursor(&self, inode: &Inode, append_cursor: &AppendCursor) {
         let geo = &self.vol.geo;
         let state = inode.state.write();
-        let plain = state.disk.flags & crate::fs::policy::chattr::WRITE_FLAGS == 0
-            && state.orphan_slot.is_none();
-        if !plain || state.disk.size == 0 || geo.within_block(state.disk.size) != 0 {
+        if !is_plain(&state) || state.disk.size == 0 || geo.within_block(state.disk.size) != 0 {
             return;
         }
         let last = geo.file_block(state.disk.size - 1);
@@ -197,6 +197,12 @@ impl Engine {
             append_cursor.put(state.records, table, block.0 + 1);
         }
     }
+}
+
+/// Whether appends to a file follow no rule but its end: it has no flags for writes, and no
+/// unfinished truncation.
+fn is_plain(state: &InodeState) -> bool {
+    state.disk.flags & chattr::WRITE_FLAGS == 0 && state.orphan_slot.is_none()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::ops::write_source::MediumRange;
 use crate::fs::policy::chattr;
 use crate::fs::policy::suid::sgid;
+use crate::fs::steps::attributes::lock_and_check_group;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
@@ -94,20 +95,11 @@ impl Engine {
         self.op(Need::Write, || {
             let (source, target) = (self.iget_user(from.0)?, self.iget_user(to.0)?);
             self.touch_atime(&source);
-            let mut answer = None;
-            let mut ends = loop {
-                let ends = Ends::lock(&source, &target);
-                match (sgid(&ends.target.disk), answer) {
-                    (Some(group), None) => answer = Some((group, false)),
-                    (Some(group), Some((asked, _))) if group != asked => {
-                        answer = Some((group, false));
-                    }
-                    _ => break ends,
-                }
-                drop(ends);
-                // Ask without locks, see `lock_and_check_group`.
-                answer = answer.map(|(group, _)| (group, caller.in_group(group)));
-            };
+            let (mut ends, keeps_sgid) = lock_and_check_group(
+                caller,
+                || Ends::lock(&source, &target),
+                |ends| sgid(&ends.target.disk),
+            );
             check_file(source.ino, ends.source())?;
             check_file(target.ino, &ends.target)?;
             chattr::check_write(&ends.target.disk)?;
@@ -124,7 +116,7 @@ impl Engine {
             if ends.source.is_none() && from.1 < to.1 + len && to.1 < from.1 + len {
                 return Err(Error::Invalid("ranges of one file that overlap"));
             }
-            if sgid(&ends.target.disk).is_some() && answer.is_some_and(|(_, is_in)| !is_in) {
+            if !keeps_sgid {
                 self.drop_sgid(&target, &mut ends.target)?;
             }
             let done = self.copy_locked(&target, &mut ends, (from.1, to.1), len)?;

@@ -14,8 +14,6 @@ use crate::fs::inode::Inode;
 use crate::fs::inode::disk::{restore_times, store_healed, touch_ctime, touch_mtime};
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::policy::chattr;
-use crate::fs::policy::suid::sgid;
-use crate::fs::steps::attributes::lock_and_check_group;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, MapRef};
@@ -55,16 +53,11 @@ impl Engine {
         self.op(Need::Write, || {
             let end = self.check_range(offset, len)?;
             let inode = self.iget_user(ino)?;
-            let (mut state, keeps_sgid) =
-                lock_and_check_group(&inode, caller, |state| sgid(&state.disk));
-            check_file(inode.ino, &state)?;
-            match what {
-                Fallocate::Allocate { .. } => chattr::check_append(&state.disk)?,
-                _ => chattr::check_write(&state.disk)?,
-            }
-            if !keeps_sgid {
-                self.drop_sgid(&inode, &mut state)?;
-            }
+            let check = match what {
+                Fallocate::Allocate { .. } => chattr::check_append,
+                _ => chattr::check_write,
+            };
+            let mut state = self.lock_for_write(&inode, caller, check)?;
             self.finish_truncate(&inode, &mut state)?;
             match what {
                 Fallocate::Allocate { keep_size } => {
@@ -229,30 +222,30 @@ impl Engine {
     ) -> Result<()> {
         let mut at = first;
         while at < end {
-            let mut new = Edit::new(inode, state);
-            at = self.remove_step(self.begin(inode), &mut new, at..end, before)?;
+            let blocks = at..end;
+            at = self.change(inode, state, |tx, new| {
+                self.remove_step(tx, new, blocks, before)
+            })?;
         }
         Ok(())
     }
 
-    /// Frees as many blocks of a range as fit one record, and commits it. Returns the next
-    /// block to free. `before` is as for [`remove_blocks`](Self::remove_blocks).
-    fn remove_step<'v>(
+    /// Frees as many blocks of a range as fit one record. Returns the next block to free.
+    /// `before` is as for [`remove_blocks`](Self::remove_blocks).
+    fn remove_step(
         &self,
-        mut tx: Plan<'v>,
-        new: &mut Edit<'v>,
+        tx: &mut Plan<'_>,
+        new: &mut Edit<'_>,
         blocks: std::ops::Range<FileBlock>,
         before: Option<&DiskInode>,
     ) -> Result<FileBlock> {
         let mut map = new.before().map();
-        let next = map::remove(&mut tx, &mut map, blocks.start, blocks.end)?;
-        store_healed(&tx, new, &map);
+        let next = map::remove(tx, &mut map, blocks.start, blocks.end)?;
+        store_healed(tx, new, &map);
         match before {
             Some(before) => restore_times(new, before),
             None => touch_mtime(new, self.now()),
         }
-        let new = new.stage(&mut tx)?;
-        self.commit(tx, [new])?;
         Ok(next)
     }
 
@@ -273,20 +266,18 @@ impl Engine {
             }
             index += extent.count;
         }
-        let mut new = Edit::new(inode, state);
-        let mut tx = self.begin(inode);
-        if first > last {
-            self.zero_written(&mut tx, &map, offset, end)?;
-        } else {
-            self.zero_written(&mut tx, &map, offset, geo.file_offset(first))?;
-            self.zero_written(&mut tx, &map, geo.file_offset(last), end)?;
-        }
-        let next = self.remove_step(tx, &mut new, first..last.max(first), None)?;
+        let next = self.change(inode, state, |tx, new| {
+            if first > last {
+                self.zero_written(tx, &map, offset, end)?;
+            } else {
+                self.zero_written(tx, &map, offset, geo.file_offset(first))?;
+                self.zero_written(tx, &map, geo.file_offset(last), end)?;
+            }
+            self.remove_step(tx, new, first..last.max(first), None)
+        })?;
         self.remove_blocks(inode, state, next, last, None)
     }
-}
 
-impl Engine {
     /// Checks that a range to be zeroed does not cover only a part of a lost block. The
     /// rest of that block must not read as zeros.
     ///

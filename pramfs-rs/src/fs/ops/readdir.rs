@@ -35,6 +35,17 @@ struct Batched {
     cookie: u64,
 }
 
+impl Batched {
+    fn entry(&self) -> DirEntry<'_> {
+        DirEntry {
+            name: &self.name,
+            ino: self.ino,
+            kind: self.kind,
+            cookie: self.cookie,
+        }
+    }
+}
+
 impl Engine {
     /// Calls `f` with each entry after `cookie` (0: from the start), including `.` and
     /// `..`, until `f` breaks. An entry that exists throughout is reported exactly
@@ -56,13 +67,7 @@ impl Engine {
             loop {
                 let (batch, end, _) = self.batch(&dir, at)?;
                 for e in &batch {
-                    let entry = DirEntry {
-                        name: &e.name,
-                        ino: e.ino,
-                        kind: e.kind,
-                        cookie: e.cookie,
-                    };
-                    if f(entry).is_break() {
+                    if f(e.entry()).is_break() {
                         return Ok(());
                     }
                     at = e.cookie;
@@ -130,13 +135,7 @@ impl Engine {
                     continue;
                 }
                 let attr = state.as_ref().map(|state| state.attr(&self.vol.geo));
-                let entry = DirEntry {
-                    name: &e.name,
-                    ino: e.ino,
-                    kind: e.kind,
-                    cookie: e.cookie,
-                };
-                if f(entry, attr.as_ref()) == Taken::Full {
+                if f(e.entry(), attr.as_ref()) == Taken::Full {
                     return Ok(());
                 }
                 given = true;

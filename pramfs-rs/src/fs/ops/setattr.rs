@@ -10,14 +10,15 @@
 
 use crate::credentials::Credentials;
 use crate::fs::engine::change::Edit;
-use crate::fs::inode::state::InodeState;
+use crate::fs::inode::lock::InodeGuard;
 use crate::fs::policy::chattr;
 use crate::fs::policy::suid::sgid;
-use crate::fs::steps::attributes::{AttrChange, lock_and_check_group, with_owner_and_mode};
+use crate::fs::steps::attributes::{lock_and_check_group, with_owner_and_mode};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::inode::FLAGS_KEPT;
 use pramfs_medium::types::{Attr, FileType, Ino, SetAttr, SetTime};
+use pramfs_medium::volume::Plan;
 
 impl Engine {
     /// Changes all attributes in `set`, including the size, in one record. If a smaller
@@ -43,34 +44,27 @@ impl Engine {
                 return Err(Error::NotSupported("an unsupported inode flag"));
             }
             let inode = self.iget_user(ino)?;
-            let asked = |state: &InodeState| {
+            let asked = |state: &InodeGuard<'_>| {
                 let changes = set.perm.is_some() || set.size.is_some();
                 sgid(&with_owner_and_mode(state, set)).filter(|_| changes)
             };
-            let (mut state, keeps_sgid) = lock_and_check_group(&inode, caller, asked);
+            let (mut state, keeps_sgid) =
+                lock_and_check_group(caller, || inode.state.write(), asked);
             state.alive(ino)?;
             chattr::check_set(&state.disk, set)?;
-            let change = AttrChange {
-                set,
-                keeps_sgid,
-                now: self.now(),
-            };
+            let now = self.now();
+            let apply =
+                |tx: &mut Plan<'_>, new: &mut Edit<'_>| self.apply(tx, new, set, keeps_sgid, now);
             match (set.size, state.kind()) {
                 (Some(size), FileType::Regular) => {
-                    self.set_size_and(&inode, &mut state, size, &change)?;
+                    self.resize(&inode, &mut state, size, &apply)?;
                 }
                 (Some(_), FileType::Directory) => return Err(Error::IsDirectory),
                 (Some(_), _) => {
                     return Err(Error::Invalid("only a regular file can be resized"));
                 }
                 (None, _) if *set == SetAttr::default() => {}
-                (None, _) => {
-                    let mut new = Edit::new(&inode, &mut state);
-                    let mut tx = self.begin(&inode);
-                    self.apply(&mut tx, &mut new, &change)?;
-                    let new = new.stage(&mut tx)?;
-                    self.commit(tx, [new])?;
-                }
+                (None, _) => self.change(&inode, &mut state, apply)?,
             }
             Ok(state.attr(&self.vol.geo))
         })

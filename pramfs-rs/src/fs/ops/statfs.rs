@@ -1,8 +1,9 @@
 //! statfs, and the engine's use of memory.
 
+use crate::fs::engine::room::host_is_full;
 use crate::fs::inode::cache::BYTES_PER_INODE;
 use crate::fs::{Engine, Need};
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::Result;
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::htree::NAME_MAX;
 use pramfs_medium::pmem::{CHUNK, RegionAccess as _};
@@ -74,16 +75,10 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::NoSpace`](pramfs_medium::error::Error::NoSpace).
-    #[inline]
     pub(crate) fn check_host_holds(&self, map: &MapRef, from: u64, to: u64) -> Result<()> {
         if to.saturating_sub(from) <= CHUNK {
             return Ok(());
         }
-        self.check_host_holds_all(map, from, to)
-    }
-
-    #[cold]
-    fn check_host_holds_all(&self, map: &MapRef, from: u64, to: u64) -> Result<()> {
         let geo = &self.vol.geo;
         let (mut at, end) = (geo.file_block(from), geo.file_block_from(to));
         let mut available = self.host_can_give(self.vol.free_blocks().0);
@@ -100,9 +95,7 @@ impl Engine {
                 available = self.host_can_give(self.vol.free_blocks().0);
             }
             if missing > available {
-                return Err(Error::NoSpace(
-                    "the file system that holds the region is full",
-                ));
+                return Err(host_is_full());
             }
         }
         Ok(())

@@ -8,7 +8,6 @@
 //! caller outside the file's group is cleared by the operations themselves
 //! ([`drop_sgid`](Engine::drop_sgid)).
 
-use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::touch_ctime;
 use crate::fs::inode::state::InodeState;
@@ -47,12 +46,11 @@ impl Engine {
             chattr::check_append(&state.disk)?;
             let mode = without_suid(state.disk.mode);
             if mode != state.disk.mode {
-                let mut new = Edit::new(&inode, &mut state);
-                let mut tx = self.begin(&inode);
-                new.mode = mode;
-                touch_ctime(&mut new, self.now());
-                let new = new.stage(&mut tx)?;
-                self.commit(tx, [new])?;
+                self.change(&inode, &mut state, |_, new| {
+                    new.mode = mode;
+                    touch_ctime(new, self.now());
+                    Ok(())
+                })?;
             }
             self.drop_capability(&inode, &mut state)
         })

@@ -3,7 +3,6 @@
 use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::atomic::Ordering;
 
-use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
 use crate::fs::inode::state::{InodeState, Lazy};
 use crate::fs::{Engine, Need};
@@ -16,11 +15,7 @@ impl Engine {
         if state.gone || !(state.lazy.mtime || state.lazy.atime) {
             return Ok(());
         }
-        let mut new = Edit::new(inode, state);
-        let mut tx = self.begin(inode);
-        let new = new.stage(&mut tx)?;
-        self.commit(tx, [new])?;
-        Ok(())
+        self.change(inode, state, |_, _| Ok(()))
     }
 
     /// Writes the lazy mtimes that are due.

@@ -2,7 +2,6 @@
 
 use crate::credentials::Credentials;
 use crate::fs::Fs;
-use crate::fs::engine::change::put_inode;
 use crate::fs::ops::file_tests::{check_blocks, mount, new_file, truncate};
 use crate::fs::options::MountOptions;
 use pramfs_medium::map;
@@ -27,14 +26,11 @@ fn interrupted() -> (Vec<u8>, Ino, u32) {
     let slot = {
         let inode = fs.iget(a).unwrap();
         let mut state = inode.state.write();
-        let mut new = state.disk;
-        new.size = SIZE;
-        let mut tx = fs.vol.begin();
-        let slot = fs.put_orphan(&mut tx, a).unwrap();
-        put_inode(&mut tx, &inode, &state, &mut new).unwrap();
-        tx.commit().unwrap();
-        state.committed(&new);
-        slot
+        let shortened = fs.change(&inode, &mut state, |tx, new| {
+            new.size = SIZE;
+            fs.put_orphan(tx, a)
+        });
+        shortened.unwrap()
     };
     let mut bytes = vec![0; fs.region().len() as usize];
     fs.region().read(0, &mut bytes).unwrap();

@@ -158,7 +158,7 @@ impl Engine {
         check: fn(&DiskInode) -> Result<()>,
     ) -> Result<InodeGuard<'a>> {
         let (mut state, keeps_sgid) =
-            lock_and_check_group(inode, caller, |state| sgid(&state.disk));
+            lock_and_check_group(caller, || inode.state.write(), |state| sgid(&state.disk));
         check_file(inode.ino, &state)?;
         check(&state.disk)?;
         if !keeps_sgid {

@@ -5,10 +5,10 @@
 //! [`steps::xattrs`](crate::fs::steps::xattrs), the rules of ACLs in `steps::acl`.
 
 use crate::credentials::Credentials;
-use crate::fs::engine::change::Edit;
 use crate::fs::engine::completeness::Hole;
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::touch_ctime;
+use crate::fs::inode::lock::InodeGuard;
 use crate::fs::inode::state::InodeState;
 use crate::fs::inode::trees::{map_of_value, parse_large, xattr_tree};
 use crate::fs::ops::lost;
@@ -145,10 +145,11 @@ impl Engine {
             }
             let inode = self.iget_user(ino)?;
             // An access ACL sets the mode of directories as well.
-            let asked = |state: &InodeState| {
+            let asked = |state: &InodeGuard<'_>| {
                 (name == ACCESS && state.disk.mode & libc::S_ISGID != 0).then_some(state.disk.gid)
             };
-            let (mut state, keeps_sgid) = lock_and_check_group(&inode, caller, asked);
+            let (mut state, keeps_sgid) =
+                lock_and_check_group(caller, || inode.state.write(), asked);
             state.alive(ino)?;
             chattr::check_write(&state.disk)?;
             if is_acl(name) {
@@ -174,14 +175,12 @@ impl Engine {
         (name, value): (&[u8], &[u8]),
         old: Option<&Stored>,
     ) -> Result<()> {
-        let mut new = Edit::new(inode, state);
-        let mut tx = self.begin(inode);
-        tx.touch(&inode.last_record);
-        self.put_value(&mut tx, &mut new, name, value, old)?;
-        touch_ctime(&mut new, self.now());
-        let new = new.stage(&mut tx)?;
-        self.commit(tx, [new])?;
-        Ok(())
+        self.change(inode, state, |tx, new| {
+            tx.touch(&inode.last_record);
+            self.put_value(tx, new, name, value, old)?;
+            touch_ctime(new, self.now());
+            Ok(())
+        })
     }
 
     /// Removes an attribute. Removing an ACL leaves the mode unchanged; removing an

@@ -13,7 +13,6 @@ use crate::fs::Engine;
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::touch_ctime;
-use crate::fs::inode::lock::InodeGuard;
 use crate::fs::inode::state::InodeState;
 use crate::fs::policy::suid::without_suid;
 use pramfs_medium::error::Result;
@@ -22,29 +21,18 @@ use pramfs_medium::media::inode::FL_LOST;
 use pramfs_medium::types::{SetAttr, SetTime, Time};
 use pramfs_medium::volume::Plan;
 
-/// A change of attributes.
-#[derive(Debug)]
-pub(crate) struct AttrChange<'a> {
-    pub set: &'a SetAttr,
-    /// Whether sgid stays if it is set before or by the change.
-    pub keeps_sgid: bool,
-    pub now: Time,
-}
-
 impl Engine {
-    /// Applies a change, except for the size, to `new`, the next version of a locked
-    /// inode. Also puts the changed access ACL into the record.
+    /// Applies a change of attributes, except for the size, to `new`, the next version of a
+    /// locked inode. Also puts the changed access ACL into the record. `keeps_sgid` tells
+    /// whether sgid stays if it is set before or by the change.
     pub(crate) fn apply(
         &self,
         tx: &mut Plan<'_>,
         new: &mut Edit<'_>,
-        change: &AttrChange<'_>,
+        set: &SetAttr,
+        keeps_sgid: bool,
+        now: Time,
     ) -> Result<()> {
-        let &AttrChange {
-            set,
-            keeps_sgid,
-            now,
-        } = change;
         let changed = with_owner_and_mode(new.before(), set);
         (new.mode, new.uid, new.gid) = (changed.mode, changed.uid, changed.gid);
         if !keeps_sgid {
@@ -73,35 +61,33 @@ impl Engine {
     /// Clears sgid of a locked file, before a change by a caller that may not keep sgid.
     #[cold]
     pub(crate) fn drop_sgid(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        let mut new = Edit::new(inode, state);
-        let mut tx = self.begin(inode);
-        new.mode &= !libc::S_ISGID;
-        touch_ctime(&mut new, self.now());
-        let new = new.stage(&mut tx)?;
-        self.commit(tx, [new])?;
-        Ok(())
+        self.change(inode, state, |_, new| {
+            new.mode &= !libc::S_ISGID;
+            touch_ctime(new, self.now());
+            Ok(())
+        })
     }
 }
 
-/// Write-locks an inode and tells whether the caller may keep sgid. `group` returns the
-/// group that this depends on, if any.
+/// Takes locks, and tells whether the caller may keep sgid. `group` returns the group that
+/// this depends on, if any.
 ///
 /// Asks for the caller's groups without locks, because the answer may block. If the group
 /// of the inode has changed meanwhile, asks again.
 #[inline]
-pub(crate) fn lock_and_check_group<'a>(
-    inode: &'a Inode,
+pub(crate) fn lock_and_check_group<G>(
     caller: &Credentials<'_>,
-    group: impl Fn(&InodeState) -> Option<u32>,
-) -> (InodeGuard<'a>, bool) {
+    lock: impl Fn() -> G,
+    group: impl Fn(&G) -> Option<u32>,
+) -> (G, bool) {
     let mut answer = None;
     loop {
-        let state = inode.state.write();
-        match (group(&state), answer) {
-            (None, _) => return (state, true),
-            (Some(group), Some((asked, is_in))) if group == asked => return (state, is_in),
+        let locked = lock();
+        match (group(&locked), answer) {
+            (None, _) => return (locked, true),
+            (Some(group), Some((asked, is_in))) if group == asked => return (locked, is_in),
             (Some(group), _) => {
-                drop(state);
+                drop(locked);
                 answer = Some((group, caller.in_group(group)));
             }
         }

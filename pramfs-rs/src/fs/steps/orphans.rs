@@ -65,28 +65,20 @@ impl Engine {
     /// Frees an orphan of an earlier mount.
     pub(crate) fn finish_orphan(&self, ino: Ino, slot: u32) {
         let result = self.op(Need::Write, || {
-            match self.iget(ino) {
-                Ok(inode) => {
-                    let mut state = inode.state.write();
-                    if state.disk.nlink != 0 || ino < Ino::FIRST_FREE {
-                        return Err(Error::corrupt(
-                            Damage::OrphanSlotWrong,
-                            ino,
-                            "it is in the orphan table but has names",
-                        ));
-                    }
-                    state.orphan_slot = Some(slot);
-                    self.orphans.lock().insert(ino.0);
-                }
+            let wrong = |what| Err(Error::corrupt(Damage::OrphanSlotWrong, ino, what));
+            let inode = match self.iget(ino) {
                 Err(Error::Stale(_)) => {
-                    return Err(Error::corrupt(
-                        Damage::OrphanSlotWrong,
-                        ino,
-                        "it is in the orphan table but does not exist",
-                    ));
+                    return wrong("it is in the orphan table but does not exist");
                 }
-                Err(e) => return Err(e),
+                found => found?,
+            };
+            let mut state = inode.state.write();
+            if state.disk.nlink != 0 || ino < Ino::FIRST_FREE {
+                return wrong("it is in the orphan table but has names");
             }
+            state.orphan_slot = Some(slot);
+            self.orphans.lock().insert(ino.0);
+            drop(state);
             self.free_orphan(ino)
         });
         if let Err(e) = result {
@@ -252,18 +244,30 @@ impl Engine {
         self.release_ref(ino, n, By::Count);
     }
 
-    /// Releases references. In a forked child this does nothing and takes no lock:
-    /// the thread that held the lock may not exist there.
+    /// Takes a reference. In a forked child this does nothing and takes no lock: the thread
+    /// that held the lock may not exist there.
+    pub(crate) fn add_ref(&self, ino: Ino, by: By) {
+        if !self.open.is_inherited() {
+            self.refs.add(ino, 1, by);
+        }
+    }
+
+    /// Releases references. Does nothing in a forked child, as [`add_ref`](Self::add_ref).
     pub(crate) fn release_ref(&self, ino: Ino, n: u64, by: By) {
-        if self.open.is_inherited() {
-            return;
-        }
-        if n == 0 || !self.refs.sub(ino, n, by) || !self.orphans.lock().contains(&ino.0) {
-            return;
-        }
-        if let Err(e) = self.op(Need::Write, || self.free_orphan(ino)) {
+        if self.sub_refs(ino, n, by)
+            && let Err(e) = self.op(Need::Write, || self.free_orphan(ino))
+        {
             self.not_freed(ino, &e);
         }
+    }
+
+    /// Takes references off. True if the inode is to be freed: it has no name and no
+    /// reference left.
+    fn sub_refs(&self, ino: Ino, n: u64, by: By) -> bool {
+        !self.open.is_inherited()
+            && n != 0
+            && self.refs.sub(ino, n, by)
+            && self.orphans.lock().contains(&ino.0)
     }
 
     /// As [`release`](Self::release), but a small inode may wait for a batch that is
@@ -271,11 +275,7 @@ impl Engine {
     /// earlier by the timer, [`statfs`](Self::statfs), [`sync`](Self::sync), unmount,
     /// and [`free_forgotten`](Self::free_forgotten).
     pub fn forget(&self, ino: Ino, n: u64) {
-        let by = By::Count;
-        if self.open.is_inherited() {
-            return;
-        }
-        if n == 0 || !self.refs.sub(ino, n, by) || !self.orphans.lock().contains(&ino.0) {
+        if !self.sub_refs(ino, n, By::Count) {
             return;
         }
         let small = self.cache.get(ino).is_some_and(|inode| is_small(&inode));

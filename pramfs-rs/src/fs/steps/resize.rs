@@ -12,99 +12,54 @@
 
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
-use crate::fs::inode::disk::{restore_times, store_healed, touch_mtime};
+use crate::fs::inode::disk::{store_healed, touch_mtime};
 use crate::fs::inode::state::InodeState;
-use crate::fs::steps::attributes::AttrChange;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
-use pramfs_medium::media::DiskInode;
 use pramfs_medium::types::{FileBlock, FileType, Ino};
-
-/// The other changes in the record of a new size.
-enum Also<'a> {
-    Nothing,
-    TimesOf(&'a DiskInode),
-    Change(&'a AttrChange<'a>),
-}
+use pramfs_medium::volume::Plan;
 
 impl Engine {
-    /// Sets the size of a locked regular file. New bytes read as zeros.
+    /// Sets the size and the times of a locked regular file. New bytes read as zeros. `also`
+    /// makes further changes in the same record: a crash leaves all or none.
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::NoSpace`], [`Error::Corrupt`].
-    pub(crate) fn set_size(&self, inode: &Inode, state: &mut InodeState, size: u64) -> Result<()> {
-        self.resize(inode, state, size, Also::Nothing)
-    }
-
-    /// As [`set_size`](Self::set_size), with another change of the inode in the same
-    /// record: a crash leaves both or none.
-    ///
-    /// # Errors
-    /// As for [`set_size`](Self::set_size).
-    pub(crate) fn set_size_and(
+    pub(crate) fn resize(
         &self,
         inode: &Inode,
         state: &mut InodeState,
         size: u64,
-        change: &AttrChange<'_>,
-    ) -> Result<()> {
-        self.resize(inode, state, size, Also::Change(change))
-    }
-
-    /// Restores the size and the times of a locked regular file, to undo an operation
-    /// that failed.
-    ///
-    /// # Errors
-    /// As for [`set_size`](Self::set_size).
-    pub(crate) fn restore_size(
-        &self,
-        inode: &Inode,
-        state: &mut InodeState,
-        before: &DiskInode,
-    ) -> Result<()> {
-        self.resize(inode, state, before.size, Also::TimesOf(before))
-    }
-
-    fn resize(
-        &self,
-        inode: &Inode,
-        state: &mut InodeState,
-        size: u64,
-        also: Also<'_>,
+        also: &dyn Fn(&mut Plan<'_>, &mut Edit<'_>) -> Result<()>,
     ) -> Result<()> {
         let geo = &self.vol.geo;
         if size > geo.max_file_size() {
             return Err(Error::TooLarge(size));
         }
         self.finish_truncate(inode, state)?;
-        let mut new = Edit::new(inode, state);
-        let mut tx = self.begin(inode);
-        new.size = size;
-        touch_mtime(&mut new, self.now());
-        match also {
-            Also::Nothing => {}
-            Also::TimesOf(before) => restore_times(&mut new, before),
+        let (done, slot) = self.change(inode, state, |tx, new| {
+            new.size = size;
+            touch_mtime(new, self.now());
             // First, so that freeing blocks uses the rest of the record.
-            Also::Change(change) => self.apply(&mut tx, &mut new, change)?,
-        }
-        let old_size = new.before().disk.size;
-        let mut map = new.before().map();
-        let mut slot = None;
-        let mut done = true;
-        if size > old_size {
-            self.zero_written(&mut tx, &map, old_size, size)?;
-        } else {
-            done = map::remove(&mut tx, &mut map, geo.file_block_from(size), FileBlock::END)?
-                == FileBlock::END;
-            store_healed(&tx, &mut new, &map);
-            // A file without a name has a slot already.
-            if !done && new.before().orphan_slot.is_none() {
-                slot = Some(self.put_orphan(&mut tx, inode.ino)?);
+            also(tx, new)?;
+            let old_size = new.before().disk.size;
+            let mut map = new.before().map();
+            if size > old_size {
+                self.zero_written(tx, &map, old_size, size)?;
+                return Ok((true, None));
             }
-        }
-        let new = new.stage(&mut tx)?;
-        self.commit(tx, [new])?;
+            let next = map::remove(tx, &mut map, geo.file_block_from(size), FileBlock::END)?;
+            store_healed(tx, new, &map);
+            let done = next == FileBlock::END;
+            // A file without a name has a slot already.
+            let slot = if !done && new.before().orphan_slot.is_none() {
+                Some(self.put_orphan(tx, inode.ino)?)
+            } else {
+                None
+            };
+            Ok((done, slot))
+        })?;
         if slot.is_some() {
             state.orphan_slot = slot;
         }
@@ -143,17 +98,16 @@ impl Engine {
 
     /// Finishes an unfinished truncation, unless another operation already has.
     pub(crate) fn finish_truncated(&self, ino: Ino) {
-        let result = self.op(Need::Write, || match self.iget(ino) {
-            Ok(inode) => {
-                let mut state = inode.state.write();
-                if state.gone {
-                    Ok(())
-                } else {
-                    self.finish_truncate(&inode, &mut state)
-                }
+        let result = self.op(Need::Write, || {
+            let inode = match self.iget(ino) {
+                Err(Error::Stale(_)) => return Ok(()),
+                found => found?,
+            };
+            let mut state = inode.state.write();
+            if state.gone {
+                return Ok(());
             }
-            Err(Error::Stale(_)) => Ok(()),
-            Err(e) => Err(e),
+            self.finish_truncate(&inode, &mut state)
         });
         if let Err(e) = result {
             tracing::warn!(%ino, error = %e, "could not free the blocks past the end of a file");
@@ -166,24 +120,24 @@ impl Engine {
     fn free_past_end(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         let mut from = self.vol.geo.file_block_from(state.disk.size);
         loop {
-            let mut map = state.map();
-            let mut new = Edit::new(inode, state);
-            let mut tx = self.begin(inode);
-            from = map::remove(&mut tx, &mut map, from, FileBlock::END)?;
-            store_healed(&tx, &mut new, &map);
-            let done = from == FileBlock::END;
-            let slot = (new.before().orphan_slot).filter(|_| done && new.nlink > 0);
-            if let Some(slot) = slot {
-                self.clear_orphan(&mut tx, slot)?;
-            }
-            let new = new.stage(&mut tx)?;
-            self.commit(tx, [new])?;
+            let (next, slot) = self.change(inode, state, |tx, new| {
+                let mut map = new.before().map();
+                let next = map::remove(tx, &mut map, from, FileBlock::END)?;
+                store_healed(tx, new, &map);
+                let is_last = next == FileBlock::END && new.nlink > 0;
+                let slot = new.before().orphan_slot.filter(|_| is_last);
+                if let Some(slot) = slot {
+                    self.clear_orphan(tx, slot)?;
+                }
+                Ok((next, slot))
+            })?;
             if slot.is_some() {
                 state.orphan_slot = None;
             }
-            if done {
+            if next == FileBlock::END {
                 return Ok(());
             }
+            from = next;
         }
     }
 }

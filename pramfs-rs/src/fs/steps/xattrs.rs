@@ -11,7 +11,6 @@
 use zerocopy::IntoBytes;
 
 use crate::fs::Engine;
-use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::touch_ctime;
 use crate::fs::inode::state::{AclPresence, InodeState};
@@ -102,7 +101,7 @@ impl Engine {
         match old {
             Some((k, v)) => {
                 if *k == BLOCKS {
-                    self.free_large(tx, new, Ino(new.ino), name, v)?;
+                    self.free_large(tx, new, name, v)?;
                 }
                 if v.len() != stored.len() || !htree::set_value(tx, &tree, name, kind, stored)? {
                     htree::remove(tx, &mut tree, name)?;
@@ -126,7 +125,7 @@ impl Engine {
         (kind, value): &Stored,
     ) -> Result<()> {
         if *kind == BLOCKS {
-            self.free_large(tx, new, Ino(new.ino), name, value)?;
+            self.free_large(tx, new, name, value)?;
         }
         let mut tree = xattr_tree(new);
         htree::remove(tx, &mut tree, name)?;
@@ -145,14 +144,13 @@ impl Engine {
         name: &[u8],
     ) -> Result<()> {
         let old = self.find_value(state, name)?.ok_or(Error::NoAttribute)?;
-        let mut new = Edit::new(inode, state);
-        let mut tx = self.begin(inode);
-        tx.allow_reserve();
-        tx.touch(&inode.last_record);
-        self.take_value(&mut tx, &mut new, name, &old)?;
-        touch_ctime(&mut new, self.now());
-        let new = new.stage(&mut tx)?;
-        self.commit(tx, [new])?;
+        self.change(inode, state, |tx, new| {
+            tx.allow_reserve();
+            tx.touch(&inode.last_record);
+            self.take_value(tx, new, name, &old)?;
+            touch_ctime(new, self.now());
+            Ok(())
+        })?;
         if is_acl(name) {
             state.acls = AclPresence::default();
         }
@@ -219,10 +217,10 @@ impl Engine {
         &self,
         tx: &mut Plan<'_>,
         disk: &mut DiskInode,
-        ino: Ino,
         name: &[u8],
         stored: &[u8],
     ) -> Result<()> {
+        let ino = Ino(disk.ino);
         let large = parse_large(&self.vol.geo, ino, stored)?;
         let mut map = map_of_value(&self.vol.geo, &large, ino, name);
         let end = map.root().end(&self.vol.geo);
@@ -267,7 +265,7 @@ impl Engine {
                 return Ok(false);
             }
             // The next value needs the tree as on the medium: one value per record.
-            self.free_large(tx, disk, Ino(disk.ino), &name, &value)?;
+            self.free_large(tx, disk, &name, &value)?;
             // A lookup may miss an entry that a scan finds, if its hash does not match
             // its name. Callers repeat until nothing is left, so each step must remove
             // something or fail.
