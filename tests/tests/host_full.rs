@@ -409,7 +409,7 @@ fn crash_on_full_host_recovers_on_full_host() {
     for name in &names[..half] {
         fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
     }
-    fs.shut_down().unwrap();
+    fs.force_shutdown().unwrap();
     drop(fs);
     let fs = Fs::open(RegionOptions::new().open(&path).unwrap(), quiet()).unwrap();
     assert!(!fs.recovery().was_clean);

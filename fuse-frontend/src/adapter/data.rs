@@ -106,7 +106,7 @@ impl Adapter {
                 data.len()
             } else if flags & libc::O_APPEND != 0 {
                 self.removals
-                    .wait_for_space(fs, || fs.append_part(&caller, ino, offset, data))?;
+                    .wait_for_space(fs, || fs.append_chunk(&caller, ino, offset, data))?;
                 data.len()
             } else {
                 self.removals

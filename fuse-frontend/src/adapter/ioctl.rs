@@ -150,7 +150,7 @@ impl Adapter {
             }
             SHUTDOWN => {
                 administers(req)?;
-                fs.shut_down()?;
+                fs.force_shutdown()?;
                 Ok(Vec::new())
             }
             _ => Err(Refusal::Request(Errno::ENOTTY, "unknown ioctl")),

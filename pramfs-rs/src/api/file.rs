@@ -169,7 +169,7 @@ impl File {
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.may_read()?;
         self.engine
-            .read_held(&self.inode, &self.extents, offset, buf)
+            .read_from_file(&self.inode, &self.extents, offset, buf)
     }
 
     /// As [`read_at`](Self::read_at), until `buf` is full.
@@ -224,7 +224,7 @@ impl File {
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         self.may_write()?;
         self.engine
-            .write_held(&self.inode, &self.extents, offset, buf)
+            .write_to_file(&self.inode, &self.extents, offset, buf)
     }
 
     /// As [`write_at`](Self::write_at), but writes all bytes.
@@ -254,7 +254,7 @@ impl File {
     pub fn append(&self, buf: &[u8]) -> Result<u64> {
         self.may_append()?;
         self.engine
-            .append_held(&self.inode, &self.append_cursor, buf)
+            .append_to_file(&self.inode, &self.append_cursor, buf)
     }
 
     /// Writes for `Write`; returns the number of bytes, and the position after them.

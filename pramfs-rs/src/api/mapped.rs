@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::fs::InodeState;
-use crate::fs::{By, Engine, Handle};
+use super::pinned::{Pinned, is_shown, is_written};
+use crate::fs::Engine;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{
-    Advice, Atom, Region, RegionAccess, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced,
+    Advice, Atom, Region, RegionAccess, RegionOwner, StitchSource, StitchedMap, Unfenced,
 };
-use pramfs_medium::types::{BlockRun, FileExtent, Ino, RegionOffset};
+use pramfs_medium::types::{FileExtent, Ino};
 
 /// The accesses that a view allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -418,153 +418,6 @@ impl MappedFile {
     }
 }
 
-fn past_end() -> Error {
-    Error::Invalid("the range extends past the end of the file")
-}
-
-const SMALL_PIECES: &str = "this region (devdax, hugetlbfs) is mapped in whole huge pages, and the \
-     range has smaller pieces that are not contiguous. A file that is allocated at once \
-     (fallocate) in multiples of 2 MiB can be mapped; read_at reads any range";
-
-fn is_written(e: &FileExtent) -> bool {
-    e.region_offset.is_some() && !e.unwritten
-}
-
-/// Returns whether the view shows a part of the file at its current blocks.
-fn is_shown(view: &[FileExtent], part: &FileExtent) -> bool {
-    let end = part.file_offset + part.len;
-    view.iter()
-        .filter(|e| e.file_offset < end && e.file_offset + e.len > part.file_offset)
-        .all(|e| match (e.region_offset, part.region_offset) {
-            (Some(shown), Some(now)) if is_written(e) && is_written(part) => {
-                shown.wrapping_sub(e.file_offset) == now.wrapping_sub(part.file_offset)
-            }
-            _ => !is_written(e) && !is_written(part),
-        })
-}
-
-/// Returns whether an extent can be mapped in pieces of `unit` bytes.
-fn is_aligned(e: &FileExtent, unit: u64) -> bool {
-    let places = [Some(e.file_offset), Some(e.len), e.region_offset];
-    places.into_iter().flatten().all(|p| p % unit == 0)
-}
-
-/// The extents of a range, with a reference to the inode and a pin on its blocks, which
-/// keep them.
-#[derive(Debug)]
-struct Pinned {
-    engine: Handle,
-    ino: Ino,
-    pin: u64,
-    start: u64,
-    end: u64,
-    extents: Vec<FileExtent>,
-}
-
-impl Pinned {
-    /// Pins a range of a file, widened to multiples of `unit`. For stores, first fills its
-    /// holes. If `unit` is larger than a block, each extent must be a multiple of it.
-    fn written(
-        engine: &Arc<Engine>,
-        ino: Ino,
-        range: &Range<u64>,
-        access: Access,
-        unit: u64,
-    ) -> Result<Pinned> {
-        let block = engine.vol.geo.block_size;
-        if access == Access::Write && range.end > engine.getattr(ino)?.size {
-            // Before a block is allocated for it.
-            return Err(past_end());
-        }
-        loop {
-            if access == Access::Write {
-                let start = range.start / block * block;
-                engine.fill(ino, start, range.end - start)?;
-            }
-            let pinned = Pinned::new(engine, ino, range, access, unit)?;
-            let asked =
-                |e: &&FileExtent| e.file_offset < range.end && e.file_offset + e.len > range.start;
-            if access == Access::Write && !pinned.extents.iter().filter(asked).all(is_written) {
-                // Punched since it was filled.
-                continue;
-            }
-            if unit > block && !pinned.extents.iter().all(|e| is_aligned(e, unit)) {
-                return Err(Error::NotSupported(SMALL_PIECES));
-            }
-            return Ok(pinned);
-        }
-    }
-
-    /// Pins a range of a file, widened to multiples of `unit`.
-    fn new(
-        engine: &Arc<Engine>,
-        ino: Ino,
-        range: &Range<u64>,
-        access: Access,
-        unit: u64,
-    ) -> Result<Pinned> {
-        let start = range.start / unit * unit;
-        let end = range
-            .end
-            .checked_next_multiple_of(unit)
-            .ok_or(Error::TooLarge(range.end))?;
-        // The reference outlives the extents. The pin is taken under the same lock under
-        // which the extents were read.
-        engine.refs.add(ino, 1, By::Guard);
-        match engine.pinned_extents(ino, access, start, end, range.end) {
-            Ok((pin, extents)) => Ok(Pinned {
-                engine: Handle::new(engine),
-                ino,
-                pin,
-                start,
-                end,
-                extents,
-            }),
-            Err(e) => {
-                engine.release_ref(ino, 1, By::Guard);
-                Err(e)
-            }
-        }
-    }
-
-    /// Maps the extents, with `reserve` bytes of addresses in total.
-    fn stitch(&self, access: Access, reserve: u64) -> Result<StitchedMap> {
-        let source = StitchSource::of_region(&self.engine.vol.region)?;
-        let first = self.extents.iter().find_map(|e| {
-            e.region_offset
-                .map(|r| r.wrapping_sub(e.file_offset - self.start))
-        });
-        let mut stitcher = Stitcher::reserving(
-            self.end - self.start,
-            reserve,
-            first.unwrap_or(0),
-            source.unit(),
-        )?;
-        for e in self.extents.iter().filter(|e| is_written(e)) {
-            stitcher.stitch(
-                &source,
-                e.file_offset - self.start,
-                e.region_offset.unwrap_or(0),
-                e.len,
-                access == Access::Write,
-            )?;
-        }
-        Ok(stitcher.finish()?)
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        // As for an open file.
-        if self.engine.open.is_inherited() {
-            return;
-        }
-        // A block is reused only after the record that freed it is dead.
-        self.engine.vol.unpin(self.pin);
-        self.engine.release_ref(self.ino, 1, By::Guard);
-    }
-}
-
 /// Keeps the region of a view mapped. The trait is public in `pramfs-medium` and gives the
 /// region out, so `Engine`, which programs can name, does not implement it.
 #[derive(Debug)]
@@ -573,60 +426,6 @@ struct Owner(Arc<Engine>);
 impl RegionOwner for Owner {
     fn region(&self) -> &Region {
         &self.0.vol.region
-    }
-}
-
-impl Engine {
-    /// Returns extents of whole blocks, pinned.
-    fn pinned_extents(
-        &self,
-        ino: Ino,
-        access: Access,
-        start: u64,
-        end: u64,
-        needed: u64,
-    ) -> Result<(u64, Vec<FileExtent>)> {
-        let mut taken = None;
-        let pinned = self.op(crate::fs::Need::Read, || {
-            let inode = self.iget_user(ino)?;
-            // A reader of lent bytes holds the lock shared, so that the bytes do not change
-            // meanwhile (`with_contiguous`).
-            let (mut alone, mut along) = (None, None);
-            let state: &InodeState = match access {
-                Access::Write => alone.insert(inode.state.write()),
-                Access::Read => along.insert(inode.state.read()),
-            };
-            crate::fs::check_file(inode.ino, state)?;
-            if needed > state.disk.size {
-                return Err(past_end());
-            }
-            let extents = self.extents_between(state, start, end)?;
-            // A view cannot report that bytes were lost.
-            if let Some(e) = extents.iter().find(|e| e.lost && e.file_offset < needed) {
-                return Err(Error::Lost {
-                    ino,
-                    offset: e.file_offset,
-                });
-            }
-            let geo = &self.vol.geo;
-            let runs: Vec<BlockRun> = extents
-                .iter()
-                .filter_map(|e| {
-                    e.region_offset.map(|at| BlockRun {
-                        start: geo.block_at(RegionOffset(at)),
-                        len: geo.whole_blocks(e.len),
-                    })
-                })
-                .collect();
-            let pin = self.vol.pins.pin(&runs);
-            taken = Some(pin);
-            Ok((pin, extents))
-        });
-        // A fault of the medium is only detected at the end of the operation.
-        if let Some(pin) = taken.filter(|_| pinned.is_err()) {
-            self.vol.unpin(pin);
-        }
-        pinned
     }
 }
 

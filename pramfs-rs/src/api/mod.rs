@@ -16,6 +16,7 @@ mod file_system;
 mod mapped;
 mod metadata;
 mod open_options;
+mod pinned;
 mod read_dir;
 mod remove;
 mod resolve;

@@ -20,7 +20,7 @@ pub(crate) struct Resolved<'a> {
 impl<'a> Resolved<'a> {
     /// Looks up a name in a directory that the caller holds.
     pub(super) fn child(engine: &'a Engine, dir: Ino, name: &[u8]) -> Result<Resolved<'a>> {
-        let attr = engine.lookup_by(dir, name, By::Guard)?;
+        let attr = engine.lookup_with_ref(dir, name, By::Guard)?;
         Ok(Resolved { engine, attr })
     }
 

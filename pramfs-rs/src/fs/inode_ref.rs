@@ -157,7 +157,7 @@ impl Holding<'_> {
     /// # Errors
     /// As for [`Engine::lookup`].
     pub fn lookup(self, parent: Ino, name: &[u8]) -> Result<(InodeRef, Attr)> {
-        let found = self.engine.lookup_by(parent, name, By::Guard)?;
+        let found = self.engine.lookup_with_ref(parent, name, By::Guard)?;
         Ok(self.adopt(found))
     }
 
@@ -236,7 +236,7 @@ impl Holding<'_> {
     /// As for [`Engine::link`].
     pub fn link(self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<(InodeRef, Attr)> {
         let by = Some(By::Guard);
-        let linked = self.engine.link_by(ino, new_parent, new_name, by)?;
+        let linked = self.engine.link_with_ref(ino, new_parent, new_name, by)?;
         Ok(self.adopt(linked))
     }
 

@@ -35,7 +35,7 @@ fn append_parts_in_any_order_are_atomic() {
         let bytes: Vec<u8> = (0..3 * MIB as u32).map(|n| (n >> 9) as u8).collect();
         for part in [2, 0, 1] {
             let at = part * MIB;
-            fs.append_part(
+            fs.append_chunk(
                 &Credentials::ROOT,
                 ino,
                 10 + at as u64,
@@ -49,13 +49,13 @@ fn append_parts_in_any_order_are_atomic() {
         let (size, more) = (got.len() as u64, vec![1; 8 * MIB]);
         for at in [size, size + MIB as u64] {
             assert_eq!(
-                errno(fs.append_part(&Credentials::ROOT, ino, at, &more)),
+                errno(fs.append_chunk(&Credentials::ROOT, ino, at, &more)),
                 libc::ENOSPC
             );
             assert_eq!(fs.getattr(ino).unwrap().size, size);
         }
         assert_eq!(
-            errno(fs.append_part(&Credentials::ROOT, ino, i64::MAX as u64, b"ab")),
+            errno(fs.append_chunk(&Credentials::ROOT, ino, i64::MAX as u64, b"ab")),
             libc::EFBIG
         );
     }

@@ -153,7 +153,7 @@ fn immutable_file_does_not_change() {
     refused("append", fs.append(&Credentials::ROOT, ino, b"x"));
     refused(
         "part of an append",
-        fs.append_part(&Credentials::ROOT, ino, 8, b"x"),
+        fs.append_chunk(&Credentials::ROOT, ino, 8, b"x"),
     );
     let more = Fallocate::Allocate { keep_size: true };
     refused(
@@ -177,10 +177,10 @@ fn append_only_file_only_grows() {
     let (_sim, fs, ino) = marked(APPEND);
     changes_nothing(&fs, ino, b"f");
     fs.append(&Credentials::ROOT, ino, b", and more").unwrap();
-    fs.append_part(&Credentials::ROOT, ino, 18, b".").unwrap();
+    fs.append_chunk(&Credentials::ROOT, ino, 18, b".").unwrap();
     refused(
         "an append elsewhere",
-        fs.append_part(&Credentials::ROOT, ino, 0, b"x"),
+        fs.append_chunk(&Credentials::ROOT, ino, 0, b"x"),
     );
     refused("a page of a mapping", fs.write_back(ino, 0, b"x"));
     let more = Fallocate::Allocate { keep_size: true };

@@ -74,9 +74,6 @@ impl<'v> Edit<'v> {
 
     /// Puts the cache lines in which the inode differs from its home into a record, with a
     /// new CRC and change counter.
-    ///
-    /// # Errors
-    /// The record is full.
     #[inline]
     pub(crate) fn stage<'e, 'r>(&'e mut self, tx: &mut Record<'r>) -> Result<Staged<'e, 'v>>
     where
@@ -191,9 +188,6 @@ impl Engine {
     }
 
     /// Commits a record, and then publishes the inodes that it changes.
-    ///
-    /// # Errors
-    /// Those of [`Recording::commit`].
     // Not inlined: a plan would be copied.
     #[inline(never)]
     pub(crate) fn commit<'e, 'v: 'e>(

@@ -72,9 +72,6 @@ impl Engine {
 
     /// Checks that a name that was not found in a tree of a locked inode is missing, and
     /// not behind a lost pointer.
-    ///
-    /// # Errors
-    /// As for [`check_hole`](Self::check_hole).
     #[inline]
     pub(crate) fn check_absent(
         &self,

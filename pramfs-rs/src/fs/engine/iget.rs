@@ -86,9 +86,6 @@ impl Engine {
     /// last, which takes two atomic read-modify-writes where the inode cache takes
     /// four. The cached `Arc` prevents eviction, not deletion, hence the check for
     /// `Stale`.
-    ///
-    /// # Errors
-    /// Those of `change`, and of finding the directory.
     pub(crate) fn with_dir<T>(
         &self,
         parent: Ino,
@@ -119,9 +116,6 @@ impl Engine {
     }
 
     /// Returns an inode; it stays in memory as long as the caller holds it.
-    ///
-    /// # Errors
-    /// As for [`getattr`](Self::getattr).
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;

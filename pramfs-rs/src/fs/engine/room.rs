@@ -40,9 +40,6 @@ struct RoomRetries {
 impl RoomRetries {
     /// Takes room for the next retry. The caller holds no lock, so that no reader waits for
     /// the host.
-    ///
-    /// # Errors
-    /// Those of the region; [`Error::NoSpace`] if the last retry found no room.
     #[cold]
     #[inline(never)]
     fn next(&mut self, region: &Region, offset: u64, len: u64) -> Result<()> {
@@ -71,9 +68,6 @@ impl RoomRetries {
 impl Engine {
     /// Runs `f`. If it fails on a block without room on the host, it has changed
     /// nothing, and runs again with more room.
-    ///
-    /// # Errors
-    /// Those of `f`; [`Error::NoSpace`] if the host is full.
     #[inline]
     pub(crate) fn retry_for_room<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
         let mut retries = RoomRetries::default();
@@ -92,9 +86,6 @@ impl Engine {
     /// operation. Without the locks a retry would no longer know the previous state.
     /// This is the only wait for the host with an inode locked. It occurs only if the
     /// reserve has no block either, or a page of a sparse copy is missing.
-    ///
-    /// # Errors
-    /// Those of `undo`; [`Error::NoSpace`] if the host is full.
     pub(crate) fn undo(&self, mut undo: impl FnMut() -> Result<()>) -> Result<()> {
         for _ in 0..MAX_RETRIES {
             let (offset, len) = match undo() {
@@ -113,9 +104,6 @@ impl Engine {
     /// Fills the reserve at mount with blocks that have room, for operations that
     /// free blocks. If no space is left, logs a warning and lets the mount continue:
     /// most removals need no block.
-    ///
-    /// # Errors
-    /// Those of the region.
     pub(crate) fn fill_reserve(&self) -> Result<()> {
         match self.retry_for_room(|| self.vol.keep_reserve()) {
             Err(Error::NoSpace(why)) => {
@@ -285,7 +273,7 @@ mod tests {
             });
             check_undo(reserve, |fs, file| {
                 let part = vec![2; 7 * MIB as usize];
-                fs.append_part(&Credentials::ROOT, file, MIB, &part)
+                fs.append_chunk(&Credentials::ROOT, file, MIB, &part)
                     .unwrap();
                 assert_eq!(fs.getattr(file).unwrap().size, 8 * MIB);
             });
@@ -354,7 +342,7 @@ mod tests {
         let ino = file.unwrap().ino;
         fs.hold(ino).into_count();
         fs.unlink(Ino::ROOT, b"file").unwrap();
-        fs.shut_down().unwrap();
+        fs.force_shutdown().unwrap();
         drop(fs);
 
         let region = RegionOptions::new().open(&path).unwrap();

@@ -123,9 +123,6 @@ impl InodeCache {
     /// As [`get`](Self::get), but loads an inode that is not in memory. It loads
     /// under the shard's lock, so that no thread brings back an inode that is freed
     /// meanwhile.
-    ///
-    /// # Errors
-    /// Those of `load`.
     pub(crate) fn get_or_load(
         &self,
         vol: &Volume,

@@ -51,9 +51,6 @@ pub(crate) fn store_map(disk: &mut DiskInode, map: &MapRef) {
 
 /// Increments the link count of an inode, for a new name or a new subdirectory. A corrupt
 /// or hostile image may hold any count.
-///
-/// # Errors
-/// [`Error::TooManyLinks`].
 pub(crate) fn add_link(disk: &mut DiskInode) -> Result<()> {
     if disk.nlink >= LINK_MAX {
         return Err(Error::TooManyLinks(Ino(disk.ino)));
@@ -80,9 +77,6 @@ pub(crate) fn touch_ctime(disk: &mut DiskInode, now: Time) {
 }
 
 /// Puts a new inode into the record, with all its bytes: those at its home are undefined.
-///
-/// # Errors
-/// The record is full.
 pub(crate) fn put_new_inode(
     tx: &mut Record<'_>,
     home: RegionOffset,
@@ -96,9 +90,6 @@ pub(crate) fn put_new_inode(
 
 /// Puts the changed lines of an inode into the record, for each of its homes. `force` is a
 /// mask of lines to put even if they equal those of `old`.
-///
-/// # Errors
-/// The record is full.
 pub(crate) fn put_lines<'v>(
     tx: &mut Record<'v>,
     last_record: &'v LastRecord,

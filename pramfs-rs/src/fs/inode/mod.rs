@@ -107,9 +107,6 @@ impl Inode {
     }
 
     /// Reads and checks an inode's home.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`].
     pub(crate) fn load(vol: &Volume, ino: Ino, home: RegionOffset) -> Result<DiskInode> {
         let disk: DiskInode = vol.medium().read_pod(home)?;
         if disk.crc != disk.expected_crc(vol.geo.seed, ino) || disk.ino != ino.0 {

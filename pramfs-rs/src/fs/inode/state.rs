@@ -63,9 +63,6 @@ impl InodeState {
     }
 
     /// Checks that the inode still exists.
-    ///
-    /// # Errors
-    /// [`Error::Stale`].
     pub(crate) fn alive(&self, ino: Ino) -> Result<()> {
         if self.gone {
             Err(Error::Stale(ino))

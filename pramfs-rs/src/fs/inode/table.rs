@@ -84,9 +84,6 @@ impl InodeTable {
     }
 
     /// Returns the home of an inode; `None` if the table does not reach its number.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`].
     #[inline]
     pub(crate) fn find_now(&self, vol: &Volume, ino: Ino) -> Result<Option<RegionOffset>> {
         match self.known(&vol.geo, ino) {
@@ -98,9 +95,6 @@ impl InodeTable {
     /// As [`home`](Self::home), but grows the table to reach a number that was
     /// allocated. Growth takes a separate record: a crash after it leaves only a
     /// longer table.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`], [`Error::Corrupt`].
     pub(crate) fn home_or_grow(&self, vol: &Volume, ino: Ino) -> Result<RegionOffset> {
         let geo = &vol.geo;
         if let Some(home) = self.find_now(vol, ino)? {

@@ -148,7 +148,7 @@ impl Fs {
     /// # Errors
     /// Those of the medium. The file system is closed in any case.
     pub fn close_now(mut self) -> Result<()> {
-        self.shutdown()
+        self.unmount()
     }
 
     /// As [`close_now`](Self::close_now), and passes the region to `inspect`, which may
@@ -160,14 +160,14 @@ impl Fs {
         mut self,
         inspect: impl FnOnce(&Region) -> T,
     ) -> Result<(Option<Region>, T)> {
-        self.shutdown()?;
+        self.unmount()?;
         let engine = Arc::clone(self.engine());
         drop(self);
         let found = inspect(&engine.vol.region);
         Ok((Arc::into_inner(engine).map(|e| e.vol.region), found))
     }
 
-    fn shutdown(&mut self) -> Result<()> {
+    fn unmount(&mut self) -> Result<()> {
         let background = self.background.get_mut().take();
         if self.engine().open.is_inherited() {
             // The thread and its channel belong to the parent.
@@ -177,13 +177,13 @@ impl Fs {
         if let Some(background) = background {
             background.stop();
         }
-        self.engine().finish()
+        self.engine().unmount()
     }
 }
 
 impl Drop for Fs {
     fn drop(&mut self) {
-        if let Err(e) = self.shutdown()
+        if let Err(e) = self.unmount()
             && !self.engine().open.is_inherited()
         {
             tracing::error!(error = %e, "the unmount failed; the next mount recovers the file system");
@@ -198,7 +198,7 @@ impl Engine {
     ///
     /// # Errors
     /// Those of the medium. The file system is shut down in any case.
-    pub fn shut_down(&self) -> Result<()> {
+    pub fn force_shutdown(&self) -> Result<()> {
         if self.open.is_inherited() {
             return Err(self.ended());
         }
@@ -225,7 +225,7 @@ impl Engine {
         }
     }
 
-    fn finish(&self) -> Result<()> {
+    fn unmount(&self) -> Result<()> {
         let _all = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.damage.writability.end();
         if !self.open.close() {

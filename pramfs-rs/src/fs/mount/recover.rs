@@ -170,9 +170,6 @@ fn renew_sums(vol: &Volume, replay: &mut Replay) -> Result<Unfenced> {
 }
 
 /// Fails the mount if the medium had a fault since `faults` were counted.
-///
-/// # Errors
-/// [`Error::Io`].
 pub(super) fn fail_if_faulted(region: &Region, faults: u64) -> Result<()> {
     if region.faults() == faults {
         return Ok(());

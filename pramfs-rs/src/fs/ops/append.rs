@@ -39,7 +39,7 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`write`](Self::write).
-    pub fn append_part(
+    pub fn append_chunk(
         &self,
         caller: &Credentials<'_>,
         ino: Ino,
@@ -99,11 +99,8 @@ impl Engine {
     }
 
     /// As [`append`](Self::append), for a caller that holds the inode.
-    ///
-    /// # Errors
-    /// As for [`write`](Self::write).
     #[inline]
-    pub(crate) fn append_held(
+    pub(crate) fn append_to_file(
         &self,
         inode: &Inode,
         append_cursor: &AppendCursor,

@@ -210,9 +210,6 @@ impl Engine {
 
     /// Makes a range of the target read as zeros, without storing zeros. If no space is
     /// left, tries half the length, down to a block. Returns the number of bytes.
-    ///
-    /// # Errors
-    /// Those of [`fallocate`](Self::fallocate).
     fn write_zeros(
         &self,
         inode: &Inode,

@@ -283,7 +283,7 @@ fn group_lookup_runs_unlocked() {
     type Change<'a> = &'a dyn Fn() -> crate::Result<()>;
     let changes: [Change<'_>; 6] = [
         &|| fs.write(&caller, f, 0, b"x").map(drop),
-        &|| fs.append_part(&caller, f, 1, b"x"),
+        &|| fs.append_chunk(&caller, f, 1, b"x"),
         &|| fs.fallocate(&caller, f, Fallocate::PunchHole, 0, 1),
         &|| fs.setattr(&caller, f, &size).map(drop),
         &|| fs.setxattr(&caller, f, acl, &ACL, set),

@@ -280,9 +280,6 @@ impl Engine {
 
     /// Checks that a range to be zeroed does not cover only a part of a lost block. The
     /// rest of that block must not read as zeros.
-    ///
-    /// # Errors
-    /// [`Error::Lost`].
     fn edges(&self, state: &InodeState, offset: u64, end: u64) -> Result<()> {
         let (geo, size) = (&self.vol.geo, state.disk.size);
         for index in [geo.file_block(offset), geo.file_block(end - 1)] {

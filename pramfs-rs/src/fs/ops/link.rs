@@ -20,11 +20,11 @@ impl Engine {
     /// [`Error::Exists`], [`Error::NotPermitted`] for a directory,
     /// [`Error::NotFound`] for an inode without names, [`Error::TooManyLinks`].
     pub fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attr> {
-        self.link_by(ino, new_parent, new_name, None)
+        self.link_with_ref(ino, new_parent, new_name, None)
     }
 
     /// As [`link`](Self::link); `by` takes a reference to the inode as well.
-    pub(crate) fn link_by(
+    pub(crate) fn link_with_ref(
         &self,
         ino: Ino,
         new_parent: Ino,

@@ -52,7 +52,7 @@ impl Engine {
 
     /// As [`lookup`](Self::lookup), and takes a reference before the inode can be
     /// removed.
-    pub(crate) fn lookup_by(&self, parent: Ino, name: &[u8], by: By) -> Result<Attr> {
+    pub(crate) fn lookup_with_ref(&self, parent: Ino, name: &[u8], by: By) -> Result<Attr> {
         if let Some((attr, seen)) = self.known(parent, name) {
             // A removal hides the inode and then checks for references. Either it
             // finds this reference, or the check below fails.

@@ -28,11 +28,8 @@ impl Engine {
 
     /// As [`read`](Self::read), for a caller that holds the inode. Takes no lock
     /// unless a writer interferes.
-    ///
-    /// # Errors
-    /// As for [`read`](Self::read).
     #[inline]
-    pub(crate) fn read_held(
+    pub(crate) fn read_from_file(
         &self,
         inode: &Inode,
         extents: &ExtentCache,
@@ -129,10 +126,10 @@ impl Engine {
         let snapshot = self.snapshot(inode)?;
         let left = snapshot.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
-        let still = || self.validate(inode, snapshot.changes);
+        let is_current = || self.validate(inode, snapshot.changes);
         if let Some(at) = self.lookup_extent(extents, snapshot.records, offset, len) {
             self.vol.medium().read(at, &mut into[..len]).ok()?;
-            return still().then_some(len);
+            return is_current().then_some(len);
         }
         // Counting the blocks of a file needs its lock.
         let hole = || match inode.complete.is_known() {
@@ -144,9 +141,16 @@ impl Engine {
             return None;
         }
         if len != 0 {
-            self.fill_extent(extents, snapshot.records, &snapshot.map, offset, len, still);
+            self.fill_extent(
+                extents,
+                snapshot.records,
+                &snapshot.map,
+                offset,
+                len,
+                is_current,
+            );
         }
-        still().then_some(len)
+        is_current().then_some(len)
     }
 
     #[inline]

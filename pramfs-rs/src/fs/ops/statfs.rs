@@ -72,9 +72,6 @@ impl Engine {
     /// operation that must be complete asks this first: as it goes on, it takes room in
     /// pieces, and what it has taken stays taken when it fails. Ranges of up to 2 MiB are not
     /// checked, since they fail soon enough.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`](pramfs_medium::error::Error::NoSpace).
     pub(crate) fn check_host_holds(&self, map: &MapRef, from: u64, to: u64) -> Result<()> {
         if to.saturating_sub(from) <= CHUNK {
             return Ok(());

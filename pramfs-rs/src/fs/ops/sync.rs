@@ -181,8 +181,8 @@ mod tests {
                 std::mem::forget(fs);
                 synced
             }),
-            ("shut_down", |fs, _| {
-                let down = fs.shut_down();
+            ("force_shutdown", |fs, _| {
+                let down = fs.force_shutdown();
                 std::mem::forget(fs);
                 down
             }),

@@ -110,11 +110,8 @@ impl Engine {
     }
 
     /// As [`write`](Self::write), for a caller that holds the inode.
-    ///
-    /// # Errors
-    /// As for [`write`](Self::write).
     #[inline]
-    pub(crate) fn write_held(
+    pub(crate) fn write_to_file(
         &self,
         inode: &Inode,
         extents: &ExtentCache,

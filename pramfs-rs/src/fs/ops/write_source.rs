@@ -15,9 +15,6 @@ pub(crate) trait WriteSource: Copy {
     fn part(self, range: Range<usize>) -> Self;
 
     /// Stores the bytes to a place in the region by streaming stores.
-    ///
-    /// # Errors
-    /// Those of the region.
     #[cfg_attr(feature = "mutants", track_caller)]
     fn store(self, region: &Region, at: RegionOffset) -> Result<Unfenced>;
 }

@@ -23,9 +23,6 @@ const APPEND_ONLY: Error = Error::NotPermitted("it can only grow (chattr +a)");
 
 /// Checks that an inode may grow: it is not immutable. For a directory: names may be
 /// added.
-///
-/// # Errors
-/// [`Error::NotPermitted`].
 #[inline]
 pub(crate) fn check_append(disk: &DiskInode) -> Result<()> {
     if disk.flags & FL_IMMUTABLE != 0 {
@@ -36,9 +33,6 @@ pub(crate) fn check_append(disk: &DiskInode) -> Result<()> {
 
 /// Checks that any change of an inode is permitted: it is neither immutable nor
 /// append-only. For a directory: names may be removed.
-///
-/// # Errors
-/// [`Error::NotPermitted`].
 #[inline]
 pub(crate) fn check_write(disk: &DiskInode) -> Result<()> {
     if disk.flags & (FL_IMMUTABLE | FL_APPEND) == 0 {
@@ -50,9 +44,6 @@ pub(crate) fn check_write(disk: &DiskInode) -> Result<()> {
 
 /// Checks that the flags permit what `set` changes. A change of the flags themselves is
 /// permitted.
-///
-/// # Errors
-/// [`Error::NotPermitted`].
 pub(crate) fn check_set(disk: &DiskInode, set: &SetAttr) -> Result<()> {
     if disk.flags & (FL_IMMUTABLE | FL_APPEND) == 0 {
         return Ok(());

@@ -46,9 +46,6 @@ fn has_slash_or_nul(name: &[u8]) -> bool {
 }
 
 /// As [`check`], for a lookup: also accepts `.` and `..`.
-///
-/// # Errors
-/// As for [`check`].
 pub(crate) fn check_lookup(name: &[u8]) -> Result<()> {
     if matches!(name, b"." | b"..") {
         Ok(())

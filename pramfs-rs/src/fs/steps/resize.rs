@@ -23,9 +23,6 @@ use pramfs_medium::volume::Plan;
 impl Engine {
     /// Sets the size and the times of a locked regular file. New bytes read as zeros. `also`
     /// makes further changes in the same record: a crash leaves all or none.
-    ///
-    /// # Errors
-    /// [`Error::TooLarge`], [`Error::NoSpace`], [`Error::Corrupt`].
     pub(crate) fn resize(
         &self,
         inode: &Inode,

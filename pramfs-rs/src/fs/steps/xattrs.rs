@@ -134,9 +134,6 @@ impl Engine {
     }
 
     /// Removes an attribute of a locked inode, in a record of its own.
-    ///
-    /// # Errors
-    /// [`Error::NoAttribute`], [`Error::NoSpace`], [`Error::Corrupt`].
     pub(crate) fn remove_xattr_locked(
         &self,
         inode: &Inode,
