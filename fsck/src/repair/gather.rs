@@ -84,12 +84,7 @@ pub(super) fn first_level(kind: TreeKind) -> u32 {
 
 impl Repairer<'_, '_> {
     pub(super) fn directory_tree(d: &DiskInode) -> TreeRef {
-        TreeRef {
-            ino: Ino(d.ino),
-            kind: TreeKind::Directory,
-            root: Ptr(d.root),
-            blocks: 0,
-        }
+        TreeRef::directory(d)
     }
 
     /// Salvages a tree.
