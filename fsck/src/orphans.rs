@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;
-use pramfs_medium::media::checksum::unseal;
+use pramfs_medium::media::checksum::orphan_of;
 use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
 
 impl Checker<'_> {
@@ -64,7 +64,7 @@ impl Checker<'_> {
     }
 
     fn orphan_slot(&mut self, slot: u64, word: u64, named: &mut HashSet<u64>) -> Result<()> {
-        let Some(ino) = unseal(self.geo.seed ^ slot << 32, word).map(Ino) else {
+        let Some(ino) = orphan_of(self.geo.seed, slot, word) else {
             self.hidden_names = true;
             self.add(Issue::OrphanSlotDamaged { slot });
             return Ok(());

@@ -44,6 +44,18 @@ pub mod map {
         pub blocks: u64,
         pub healed: bool,
     }
+
+    impl From<super::media::walk::MapRoot> for MapRef {
+        fn from(map: super::media::walk::MapRoot) -> MapRef {
+            MapRef {
+                ino: map.ino,
+                root: map.root,
+                height: map.height,
+                blocks: 0,
+                healed: false,
+            }
+        }
+    }
 }
 
 /// `medium/src/media`.
@@ -51,6 +63,14 @@ pub mod media {
     pub mod pointer {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Ptr(pub u64);
+    }
+
+    pub mod walk {
+        pub struct MapRoot {
+            pub ino: crate::stand_in::types::Ino,
+            pub root: super::pointer::Ptr,
+            pub height: u32,
+        }
     }
 }
 

@@ -265,11 +265,7 @@ impl Repairer<'_, '_> {
     }
 
     pub(super) fn map_of(d: &DiskInode) -> MapRoot {
-        MapRoot {
-            ino: Ino(d.ino),
-            root: Ptr(d.root),
-            height: u32::from(d.height),
-        }
+        MapRoot::of(d)
     }
 
     // ---- bits

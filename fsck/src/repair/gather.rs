@@ -94,12 +94,7 @@ struct LeafSlots {
 
 impl Repairer<'_, '_> {
     pub(super) fn directory_tree(d: &DiskInode) -> TreeRef {
-        TreeRef {
-            ino: Ino(d.ino),
-            kind: TreeKind::Directory,
-            root: Ptr(d.root),
-            blocks: 0,
-        }
+        TreeRef::directory(d)
     }
 
     /// Salvages a tree.

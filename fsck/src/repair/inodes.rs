@@ -12,7 +12,7 @@ use pramfs_medium::error::Result;
 use pramfs_medium::htree::{TreeKind, TreeRef};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::bitmap::BitmapKind;
-use pramfs_medium::media::checksum::{seal, unseal};
+use pramfs_medium::media::checksum::{orphan_of, orphan_word};
 use pramfs_medium::media::correct;
 use pramfs_medium::media::inode::{FLAGS_KEPT, INLINE_TARGET, LINK_MAX};
 use pramfs_medium::media::pointer::Ptr;
@@ -294,9 +294,9 @@ impl Repairer<'_, '_> {
                 let slot = number.0 * in_block + i;
                 if word != 0
                     && slot < d.size / 8
-                    && let Some(ino) = unseal(self.geo.seed ^ slot << 32, word)
+                    && let Some(ino) = orphan_of(self.geo.seed, slot, word)
                 {
-                    out.push((self.geo.offset(block) + i * 8, Ino(ino)));
+                    out.push((self.geo.offset(block) + i * 8, ino));
                 }
             }
         }
@@ -337,7 +337,7 @@ impl Repairer<'_, '_> {
                 let Some(ino) = orphans.get(slot as usize) else {
                     break;
                 };
-                let word = seal(self.geo.seed ^ slot << 32, ino.0);
+                let word = orphan_word(self.geo.seed, slot, *ino);
                 self.view.store_u64(self.geo.offset(block) + i * 8, word)?;
             }
             data.insert(FileBlock(number), block);

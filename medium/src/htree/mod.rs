@@ -45,10 +45,10 @@ pub use walk::{
 use siphasher::sip::SipHasher13;
 
 use crate::error::{Damage, Error, Result};
-use crate::media::Geometry;
 use crate::media::checksum::mix64;
 use crate::media::pointer::{LEAF, Ptr, PtrAt};
 use crate::media::walk::{EMPTY_TABLE, TO_FIXED};
+use crate::media::{DiskInode, Geometry};
 use crate::types::{Bno, Ino};
 
 /// Bits of a hash.
@@ -97,6 +97,38 @@ pub struct TreeRef {
 }
 
 impl TreeRef {
+    /// Returns the tree of a directory.
+    #[inline]
+    pub fn directory(d: &DiskInode) -> TreeRef {
+        TreeRef {
+            ino: Ino(d.ino),
+            kind: TreeKind::Directory,
+            root: Ptr(d.root),
+            blocks: 0,
+        }
+    }
+
+    /// Returns the tree of an inode's extended attributes.
+    #[inline]
+    pub fn xattrs(d: &DiskInode) -> TreeRef {
+        TreeRef {
+            ino: Ino(d.ino),
+            kind: TreeKind::Xattrs,
+            root: Ptr(d.xattr_root),
+            blocks: 0,
+        }
+    }
+
+    /// Stores a changed tree in its inode.
+    #[inline]
+    pub fn store(&self, d: &mut DiskInode) {
+        match self.kind {
+            TreeKind::Directory => d.root = self.root.0,
+            TreeKind::Xattrs => d.xattr_root = self.root.0,
+        }
+        d.blocks = d.blocks.saturating_add_signed(self.blocks);
+    }
+
     /// Returns the place of the pointer in slot `index` of a level. Level 0 is the
     /// root.
     #[inline]

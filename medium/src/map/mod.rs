@@ -32,10 +32,10 @@ pub use remove::remove;
 pub use visit::{Node, visit};
 
 use crate::error::{Damage, Error, Result};
-use crate::media::Geometry;
 use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::record::EntryKind;
 use crate::media::walk::{EMPTY_TABLE, MapRoot};
+use crate::media::{DiskInode, Geometry};
 use crate::types::{Bno, FileBlock, Ino};
 use crate::volume::{Record, Volume};
 
@@ -85,7 +85,35 @@ impl Step {
     }
 }
 
+impl From<MapRoot> for MapRef {
+    /// Begins the changes of a map.
+    #[inline]
+    fn from(map: MapRoot) -> MapRef {
+        MapRef {
+            ino: map.ino,
+            root: map.root,
+            height: map.height,
+            blocks: 0,
+            healed: false,
+        }
+    }
+}
+
 impl MapRef {
+    /// Returns the file map of an inode.
+    #[inline]
+    pub fn of(d: &DiskInode) -> MapRef {
+        MapRoot::of(d).into()
+    }
+
+    /// Stores a changed file map in its inode.
+    #[inline]
+    pub fn store(&self, d: &mut DiskInode) {
+        d.root = self.root.0;
+        d.height = self.height as u8;
+        d.blocks = d.blocks.saturating_add_signed(self.blocks);
+    }
+
     /// Returns the map for reading.
     #[inline]
     pub fn root(&self) -> MapRoot {

@@ -8,6 +8,8 @@
 //!   one word and misses any other change with probability 2^-64.
 //! * A *check* of 16 or 12 bits inside a word that must change by one store.
 
+use crate::types::Ino;
+
 /// Computes the CRC32C of `bytes`, seeded.
 #[inline]
 pub fn crc(seed: u64, bytes: &[u8]) -> u32 {
@@ -211,6 +213,17 @@ pub fn seal(seed: u64, value: u64) -> u64 {
 pub fn unseal(seed: u64, word: u64) -> Option<u64> {
     let v = word & ((1 << SEALED_BITS) - 1);
     (seal(seed, v) == word).then_some(v)
+}
+
+/// Returns the word of a slot of the orphan table that names an inode.
+pub fn orphan_word(fs_seed: u64, slot: u64, ino: Ino) -> u64 {
+    seal(fs_seed ^ slot << 32, ino.0)
+}
+
+/// Returns the inode that the word of a slot of the orphan table names, or `None` if the
+/// word is damaged.
+pub fn orphan_of(fs_seed: u64, slot: u64, word: u64) -> Option<Ino> {
+    unseal(fs_seed ^ slot << 32, word).map(Ino)
 }
 
 #[cfg(test)]

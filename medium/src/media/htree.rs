@@ -76,6 +76,11 @@ impl ItemHeader {
     pub fn hash(&self) -> u64 {
         u64::from(self.hash_high) << 32 | u64::from(self.hash_low)
     }
+
+    /// Whether the value of an attribute is in separate blocks.
+    pub fn is_large(&self) -> bool {
+        self.kind == VALUE_IN_BLOCKS
+    }
 }
 
 /// `kind` of an attribute with the value in its item.

@@ -3,7 +3,7 @@
 //! Line 0 holds the fields that almost every operation changes. Such a change
 //! therefore needs one line in the journal and one flush in place.
 
-use crate::types::Ino;
+use crate::types::{Ino, Time};
 use zerocopy::IntoBytes;
 
 use super::checksum::crc;
@@ -82,5 +82,59 @@ impl DiskInode {
     /// Stores the current CRC in the structure.
     pub fn seal(&mut self, fs_seed: u64, ino: Ino) {
         self.crc = self.expected_crc(fs_seed, ino);
+    }
+
+    /// Returns the time of the last read.
+    #[inline]
+    pub fn atime(&self) -> Time {
+        Time {
+            sec: self.atime_sec,
+            nsec: self.atime_nsec,
+        }
+    }
+
+    /// Returns the time of the last modification.
+    #[inline]
+    pub fn mtime(&self) -> Time {
+        Time {
+            sec: self.mtime_sec,
+            nsec: self.mtime_nsec,
+        }
+    }
+
+    /// Returns the time of the last change.
+    #[inline]
+    pub fn ctime(&self) -> Time {
+        Time {
+            sec: self.ctime_sec,
+            nsec: self.ctime_nsec,
+        }
+    }
+
+    /// Returns the time of the creation.
+    #[inline]
+    pub fn btime(&self) -> Time {
+        Time {
+            sec: self.btime_sec,
+            nsec: self.btime_nsec,
+        }
+    }
+
+    /// Sets the time of the last read.
+    #[inline]
+    pub fn set_atime(&mut self, t: Time) {
+        (self.atime_sec, self.atime_nsec) = (t.sec, t.nsec);
+    }
+
+    /// Sets the time of the last modification.
+    #[inline]
+    pub fn set_mtime(&mut self, t: Time) {
+        (self.mtime_sec, self.mtime_nsec) = (t.sec, t.nsec);
+    }
+
+    /// Sets the time of the last change.
+    #[inline]
+    pub fn set_ctime(&mut self, t: Time) {
+        (self.ctime_sec, self.ctime_nsec) = (t.sec, t.nsec);
     }
 }

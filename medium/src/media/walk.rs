@@ -5,6 +5,7 @@ use crate::media::Medium;
 use zerocopy::IntoBytes;
 
 use super::geometry::Geometry;
+use super::inode::DiskInode;
 use super::pointer::{Ptr, PtrAt};
 use crate::error::{Damage, Error, Result};
 use crate::pmem::RegionView;
@@ -47,6 +48,16 @@ pub struct Leaf {
 }
 
 impl MapRoot {
+    /// Returns the file map of an inode.
+    #[inline]
+    pub fn of(d: &DiskInode) -> MapRoot {
+        MapRoot {
+            ino: Ino(d.ino),
+            root: Ptr(d.root),
+            height: u32::from(d.height),
+        }
+    }
+
     /// Returns the end of the file blocks that a tree of this height can hold.
     #[inline]
     pub fn end(&self, geo: &Geometry) -> FileBlock {

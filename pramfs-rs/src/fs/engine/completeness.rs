@@ -18,12 +18,11 @@ use std::sync::atomic::Ordering;
 use crate::fs::Engine;
 use crate::fs::inode::Inode;
 use crate::fs::inode::completeness::{DAMAGED, UNREADABLE_XATTRS};
-use crate::fs::inode::disk::map_of;
 use crate::fs::inode::state::InodeState;
-use crate::fs::inode::trees::{dir_tree, is_large, map_of_value, parse_large, xattr_tree};
+use crate::fs::inode::trees::{map_of_value, parse_large};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::{self, TreeRef};
-use pramfs_medium::map;
+use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::types::{FileType, Ino};
 
 /// The tree in which a hole was found.
@@ -152,11 +151,11 @@ impl Engine {
             entries: Some(0),
         };
         if disk.root != 0 && state.kind() == FileType::Directory {
-            let count = htree::count(&self.vol, &dir_tree(disk), disk.blocks)?;
+            let count = htree::count(&self.vol, &TreeRef::directory(disk), disk.blocks)?;
             (owned.contents, owned.entries) = (count.blocks, count.items);
         } else if disk.root != 0 {
             // The count stops at one block too many; the exact number does not matter.
-            let count = map::count(&self.vol, &map_of(disk), disk.blocks)?;
+            let count = map::count(&self.vol, &MapRef::of(disk), disk.blocks)?;
             owned.contents = count.unwrap_or(u64::MAX);
         }
         if disk.xattr_root != 0 {
@@ -171,10 +170,10 @@ impl Engine {
 
     fn owned_by_xattrs(&self, state: &InodeState) -> Result<u64> {
         let (disk, mut large) = (&state.disk, Vec::new());
-        let tree = xattr_tree(disk);
+        let tree = TreeRef::xattrs(disk);
         let mut blocks = htree::count(&self.vol, &tree, disk.blocks)?.blocks;
         htree::scan(&self.vol, &tree, 0, &|| Ok(()), &mut |item, value, name| {
-            if is_large(item) {
+            if item.is_large() {
                 large.push((name.to_vec(), value.to_vec()));
             }
             std::ops::ControlFlow::Continue(())

@@ -16,37 +16,18 @@ use pramfs_medium::journal::LastRecord;
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::inode::{FL_LOST, LINK_MAX};
-use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::types::{Ino, RegionOffset, Time};
 use pramfs_medium::volume::Record;
 
-/// Returns the file map of an inode.
-pub(crate) fn map_of(disk: &DiskInode) -> MapRef {
-    MapRef {
-        ino: Ino(disk.ino),
-        root: Ptr(disk.root),
-        height: u32::from(disk.height),
-        blocks: 0,
-        healed: false,
-    }
-}
-
 /// Stores a changed file map in its inode, as the transaction leaves it. If no mark
 /// of a lost pointer is left, clears the inode's flag for lost ranges.
 pub(crate) fn store_healed(tx: &Record<'_>, disk: &mut DiskInode, map: &MapRef) {
-    store_map(disk, map);
+    map.store(disk);
     // A map that cannot be walked may still have marks.
     if map.healed && disk.flags & FL_LOST != 0 && matches!(map::is_any_lost(tx, map), Ok(false)) {
         disk.flags &= !FL_LOST;
     }
-}
-
-/// Stores a changed file map in its inode.
-pub(crate) fn store_map(disk: &mut DiskInode, map: &MapRef) {
-    disk.root = map.root.0;
-    disk.height = map.height as u8;
-    disk.blocks = disk.blocks.saturating_add_signed(map.blocks);
 }
 
 /// Increments the link count of an inode, for a new name or a new subdirectory. A corrupt
@@ -61,19 +42,19 @@ pub(crate) fn add_link(disk: &mut DiskInode) -> Result<()> {
 
 /// Sets mtime and ctime.
 pub(crate) fn touch_mtime(disk: &mut DiskInode, now: Time) {
-    (disk.mtime_sec, disk.mtime_nsec) = (now.sec, now.nsec);
-    touch_ctime(disk, now);
+    disk.set_mtime(now);
+    disk.set_ctime(now);
 }
 
 /// Restores mtime and ctime when an operation is undone.
 pub(crate) fn restore_times(disk: &mut DiskInode, before: &DiskInode) {
-    (disk.mtime_sec, disk.mtime_nsec) = (before.mtime_sec, before.mtime_nsec);
-    (disk.ctime_sec, disk.ctime_nsec) = (before.ctime_sec, before.ctime_nsec);
+    disk.set_mtime(before.mtime());
+    disk.set_ctime(before.ctime());
 }
 
 /// Sets ctime.
 pub(crate) fn touch_ctime(disk: &mut DiskInode, now: Time) {
-    (disk.ctime_sec, disk.ctime_nsec) = (now.sec, now.nsec);
+    disk.set_ctime(now);
 }
 
 /// Puts a new inode into the record, with all its bytes: those at its home are undefined.

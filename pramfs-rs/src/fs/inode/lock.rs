@@ -18,6 +18,7 @@ use crate::fs::inode::state::InodeState;
 use crate::fs::policy::atime::relatime_until;
 use pramfs_medium::map::MapRef;
 use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 use pramfs_medium::sync::order::{acquire, release};
 use pramfs_medium::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
@@ -161,13 +162,11 @@ impl InodeLock {
             changes,
             size: p.size.load(Ordering::Relaxed),
             records: p.records.load(Ordering::Relaxed),
-            map: MapRef {
+            map: MapRef::from(MapRoot {
                 ino,
                 root: Ptr(p.root.load(Ordering::Relaxed)),
                 height: height as u32,
-                blocks: 0,
-                healed: false,
-            },
+            }),
             atime_until: p.atime_until.load(Ordering::Relaxed),
         })
     }

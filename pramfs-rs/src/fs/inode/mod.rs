@@ -127,15 +127,8 @@ impl Inode {
         if dir && disk.size > vol.geo.region_bytes() / SLOT as u64 {
             return bad("it counts more entries than the region can hold");
         }
-        if [
-            disk.mtime_nsec,
-            disk.ctime_nsec,
-            disk.atime_nsec,
-            disk.btime_nsec,
-        ]
-        .iter()
-        .any(|nsec| *nsec >= 1_000_000_000)
-        {
+        let times = [disk.mtime(), disk.ctime(), disk.atime(), disk.btime()];
+        if times.iter().any(|time| time.nsec >= 1_000_000_000) {
             return bad("a time has too many nanoseconds");
         }
         Ok(disk)

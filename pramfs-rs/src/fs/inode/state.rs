@@ -6,12 +6,11 @@
 //! use its snapshot, not this struct.
 
 use super::completeness::Completeness;
-use super::disk::map_of;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::MapRef;
 use pramfs_medium::media::inode::FL_LOST;
 use pramfs_medium::media::{DiskInode, Geometry};
-use pramfs_medium::types::{Attr, FileType, Ino, Time};
+use pramfs_medium::types::{Attr, FileType, Ino};
 
 /// The times that are newer in memory than on the medium, by the rule for times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -73,7 +72,7 @@ impl InodeState {
 
     /// Returns the file map for use in an operation.
     pub(crate) fn map(&self) -> MapRef {
-        map_of(&self.disk)
+        MapRef::of(&self.disk)
     }
 
     /// Takes over the inode after its record is committed.
@@ -106,22 +105,10 @@ impl InodeState {
             },
             blocks: geo.bytes(disk.blocks) / 512,
             blksize: geo.block_size as u32,
-            atime: Time {
-                sec: disk.atime_sec,
-                nsec: disk.atime_nsec,
-            },
-            mtime: Time {
-                sec: disk.mtime_sec,
-                nsec: disk.mtime_nsec,
-            },
-            ctime: Time {
-                sec: disk.ctime_sec,
-                nsec: disk.ctime_nsec,
-            },
-            btime: Time {
-                sec: disk.btime_sec,
-                nsec: disk.btime_nsec,
-            },
+            atime: disk.atime(),
+            mtime: disk.mtime(),
+            ctime: disk.ctime(),
+            btime: disk.btime(),
             flags: disk.flags & !FL_LOST,
             change: disk.change,
         }

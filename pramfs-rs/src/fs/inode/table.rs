@@ -6,10 +6,10 @@
 
 use crate::fs::cache::extent_cache::{CachedExtent, ExtentCache};
 use crate::fs::inode::completeness::Completeness;
-use crate::fs::inode::disk::{map_of, put_lines, store_map};
+use crate::fs::inode::disk::put_lines;
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::journal::LastRecord;
-use pramfs_medium::map;
+use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
 use pramfs_medium::media::{DiskInode, Geometry};
@@ -60,7 +60,7 @@ impl InodeTable {
     fn find(&self, vol: &Volume, disk: &DiskInode, ino: Ino) -> Result<Option<RegionOffset>> {
         let (geo, at) = (&vol.geo, ino.0 * INODE_SIZE);
         let index = geo.file_block(at);
-        let Some(block) = map::find(vol, &map_of(disk), index)?.block else {
+        let Some(block) = map::find(vol, &MapRef::of(disk), index)?.block else {
             return Ok(None);
         };
         let (part, within) = part_of(geo, index);
@@ -106,7 +106,7 @@ impl InodeTable {
         }
         let index = geo.file_block(ino.0 * INODE_SIZE);
         let last = geo.file_block_from(geo.inodes_max * INODE_SIZE);
-        let mut map = map_of(&inode);
+        let mut map = MapRef::of(&inode);
         if !self.complete.is_known() {
             // Inodes whose blocks were lost must not get new blocks.
             if map::count(vol, &map, inode.blocks)? != Some(inode.blocks) {
@@ -126,7 +126,7 @@ impl InodeTable {
         let run = tx.alloc_blocks(None, want as u32, false)?;
         map::insert(&mut tx, &mut map, index, run, false)?;
         let mut new = *inode;
-        store_map(&mut new, &map);
+        map.store(&mut new);
         new.size = new.size.max(geo.file_offset(index + run.len));
         let homes = geo.pages().map(|page| page + INODE_TABLE_OFFSET);
         put_lines(

@@ -6,49 +6,20 @@
 //! item and the blocks of its value.
 
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::htree::{self, TreeKind, TreeRef};
+use pramfs_medium::htree::{self, TreeRef};
 use pramfs_medium::map::MapRef;
-use pramfs_medium::media::htree::{ItemHeader, LargeValue, VALUE_IN_BLOCKS, VALUE_MAX};
-use pramfs_medium::media::pointer::Ptr;
-use pramfs_medium::media::walk::MapRoot;
+use pramfs_medium::media::htree::{LargeValue, VALUE_MAX};
 use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::types::Ino;
 
 /// Returns the htree of a directory.
 pub(crate) fn dir_tree(disk: &DiskInode) -> TreeRef {
-    TreeRef {
-        ino: Ino(disk.ino),
-        kind: TreeKind::Directory,
-        root: Ptr(disk.root),
-        blocks: 0,
-    }
+    TreeRef::directory(disk)
 }
 
 /// Stores a changed directory tree in its inode.
 pub(crate) fn store_tree(disk: &mut DiskInode, tree: &TreeRef) {
-    disk.root = tree.root.0;
-    disk.blocks = disk.blocks.saturating_add_signed(tree.blocks);
-}
-
-/// Returns the attribute tree of an inode.
-pub(crate) fn xattr_tree(disk: &DiskInode) -> TreeRef {
-    TreeRef {
-        ino: Ino(disk.ino),
-        kind: TreeKind::Xattrs,
-        root: Ptr(disk.xattr_root),
-        blocks: 0,
-    }
-}
-
-/// Stores a changed attribute tree in its inode.
-pub(crate) fn store_xattrs(disk: &mut DiskInode, tree: &TreeRef) {
-    disk.xattr_root = tree.root.0;
-    disk.blocks = disk.blocks.saturating_add_signed(tree.blocks);
-}
-
-/// Whether the value of an item is in separate blocks.
-pub(crate) fn is_large(item: &ItemHeader) -> bool {
-    item.kind == VALUE_IN_BLOCKS
+    tree.store(disk);
 }
 
 /// Parses the description of a value in blocks from its item.
@@ -68,12 +39,5 @@ pub(crate) fn parse_large(geo: &Geometry, ino: Ino, stored: &[u8]) -> Result<Lar
 
 /// Returns the map of the value's blocks.
 pub(crate) fn map_of_value(geo: &Geometry, large: &LargeValue, ino: Ino, name: &[u8]) -> MapRef {
-    let MapRoot { ino, root, height } = large.map(ino, htree::name_hash(geo, name));
-    MapRef {
-        ino,
-        root,
-        height,
-        blocks: 0,
-        healed: false,
-    }
+    large.map(ino, htree::name_hash(geo, name)).into()
 }

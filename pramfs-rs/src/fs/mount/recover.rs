@@ -20,7 +20,6 @@
 use crate::fs::Engine;
 use crate::fs::engine::report::RecoveryReport;
 use crate::fs::engine::superblock::{SuperState, finish_label};
-use crate::fs::inode::disk::map_of;
 use crate::fs::inode::table::InodeTable;
 use crate::fs::options::MountOptions;
 use pramfs_medium::alloc::BitmapSet;
@@ -32,6 +31,7 @@ use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
+use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Medium, SuperDynamic, SuperblockInfo};
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::pmem::mutants::has_bug;
@@ -66,8 +66,8 @@ pub(super) fn recover(
     let inode = |at, ino| internal(medium, at, ino);
     let table = inode(INODE_TABLE_OFFSET, Ino::INODE_TABLE)?;
     let roots = GroupRoots {
-        inodes: map_of(&inode(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS)?).root(),
-        blocks: map_of(&inode(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?).root(),
+        inodes: MapRoot::of(&inode(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS)?),
+        blocks: MapRoot::of(&inode(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?),
     };
     let newest = replay.newest.max(old);
     let mut vol = Volume::new(region, geo, newest, roots, options.rules());
@@ -185,7 +185,7 @@ pub(super) fn fail_if_faulted(region: &Region, faults: u64) -> Result<()> {
 fn stale_free_blocks(medium: Medium<'_>) -> Result<BitmapSet> {
     let geo = medium.geo;
     let groups = internal(medium, BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?;
-    let set = BitmapSet::new(BitmapKind::Blocks, geo.blocks, geo, map_of(&groups).root());
+    let set = BitmapSet::new(BitmapKind::Blocks, geo.blocks, geo, MapRoot::of(&groups));
     for group in 0..set.groups() {
         set.is_made(medium, group)?;
     }

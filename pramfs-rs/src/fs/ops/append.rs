@@ -12,7 +12,7 @@ use crate::fs::cache::append_cursor::{AppendCursor, MAX_APPEND_BLOCKS};
 use crate::fs::engine::change::Edit;
 use crate::fs::engine::room;
 use crate::fs::inode::Inode;
-use crate::fs::inode::disk::{restore_times, store_map, touch_mtime};
+use crate::fs::inode::disk::{restore_times, touch_mtime};
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need};
@@ -168,7 +168,7 @@ impl Engine {
             let mut record = tx.lock_lane(&[&inode.last_record]);
             record.write_new(geo.offset(run.start), from)?;
             map::insert_into(&mut record, &mut map, table, index, run)?;
-            store_map(&mut new, &map);
+            map.store(&mut new);
             new.size = size + len;
             touch_mtime(&mut new, self.now());
             let new = new.stage(&mut record)?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::credentials::Credentials;
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
-use crate::fs::inode::disk::{add_link, put_new_inode, store_map, touch_mtime};
+use crate::fs::inode::disk::{add_link, put_new_inode, touch_mtime};
 use crate::fs::inode::lock::InodeGuard;
 use crate::fs::inode::refs::By;
 use crate::fs::inode::state::InodeState;
@@ -29,7 +29,6 @@ use pramfs_medium::media::checksum::crc;
 use pramfs_medium::media::inode::{
     FLAGS_INHERITED, FLAGS_INHERITED_SPECIAL, INLINE_TARGET, INODE_SIZE,
 };
-use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::pmem::LINE;
 use pramfs_medium::sync::unshared;
 use pramfs_medium::types::{Attr, FileType, Ino, Time};
@@ -218,13 +217,7 @@ impl Engine {
         }
         let geo = &self.vol.geo;
         d.target[..4].copy_from_slice(&crc(geo.seed, target).to_le_bytes());
-        let mut map = MapRef {
-            ino: Ino(d.ino),
-            root: Ptr::HOLE,
-            height: 0,
-            blocks: 0,
-            healed: false,
-        };
+        let mut map = MapRef::of(d);
         let mut rest = target;
         while !rest.is_empty() {
             let done = geo.file_block((target.len() - rest.len()) as u64);
@@ -235,7 +228,7 @@ impl Engine {
             map::insert(tx, &mut map, done, run, false)?;
             rest = more;
         }
-        store_map(d, &map);
+        map.store(d);
         Ok(())
     }
 

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use crate::fs::engine::completeness::Hole;
 use crate::fs::inode::Inode;
 use crate::fs::inode::refs::By;
-use crate::fs::inode::trees::dir_tree;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::htree;
+use pramfs_medium::htree::{self, TreeRef};
 use pramfs_medium::types::{Attr, DirEntry, FileType, Ino};
 
 /// Cookies of `.` and `..`; entries have larger ones.
@@ -180,7 +179,7 @@ impl Engine {
         let mut bad = None;
         htree::scan(
             &self.vol,
-            &dir_tree(&state.disk),
+            &TreeRef::directory(&state.disk),
             cookie.max(DOT_DOT),
             &|| self.check_hole(&state, Hole::Contents),
             &mut |item, value, name| {

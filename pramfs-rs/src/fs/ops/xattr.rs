@@ -10,14 +10,14 @@ use crate::fs::inode::Inode;
 use crate::fs::inode::disk::touch_ctime;
 use crate::fs::inode::lock::InodeGuard;
 use crate::fs::inode::state::InodeState;
-use crate::fs::inode::trees::{map_of_value, parse_large, xattr_tree};
+use crate::fs::inode::trees::{map_of_value, parse_large};
 use crate::fs::ops::lost;
 use crate::fs::policy::chattr;
 use crate::fs::steps::attributes::lock_and_check_group;
 use crate::fs::steps::xattrs::{Stored, check_mode, is_acl};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::htree;
+use pramfs_medium::htree::{self, TreeRef};
 use pramfs_medium::media::acl::ACCESS;
 use pramfs_medium::media::checksum::crc;
 use pramfs_medium::media::htree::{NAME_MAX, VALUE_IN_BLOCKS as BLOCKS, VALUE_MAX};
@@ -102,7 +102,7 @@ impl Engine {
             state.alive(ino)?;
             let mut out = Vec::new();
             if state.disk.xattr_root != 0 {
-                let tree = xattr_tree(&state.disk);
+                let tree = TreeRef::xattrs(&state.disk);
                 let hole = || self.check_hole(&state, Hole::Xattrs);
                 htree::scan(&self.vol, &tree, 0, &hole, &mut |_, _, name| {
                     out.extend_from_slice(name);

@@ -19,8 +19,7 @@ const DAY: i64 = 24 * 60 * 60;
 /// unchanged; `i64::MIN` if the inode has changed since its last read.
 #[inline]
 pub(crate) fn relatime_until(disk: &DiskInode) -> i64 {
-    let at = (disk.atime_sec, disk.atime_nsec);
-    if at > (disk.mtime_sec, disk.mtime_nsec) && at > (disk.ctime_sec, disk.ctime_nsec) {
+    if disk.atime() > disk.mtime() && disk.atime() > disk.ctime() {
         // Below `i64::MAX`, the threshold at which every read checks the inode.
         disk.atime_sec.saturating_add(DAY).min(i64::MAX - 1)
     } else {

@@ -24,14 +24,13 @@ impl Engine {
         let now = self.now();
         // Most reads need no update.
         let state = inode.state.read();
-        let same = (state.disk.atime_sec, state.disk.atime_nsec) == (now.sec, now.nsec);
-        if same || !self.atime.is_due(&state.disk, || now) {
+        if state.disk.atime() == now || !self.atime.is_due(&state.disk, || now) {
             return;
         }
         drop(state);
         let mut state = inode.state.write();
         if !state.gone {
-            (state.disk.atime_sec, state.disk.atime_nsec) = (now.sec, now.nsec);
+            state.disk.set_atime(now);
             state.lazy.atime = true;
         }
     }

@@ -43,10 +43,10 @@ impl Engine {
             SetTime::At(t) => t,
         };
         if let Some(t) = set.atime.map(pick) {
-            (new.atime_sec, new.atime_nsec) = (t.sec, t.nsec);
+            new.set_atime(t);
         }
         if let Some(t) = set.mtime.map(pick) {
-            (new.mtime_sec, new.mtime_nsec) = (t.sec, t.nsec);
+            new.set_mtime(t);
         }
         if let Some(flags) = set.flags {
             new.flags = flags | new.flags & FL_LOST;

@@ -10,11 +10,10 @@
 
 use crate::fs::Engine;
 use crate::fs::engine::change::Edit;
-use crate::fs::inode::disk::store_map;
 use crate::fs::inode::state::InodeState;
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::map;
-use pramfs_medium::media::checksum::{seal, unseal};
+use pramfs_medium::media::checksum::{orphan_of, orphan_word};
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::types::{Ino, RegionOffset};
 use pramfs_medium::volume::{Plan, Record};
@@ -23,10 +22,6 @@ use pramfs_medium::volume::{Plan, Record};
 const SLOT: u64 = 8;
 
 impl Engine {
-    fn slot_word(&self, slot: u32, ino: Ino) -> u64 {
-        seal(self.vol.geo.seed ^ u64::from(slot) << 32, ino.0)
-    }
-
     fn slot_offset(&self, state: &InodeState, slot: u32) -> Result<RegionOffset> {
         let at = u64::from(slot) * SLOT;
         let geo = &self.vol.geo;
@@ -56,8 +51,8 @@ impl Engine {
             let word = self.vol.medium().load_u64(at)?;
             if word == 0 {
                 free.push(pramfs_medium::alloc::Freed::OrphanSlot(slot));
-            } else if let Some(ino) = unseal(self.vol.geo.seed ^ u64::from(slot) << 32, word) {
-                orphans.push((Ino(ino), slot));
+            } else if let Some(ino) = orphan_of(self.vol.geo.seed, slot.into(), word) {
+                orphans.push((ino, slot));
             } else {
                 self.note_damage(&Error::corrupt(
                     Damage::OrphanSlotDamaged,
@@ -92,7 +87,7 @@ impl Engine {
         let run = grow.alloc_blocks(None, 1, true)?;
         grow.zero_new(geo.offset(run.start), geo.block_size)?;
         map::insert(&mut grow, &mut map, first, run, false)?;
-        store_map(&mut new, &map);
+        map.store(&mut new);
         new.size += geo.block_size;
         let staged = new.stage(&mut grow)?;
         self.commit(grow, [staged])?;
@@ -112,11 +107,8 @@ impl Engine {
         let slot = self.take_slot(tx)?;
         let table = self.iget(Ino::ORPHANS)?;
         let at = self.slot_offset(&table.state.read(), slot)?;
-        tx.put(
-            EntryKind::Slot,
-            at,
-            &self.slot_word(slot, ino).to_le_bytes(),
-        )?;
+        let word = orphan_word(self.vol.geo.seed, slot.into(), ino);
+        tx.put(EntryKind::Slot, at, &word.to_le_bytes())?;
         Ok(slot)
     }
 

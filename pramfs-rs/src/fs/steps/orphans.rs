@@ -14,15 +14,13 @@ use smallvec::SmallVec;
 
 use crate::fs::engine::change::{Dropped, Edit, Staged};
 use crate::fs::inode::Inode;
-use crate::fs::inode::disk::{map_of, store_map};
 use crate::fs::inode::lock::InodeGuard;
 use crate::fs::inode::refs::By;
 use crate::fs::inode::state::{InodeState, Lazy};
-use crate::fs::inode::trees::{dir_tree, store_tree};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::htree;
-use pramfs_medium::map;
+use pramfs_medium::htree::{self, TreeRef};
+use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::pmem::PmemError;
 use pramfs_medium::types::{Attr, FileBlock, FileType, Ino};
@@ -92,17 +90,17 @@ impl Engine {
         let kind = FileType::from_mode(disk.mode);
         if disk.root != 0 {
             if kind == Some(FileType::Directory) {
-                let mut tree = dir_tree(disk);
+                let mut tree = TreeRef::directory(disk);
                 let done = htree::free_step(tx, &mut tree)?;
-                store_tree(disk, &tree);
+                tree.store(disk);
                 if !done {
                     return Ok(false);
                 }
             } else {
-                let mut map = map_of(disk);
+                let mut map = MapRef::of(disk);
                 let end = map.root().end(&self.vol.geo);
                 let next = map::remove(tx, &mut map, FileBlock(0), end)?;
-                store_map(disk, &map);
+                map.store(disk);
                 if next < end {
                     return Ok(false);
                 }

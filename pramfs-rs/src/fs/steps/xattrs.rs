@@ -14,9 +14,9 @@ use crate::fs::Engine;
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::touch_ctime;
 use crate::fs::inode::state::{AclPresence, InodeState};
-use crate::fs::inode::trees::{is_large, map_of_value, parse_large, store_xattrs, xattr_tree};
+use crate::fs::inode::trees::{map_of_value, parse_large};
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::htree::{self, NewItem};
+use pramfs_medium::htree::{self, NewItem, TreeRef};
 use pramfs_medium::map;
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::acl::{ACCESS, DEFAULT};
@@ -60,7 +60,7 @@ impl Engine {
             return Ok(None);
         }
         let mut out = None;
-        let tree = xattr_tree(&state.disk);
+        let tree = TreeRef::xattrs(&state.disk);
         let found = htree::find(
             &self.vol,
             &tree,
@@ -92,7 +92,7 @@ impl Engine {
             let value = self.put_large(tx, new, name, value)?;
             (BLOCKS, large.insert(value).as_bytes())
         };
-        let mut tree = xattr_tree(new);
+        let mut tree = TreeRef::xattrs(new);
         let item = NewItem {
             name,
             kind,
@@ -112,7 +112,7 @@ impl Engine {
                 htree::insert(tx, &mut tree, &item)?;
             }
         }
-        store_xattrs(new, &tree);
+        tree.store(new);
         Ok(())
     }
 
@@ -127,9 +127,9 @@ impl Engine {
         if *kind == BLOCKS {
             self.free_large(tx, new, name, value)?;
         }
-        let mut tree = xattr_tree(new);
+        let mut tree = TreeRef::xattrs(new);
         htree::remove(tx, &mut tree, name)?;
-        store_xattrs(new, &tree);
+        tree.store(new);
         Ok(())
     }
 
@@ -245,18 +245,18 @@ impl Engine {
         let hole = || Ok(());
         htree::scan(
             &self.vol,
-            &xattr_tree(disk),
+            &TreeRef::xattrs(disk),
             0,
             &hole,
             &mut |item, value, name| {
-                if is_large(item) {
+                if item.is_large() {
                     large = Some((name.to_vec(), value.to_vec()));
                     return std::ops::ControlFlow::Break(());
                 }
                 std::ops::ControlFlow::Continue(())
             },
         )?;
-        let mut tree = xattr_tree(disk);
+        let mut tree = TreeRef::xattrs(disk);
         if let Some((name, value)) = large {
             if !fresh {
                 return Ok(false);
@@ -273,11 +273,11 @@ impl Engine {
                     "a listed attribute is not found by its name",
                 ));
             }
-            store_xattrs(disk, &tree);
+            tree.store(disk);
             return Ok(false);
         }
         let done = htree::free_step(tx, &mut tree)?;
-        store_xattrs(disk, &tree);
+        tree.store(disk);
         Ok(done)
     }
 }
