@@ -11,18 +11,19 @@
 //! | `cache` | the inodes in memory, by number |
 //! | `table` | the homes of inodes on the medium |
 //! | `refs` | references from outside the engine |
-//! | `disk`, `trees` | edits of an inode's fields and roots |
+//! | `disk` | edits of an inode's fields |
+//! | `large_values` | values of extended attributes in blocks of their own |
 //! | `completeness` | the result of the completeness check |
 
 pub(crate) mod cache;
 pub(crate) mod completeness;
 pub(crate) mod disk;
+pub(crate) mod large_values;
 pub(crate) mod lock;
 pub(crate) mod lock_set;
 pub(crate) mod refs;
 pub(crate) mod state;
 pub(crate) mod table;
-pub(crate) mod trees;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

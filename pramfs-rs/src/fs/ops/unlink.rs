@@ -8,12 +8,11 @@ use crate::fs::inode::Inode;
 use crate::fs::inode::disk::{touch_ctime, touch_mtime};
 use crate::fs::inode::lock_set::LockSet;
 use crate::fs::inode::state::InodeState;
-use crate::fs::inode::trees::dir_tree;
 use crate::fs::policy::{chattr, names};
 use crate::fs::steps::entries::OccupiedEntry;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::htree;
+use pramfs_medium::htree::{self, TreeRef};
 use pramfs_medium::types::{Ino, Time};
 use pramfs_medium::volume::{Plan, Record};
 
@@ -208,7 +207,7 @@ impl Engine {
         if child_state.disk.root == 0 {
             return self.check_hole(child_state, Hole::Contents);
         }
-        if htree::is_empty(&self.vol, &dir_tree(&child_state.disk))? {
+        if htree::is_empty(&self.vol, &TreeRef::directory(&child_state.disk))? {
             Ok(())
         } else {
             Err(Error::corrupt(

@@ -15,11 +15,10 @@ use crate::fs::engine::change::Edit;
 use crate::fs::engine::completeness::Hole;
 use crate::fs::inode::Inode;
 use crate::fs::inode::state::InodeState;
-use crate::fs::inode::trees::{dir_tree, store_tree};
 use crate::fs::policy::names;
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::{
-    self, DirEntry, FreeSlots, InsertionPoint, LeafCursor, NewItem, NewLeaf,
+    self, DirEntry, FreeSlots, InsertionPoint, LeafCursor, NewItem, NewLeaf, TreeRef,
 };
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::types::Ino;
@@ -48,7 +47,7 @@ impl Engine {
     /// The entry of a name in a locked directory.
     #[inline]
     pub(crate) fn entry(&self, state: &InodeState, name: &[u8]) -> Result<Option<DirEntry>> {
-        let tree = dir_tree(&state.disk);
+        let tree = TreeRef::directory(&state.disk);
         let found = htree::find_dir(&self.vol, &tree, name)?;
         if found.is_none() {
             self.check_absent(state, &tree, name)?;
@@ -91,7 +90,7 @@ impl Engine {
     ) -> Result<Cursor<'e, 'v>> {
         Ok(At {
             engine: self,
-            place: htree::seek_leaf(&self.vol, &dir_tree(dir), name)?,
+            place: htree::seek_leaf(&self.vol, &TreeRef::directory(dir), name)?,
             dir,
             name,
         })
@@ -153,7 +152,7 @@ impl<'e, 'v, P> At<'e, 'v, P> {
         child: &DiskInode,
     ) -> Result<&'e mut Edit<'v>> {
         let (kind, ino) = (names::dt(child.mode), child.ino.to_le_bytes());
-        match htree::set_value(tx, &dir_tree(self.dir), self.name, kind, &ino)? {
+        match htree::set_value(tx, &TreeRef::directory(self.dir), self.name, kind, &ino)? {
             true => Ok(self.dir),
             false => Err(Error::NotFound),
         }
@@ -179,7 +178,7 @@ impl<'e, 'v> Cursor<'e, 'v> {
     /// Finds the entry of the name, which must exist.
     #[inline]
     pub(crate) fn occupied(self) -> Result<OccupiedEntry<'e, 'v>> {
-        let tree = dir_tree(self.dir);
+        let tree = TreeRef::directory(self.dir);
         match htree::find_dir_on(&self.engine.vol, &tree, &self.place, self.name)? {
             Some(found) => Ok(self.with(found)),
             None => {
@@ -193,7 +192,7 @@ impl<'e, 'v> Cursor<'e, 'v> {
     /// Finds the place for the name, which must not exist.
     #[inline]
     pub(crate) fn vacant(self, tx: &Record<'_>) -> Result<Insertion<'e, 'v>> {
-        let tree = dir_tree(self.dir);
+        let tree = TreeRef::directory(self.dir);
         let point = self.place.insertion_point(tx, &tree, &sample(self.name))?;
         Ok(self.insertion_at(point))
     }
@@ -216,9 +215,9 @@ impl<'e, 'v> OccupiedEntry<'e, 'v> {
     /// its inode, which has invalidated the dentry cache.
     #[inline]
     pub(crate) fn remove(self, tx: &mut Record<'_>) -> Result<&'e mut Edit<'v>> {
-        let mut tree = dir_tree(self.dir);
+        let mut tree = TreeRef::directory(self.dir);
         htree::remove_found(tx, &mut tree, &self.place.found)?;
-        store_tree(self.dir, &tree);
+        tree.store(self.dir);
         self.dir.size = self.dir.size.saturating_sub(1);
         Ok(self.dir)
     }
@@ -233,10 +232,10 @@ impl<'e, 'v> Insertion<'e, 'v> {
             Insertion::NewLeaf(At {
                 dir, name, place, ..
             }) => {
-                let mut tree = dir_tree(dir);
+                let mut tree = TreeRef::directory(dir);
                 let value = ino.0.to_le_bytes();
                 place.insert(tx, &mut tree, &item(name, mode, &value))?;
-                store_tree(dir, &tree);
+                tree.store(dir);
                 dir.size = dir.size.saturating_add(1);
                 Ok(dir)
             }
@@ -257,7 +256,7 @@ impl<'e, 'v> At<'e, 'v, FreeSlots> {
             dir, name, place, ..
         } = self;
         let value = ino.0.to_le_bytes();
-        place.insert(tx, &dir_tree(dir), &item(name, mode, &value))?;
+        place.insert(tx, &TreeRef::directory(dir), &item(name, mode, &value))?;
         dir.size = dir.size.saturating_add(1);
         Ok(dir)
     }

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use crate::fs::Engine;
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
-use crate::fs::inode::trees::dir_tree;
 use crate::fs::steps::entries::{At, Insertion, OccupiedEntry, sample};
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::htree::{self, VacantEntry};
+use pramfs_medium::htree::{self, TreeRef, VacantEntry};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::types::Ino;
 use pramfs_medium::volume::Record;
@@ -48,7 +47,7 @@ impl Engine {
     ) -> Result<Names<'e, 'v>> {
         let found = self.entry(from.before(), old)?.ok_or(Error::NotFound)?;
         let dir = to.as_deref().unwrap_or(from);
-        let tree = dir_tree(dir);
+        let tree = TreeRef::directory(dir);
         let place = match htree::find_dir_or_vacant(&self.vol, &tree, new)? {
             Ok(entry) => NewName::Exists(Ino(entry.ino)),
             Err(vacant) => {
@@ -141,7 +140,7 @@ impl<'e, 'v> At<'e, 'v, NewName> {
     /// Finds the place for the name, which must not exist. Since it was looked up, nothing
     /// but `tx` has changed the directory.
     pub(crate) fn insertion(self, tx: &Record<'_>) -> Result<Insertion<'e, 'v>> {
-        let (tree, item) = (dir_tree(self.dir), sample(self.name));
+        let (tree, item) = (TreeRef::directory(self.dir), sample(self.name));
         let known = match &self.place {
             NewName::Exists(_) => return Err(Error::Exists),
             NewName::Vacant(None) => None,
