@@ -6,6 +6,7 @@ use super::{Checker, Issue, Loss, Lost, Part, Step};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::checksum::crc;
 use pramfs_medium::media::inode::{FL_LOST, FLAGS_KEPT, INLINE_TARGET, INODE_SIZE, LINK_MAX};
+use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::types::{FileBlock, FileType, Ino, RegionOffset};
 
@@ -335,13 +336,13 @@ impl Checker<'_> {
         } else if can_be_marked(ino, kind) {
             let walked = match d.root {
                 0 => Walked::default(),
-                _ => self.walk_file(&Checker::root_of(d), ino)?,
+                _ => self.walk_file(&MapRoot::of(d), ino)?,
             };
             (blocks, damaged) = (walked.blocks, walked.damaged);
             self.check_marks(ino, d, &walked);
         } else if d.root != 0 {
             let link = kind == Some(FileType::Symlink);
-            let walked = self.walk_map(&Checker::root_of(d), ino, Part::Contents, link)?;
+            let walked = self.walk_map(&MapRoot::of(d), ino, Part::Contents, link)?;
             (blocks, damaged) = (walked.blocks, walked.damaged);
             if link && !damaged {
                 self.check_target(ino, d, &walked.extents)?;

@@ -4,9 +4,9 @@ use zerocopy::IntoBytes;
 
 use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
+use pramfs_medium::media::Geometry;
 use pramfs_medium::media::pointer::{LEAF, Ptr, UNWRITTEN};
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::types::{Bno, FileBlock, FileRun, Ino, RegionOffset};
 
 /// Consecutive blocks of a file.
@@ -75,15 +75,6 @@ pub(super) fn place_of(geo: &Geometry, extents: &[Extent], offset: u64) -> Optio
 }
 
 impl Checker<'_> {
-    /// Returns the file map of an inode.
-    pub(super) fn root_of(d: &DiskInode) -> MapRoot {
-        MapRoot {
-            ino: Ino(d.ino),
-            root: Ptr(d.root),
-            height: u32::from(d.height),
-        }
-    }
-
     /// Walks a map and claims its blocks. With `keep` it collects the extents.
     pub(super) fn walk_map(
         &mut self,

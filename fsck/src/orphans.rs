@@ -6,6 +6,7 @@ use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::checksum::orphan_of;
+use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
 
 impl Checker<'_> {
@@ -24,7 +25,7 @@ impl Checker<'_> {
         let Some(d) = self.table_inode(Ino::ORPHANS)? else {
             return Ok(());
         };
-        let walked = self.walk_map(&Checker::root_of(&d), Ino::ORPHANS, Part::Contents, true)?;
+        let walked = self.walk_map(&MapRoot::of(&d), Ino::ORPHANS, Part::Contents, true)?;
         if walked.damaged {
             self.hidden_names = true;
         } else {

@@ -8,6 +8,7 @@ use pramfs_medium::error::Result;
 use pramfs_medium::media::checksum::{crc, unseal};
 use pramfs_medium::media::features::{self, Mask};
 use pramfs_medium::media::superblock::*;
+use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, SuperStatic, probe_superblock};
 use pramfs_medium::pmem::{PmemError, RegionView};
 use pramfs_medium::types::{Bno, Ino, RegionOffset};
@@ -182,7 +183,7 @@ impl Checker<'_> {
     /// Returns the blocks of an internal inode.
     pub(super) fn walk_internal(&mut self, d: &DiskInode) -> Result<Vec<Extent>> {
         let ino = Ino(d.ino);
-        let walked = self.walk_map(&Checker::root_of(d), ino, Part::Contents, true)?;
+        let walked = self.walk_map(&MapRoot::of(d), ino, Part::Contents, true)?;
         if !walked.damaged {
             self.check_block_count(ino, d.blocks, walked.blocks);
         }

@@ -45,9 +45,10 @@ impl Bno {
 
 /// Byte offset in the region, as opposed to an offset in a file, a block number or a length.
 ///
-/// Places are of this type everywhere above [`pmem`](crate::pmem), which counts the bytes of
-/// a mapping in `u64`, and [`RecordBuf`](crate::journal::RecordBuf), which packs them into
-/// words.
+/// The geometry, the journal, the trees, the allocators and the engine use it. Bytes of a
+/// mapping are counted in `u64`: by [`pmem`](crate::pmem), by
+/// [`RecordBuf`](crate::journal::RecordBuf), which packs places into words, by
+/// [`FileExtent`], and by the tools that read a region before it has a geometry.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionOffset(pub u64);

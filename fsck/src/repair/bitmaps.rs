@@ -9,6 +9,7 @@ use super::edit::place;
 use super::{GroupBits, Repairer};
 use crate::outcome::Done;
 use pramfs_medium::error::Result;
+use pramfs_medium::htree::TreeRef;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::correct;
 use pramfs_medium::media::pointer::Ptr;
@@ -197,7 +198,7 @@ impl Repairer<'_, '_> {
             let Some(d) = self.inode(dir)? else {
                 continue;
             };
-            let tree = Self::directory_tree(&d);
+            let tree = TreeRef::directory(&d);
             for item in self.gather(&tree)?.items {
                 let ino = item.ino();
                 let Some(child) = self.inode(ino)? else {

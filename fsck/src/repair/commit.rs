@@ -226,10 +226,6 @@ impl Writer<'_> {
         self.check_faults()
     }
 
-    fn pages(&self) -> [RegionOffset; 2] {
-        self.geo.pages()
-    }
-
     /// Replays on the medium the records that a crash left. Until the checkpoint is durable,
     /// the same records stay live.
     fn replay(&mut self, journal: &Journal) -> Result<()> {
@@ -245,13 +241,13 @@ impl Writer<'_> {
             self.region.take_room(change.at, len)?;
         }
         self.write_in_place(&changes)?;
-        self.checkpoint(&self.pages(), self.newest)
+        self.checkpoint(&self.geo.pages(), self.newest)
     }
 
     /// Restarts record numbers at a lower number. No old record may be live at any
     /// moment: the checkpoint stays above all of them until none is left.
     fn renumber(&mut self, first: u64) -> Result<()> {
-        self.checkpoint(&self.pages(), self.newest)?;
+        self.checkpoint(&self.geo.pages(), self.newest)?;
         let w = self.region.window();
         let mut pending = Unfenced::none();
         for lane in 0..self.geo.lanes {
@@ -267,7 +263,7 @@ impl Writer<'_> {
             bytes: vec![0; 16],
         });
         self.write_in_place(&retired.collect::<Vec<_>>())?;
-        self.checkpoint(&self.pages(), first)?;
+        self.checkpoint(&self.geo.pages(), first)?;
         self.newest = first;
         Ok(())
     }
@@ -468,7 +464,7 @@ impl Writer<'_> {
         if records.is_empty() {
             return Ok(());
         }
-        let [first, copy] = self.pages();
+        let [first, copy] = self.geo.pages();
         let before = self.newest;
         self.newest += records.len() as u64;
         if self.newest >> SEALED_BITS != 0 {

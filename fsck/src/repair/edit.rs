@@ -16,7 +16,6 @@ use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
-use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
 
 /// Returns the index of a kind in the pairs of [`Known`](super::Known).
@@ -262,10 +261,6 @@ impl Repairer<'_, '_> {
                 .store(page + Self::internal_at(ino), d.as_bytes())?;
         }
         Ok(true)
-    }
-
-    pub(super) fn map_of(d: &DiskInode) -> MapRoot {
-        MapRoot::of(d)
     }
 
     // ---- bits

@@ -60,7 +60,7 @@ impl Repairer<'_, '_> {
         if but.is_some() && self.stuck.contains(&dir.0) {
             return Err(Error::NoSpace("no free block to rebuild a directory"));
         }
-        let t = Self::directory_tree(&d);
+        let t = TreeRef::directory(&d);
         let g = self.gather(&t)?;
         let count = d.size.saturating_sub(g.items.len() as u64);
         let mut names = HashSet::new();
@@ -119,7 +119,7 @@ impl Repairer<'_, '_> {
         let Some(d) = self.inode(dir)? else {
             return Ok(false);
         };
-        if self.gather(&Self::directory_tree(&d))?.lost {
+        if self.gather(&TreeRef::directory(&d))?.lost {
             return self.rebuild_directory(dir, None);
         }
         let key = (dir.0, first_level(TreeKind::Directory));
@@ -138,7 +138,7 @@ impl Repairer<'_, '_> {
         let Some(mut d) = self.inode(dir)? else {
             return Ok(false);
         };
-        let t = Self::directory_tree(&d);
+        let t = TreeRef::directory(&d);
         let mut items = self.gather(&t)?.items;
         items.extend(new);
         d.size = items.len() as u64;
@@ -155,7 +155,7 @@ impl Repairer<'_, '_> {
     /// Finds an entry by name. Returns the block of its leaf, the leaf, and the
     /// offset of the item in it.
     fn find_entry(&self, d: &DiskInode, name: &[u8]) -> Result<Option<(Bno, Image, usize)>> {
-        let t = Self::directory_tree(d);
+        let t = TreeRef::directory(d);
         let hash = name_hash(self.geo, name);
         let (mut ptr, mut level) = (t.root, 0);
         loop {

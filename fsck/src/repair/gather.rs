@@ -15,7 +15,6 @@ use pramfs_medium::error::Result;
 use pramfs_medium::htree::{
     HASH_BITS, Image, LeafAt, TIE_MASK, TreeKind, TreeRef, item_parts, name_hash,
 };
-use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::correct;
 use pramfs_medium::media::htree::{LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_FREE};
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt};
@@ -93,10 +92,6 @@ struct LeafSlots {
 }
 
 impl Repairer<'_, '_> {
-    pub(super) fn directory_tree(d: &DiskInode) -> TreeRef {
-        TreeRef::directory(d)
-    }
-
     /// Salvages a tree.
     pub(super) fn gather(&mut self, t: &TreeRef) -> Result<Gathered> {
         let mut g = Gathered::default();

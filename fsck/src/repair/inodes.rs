@@ -16,6 +16,7 @@ use pramfs_medium::media::checksum::{orphan_of, orphan_word};
 use pramfs_medium::media::correct;
 use pramfs_medium::media::inode::{FLAGS_KEPT, INLINE_TARGET, LINK_MAX};
 use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
 
 impl Repairer<'_, '_> {
@@ -59,7 +60,7 @@ impl Repairer<'_, '_> {
             blocks: 0,
         };
         let in_tree = |t: TreeRef| t.root.is_hole() || t.open(self.geo, t.root, 0, 0).is_ok();
-        let map = Self::map_of(d);
+        let map = MapRoot::of(d);
         let contents = match kind {
             FileType::Directory => in_tree(tree(TreeKind::Directory, d.root)),
             _ if d.root == 0 => true,
@@ -149,7 +150,7 @@ impl Repairer<'_, '_> {
         d.ino = ino.0;
         d.nlink = 2;
         d.parent_or_rdev = Ino::ROOT.0;
-        let t = Self::directory_tree(&d);
+        let t = TreeRef::directory(&d);
         let leaves = self.scan()?.leaves_of(&t);
         let mut names = std::collections::HashSet::new();
         let (mut items, mut lost) = (Vec::new(), 0);
@@ -245,7 +246,7 @@ impl Repairer<'_, '_> {
         if FileType::from_mode(d.mode) != Some(FileType::Regular) {
             return Ok(0);
         }
-        let map = Self::map_of(d);
+        let map = MapRoot::of(d);
         let mut end = 0;
         let mut rest = vec![(map.root_at(self.geo), map.root)];
         let mut seen = std::collections::HashSet::new();
@@ -285,7 +286,7 @@ impl Repairer<'_, '_> {
         let Some(d) = self.inode(Ino::ORPHANS)? else {
             return Ok(out);
         };
-        let Some(blocks) = self.map_blocks(&Self::map_of(&d))? else {
+        let Some(blocks) = self.map_blocks(&MapRoot::of(&d))? else {
             return Ok(out);
         };
         let in_block = self.geo.words_per_block();
@@ -309,7 +310,7 @@ impl Repairer<'_, '_> {
             return Ok(false);
         };
         let at = slot * 8;
-        let blocks = self.map_blocks(&Self::map_of(&d))?.unwrap_or_default();
+        let blocks = self.map_blocks(&MapRoot::of(&d))?.unwrap_or_default();
         let Some(block) = blocks.get(&self.geo.file_block(at)) else {
             return Ok(false);
         };

@@ -31,7 +31,7 @@ impl Repairer<'_, '_> {
         let Some(mut d) = self.internal(ino)? else {
             return Ok(false);
         };
-        let map = Self::map_of(&d);
+        let map = MapRoot::of(&d);
         let mut data = self.known_blocks(ino);
         let corrected = self.correct_internal_pointers(&map)?;
         for (at, word) in &corrected {
@@ -208,7 +208,7 @@ impl Repairer<'_, '_> {
         let Some(d) = self.internal(ino)? else {
             return Ok(Vec::new());
         };
-        let map = Self::map_of(&d);
+        let map = MapRoot::of(&d);
         let (mut out, mut seen) = (Vec::new(), HashSet::new());
         let mut rest = vec![(map.root, map.root_at(self.geo))];
         while let Some((ptr, place)) = rest.pop() {

@@ -17,6 +17,7 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::htree::LEAF_MAGIC;
 use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
 
 /// Second key of a run of leaked blocks in `Repairer::fates`; the first key is
@@ -101,7 +102,7 @@ impl Repairer<'_, '_> {
         };
         self.tables_found(ino, todo)?;
         self.notes.searched.insert(ino.0);
-        let map = Self::map_of(&d);
+        let map = MapRoot::of(&d);
         let Some(found) = self.find_pointer(&map, level, first)? else {
             // Below a pointer that was repaired in this round.
             return Ok(true);

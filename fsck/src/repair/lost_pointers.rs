@@ -291,7 +291,7 @@ impl Repairer<'_, '_> {
 
     /// Adds the gaps of a file, up to `most` in all.
     fn gaps_of(&self, d: &DiskInode, most: usize, gaps: &mut Vec<MissingTable>) -> Result<()> {
-        let map = Self::map_of(d);
+        let map = MapRoot::of(d);
         if FileType::from_mode(d.mode) != Some(FileType::Regular)
             || map.root.is_hole()
             || map.height < 2

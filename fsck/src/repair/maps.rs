@@ -95,7 +95,7 @@ impl Repairer<'_, '_> {
             // If no bitmap can be found before this map is repaired, the content
             // of the block must prove it.
             if map.ino >= Ino::INODE_TABLE && self.is_unknown(block.0) {
-                proven = !data || self.is_block_of(map.ino, FileBlock(f.place.index), block)?;
+                proven = !data || self.is_block_of(map.ino, f.place.first(self.geo), block)?;
             }
             if proven && !data {
                 proven = self.is_pointer_block(map, block, &f.place)?;
@@ -140,7 +140,7 @@ impl Repairer<'_, '_> {
         let Some(mut d) = self.inode(ino)? else {
             return Ok(false);
         };
-        let map = Self::map_of(&d);
+        let map = MapRoot::of(&d);
         let Some(found) = self.find_pointer(&map, level, first)? else {
             if map.height > self.geo.max_height() || level >= map.height {
                 self.lose_range(&d, map.height, FileBlock(0));
@@ -214,7 +214,7 @@ impl Repairer<'_, '_> {
                     return self.shorten(ino, &mut d);
                 }
             } else if let Some(bit) = self.wrong_bit(&target, wanted) {
-                let map = Self::map_of(&d);
+                let map = MapRoot::of(&d);
                 let blocks = self.map_blocks(&map)?.unwrap_or_default();
                 let at = bit / 8;
                 if let Some(block) = blocks.get(&self.geo.file_block(at as u64)) {
@@ -231,7 +231,7 @@ impl Repairer<'_, '_> {
     }
 
     fn long_target(&self, d: &DiskInode) -> Result<Option<Vec<u8>>> {
-        let Some(blocks) = self.map_blocks(&Self::map_of(d))? else {
+        let Some(blocks) = self.map_blocks(&MapRoot::of(d))? else {
             return Ok(None);
         };
         let mut target = Vec::new();
@@ -261,7 +261,7 @@ impl Repairer<'_, '_> {
     /// Frees all blocks of a link but those of its target.
     fn shorten(&mut self, ino: Ino, d: &mut DiskInode) -> Result<bool> {
         let end = self.geo.file_block_from(d.size);
-        let Some(mut data) = self.map_blocks(&Self::map_of(d))? else {
+        let Some(mut data) = self.map_blocks(&MapRoot::of(d))? else {
             return Ok(false);
         };
         data.retain(|i, _| *i < end);

@@ -30,7 +30,7 @@ impl Repairer<'_, '_> {
             && can_be_marked(ino, FileType::from_mode(d.mode))
         {
             let first = f.place.first(self.geo);
-            ptr = self.mark_of(&Self::map_of(&d), self.end(&d), f.place.level, first)?;
+            ptr = self.mark_of(&MapRoot::of(&d), self.end(&d), f.place.level, first)?;
         }
         self.put_pointer(ino, f, ptr)?;
         if ptr.is_hole() || f.place.level > 0 {
@@ -55,7 +55,7 @@ impl Repairer<'_, '_> {
         if d.size == 0 || !can_be_marked(Ino(d.ino), FileType::from_mode(d.mode)) {
             return Ok(());
         }
-        let mut map = Self::map_of(d);
+        let mut map = MapRoot::of(d);
         let last = self.geo.file_block(d.size - 1);
         while self.geo.index_at(map.height, last) != 0 {
             map.height += 1;
@@ -111,7 +111,7 @@ impl Repairer<'_, '_> {
         if missing == 0 || !can_be_marked(ino, FileType::from_mode(d.mode)) {
             return Ok(false);
         }
-        let (map, end) = (Self::map_of(d), self.end(d));
+        let (map, end) = (MapRoot::of(d), self.end(d));
         if d.root == 0 && (1..=missing).contains(&end.0) {
             let mut d = *d;
             self.lose_all(&d);

@@ -16,6 +16,7 @@ use pramfs_medium::error::Result;
 use pramfs_medium::htree::{TreeKind, TreeRef};
 use pramfs_medium::media::htree::LEAF_MAGIC;
 use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::types::{Bno, FileType, Ino};
 
 /// A claim of a block.
@@ -139,7 +140,7 @@ impl Repairer<'_, '_> {
         if kind == Some(FileType::Directory) || d.root == 0 {
             return Ok(out);
         }
-        let map = Self::map_of(&d);
+        let map = MapRoot::of(&d);
         let mut seen = HashSet::new();
         let root = LocatedPtr {
             at: None,

@@ -9,6 +9,7 @@ use crate::findings::Issue;
 use crate::inodes::NO_DIR;
 use crate::outcome::Done;
 use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::htree::TreeRef;
 use pramfs_medium::htree::name_hash;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::types::{FileType, Ino};
@@ -57,7 +58,7 @@ impl Repairer<'_, '_> {
             let Some(d) = self.inode(Ino(dir))? else {
                 continue;
             };
-            for item in self.gather(&Self::directory_tree(&d))?.items {
+            for item in self.gather(&TreeRef::directory(&d))?.items {
                 if wanted.contains(&item.ino().0) {
                     out.entry(item.ino().0)
                         .or_default()
@@ -212,7 +213,7 @@ impl Repairer<'_, '_> {
         let Some(d) = self.inode(dir)? else {
             return Ok(HashSet::new());
         };
-        let items = self.gather(&Self::directory_tree(&d))?.items;
+        let items = self.gather(&TreeRef::directory(&d))?.items;
         Ok(items.into_iter().map(|i| i.name).collect())
     }
 
@@ -230,7 +231,7 @@ impl Repairer<'_, '_> {
                 "it cannot be read",
             )
         })?;
-        let items = self.gather(&Self::directory_tree(&root))?.items;
+        let items = self.gather(&TreeRef::directory(&root))?.items;
         let mut name = LOST_FOUND.to_vec();
         while let Some(item) = items.iter().find(|i| i.name == name) {
             if item.kind == DT_DIR && self.used(item.ino())?.is_some() {

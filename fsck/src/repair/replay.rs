@@ -13,6 +13,7 @@ use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::{seal, unseal, word_sum};
 use pramfs_medium::media::record::{ENTRIES_AT, EntryKind, SlotState};
 use pramfs_medium::media::superblock::*;
+use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic};
 use pramfs_medium::types::{Ino, RegionOffset};
 
@@ -160,10 +161,11 @@ pub(super) fn find(
     let at = super::Repairer::internal_at(ino);
     for page in geo.pages() {
         let d: DiskInode = view.read_pod(page + at)?;
-        if d.crc != d.expected_crc(geo.seed, ino) || u32::from(d.height) > geo.max_height() {
+        let fits = d.crc == d.expected_crc(geo.seed, ino) && d.ino == ino.0;
+        if !fits || u32::from(d.height) > geo.max_height() {
             continue;
         }
-        let map = super::Repairer::map_of(&d);
+        let map = MapRoot::of(&d);
         let index = geo.file_block(byte);
         if index >= map.end(geo) {
             return Ok(None);

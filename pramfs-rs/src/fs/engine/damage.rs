@@ -9,6 +9,7 @@
 //! [`superblock`](crate::fs::engine::superblock).
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -172,22 +173,22 @@ impl Engine {
     /// damage: nothing is recorded in the superblock, and changes stay permitted.
     #[cold]
     pub(crate) fn note_lost(&self, ino: Ino, offset: u64) {
-        let what = format!(
+        let what = format_args!(
             "the bytes at offset {offset} were lost, and reading them fails with EIO until they are written; `pramfs stat` lists all lost ranges"
         );
-        self.log_damage(&format!("{ino}, lost"), &ino.to_string(), Some(ino), &what);
+        self.log_damage(&format!("{ino}, lost"), &ino, Some(ino), &what);
     }
 
     /// Logs damage of an object by its name and, if it is known, by its path. A message
     /// about `object` is not repeated within a minute.
-    fn log_damage(&self, object: &str, name: &str, ino: Option<Ino>, what: &str) {
+    fn log_damage(&self, object: &str, name: &dyn Display, ino: Option<Ino>, what: &dyn Display) {
         let tell = self.damage.repeats.lock().tell(object, self.now().sec);
         let Some(silent) = tell else {
             return;
         };
         let place = match ino.and_then(|ino| self.path_hint(ino)) {
             Some(path) => format!("{path:?} ({name})"),
-            None => name.to_owned(),
+            None => name.to_string(),
         };
         let (region, more) = (self.vol.region.info().name, Repeats::since(silent));
         tracing::error!("{region}: damage: {place}: {what}{more}");

@@ -143,7 +143,13 @@ impl<'e, 'v, P> At<'e, 'v, P> {
             InsertionPoint::NewLeaf(leaf) => Insertion::NewLeaf(self.with(leaf)),
         }
     }
+}
 
+/// What may be known of a name that exists.
+pub(crate) trait MayExist {}
+impl MayExist for DirEntry {}
+
+impl<'e, 'v, P: MayExist> At<'e, 'v, P> {
     /// Lets the existing entry of the name lead to another inode, and returns the directory.
     /// The caller holds the exclusive lock of the inode that it named.
     pub(crate) fn replace(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::fs::Engine;
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
-use crate::fs::steps::entries::{At, Insertion, OccupiedEntry, sample};
+use crate::fs::steps::entries::{At, Insertion, MayExist, OccupiedEntry, sample};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::htree::{self, TreeRef, VacantEntry};
 use pramfs_medium::media::DiskInode;
@@ -122,6 +122,8 @@ impl<'e, 'v> Names<'e, 'v> {
         Ok((from, new))
     }
 }
+
+impl MayExist for NewName {}
 
 impl<'e, 'v> At<'e, 'v, NewName> {
     /// Returns the directory.
