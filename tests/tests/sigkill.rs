@@ -3,8 +3,8 @@
 //! server is killed; in the other, they link the library and are killed themselves.
 //!
 //! `PRAMFS_TEST_KILLS` is the number of kills in each of the two runs, by default 100.
-//! `PRAMFS_TEST_KILLS_SEED` repeats the operations of a run and the chosen moments (the
-//! progress until then depends on the machine).
+//! `PRAMFS_TEST_KILLS_SEED` repeats the operations of a run and the chosen moments, which
+//! are numbers of operations and up to a millisecond more.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -124,12 +124,19 @@ impl Summary {
         }
     }
 
-    fn add(&mut self, outcome: Outcome) {
+    /// Asserts that the kill met writers at work.
+    fn add(&mut self, outcome: Outcome, moment: &Moment) {
+        assert!(
+            outcome.returned >= moment.returned,
+            "{} operations were found, {} had returned",
+            outcome.returned,
+            moment.returned
+        );
         self.deaths += 1;
         self.total += outcome;
     }
 
-    /// Prints the counts, and asserts that the kills met writers at work.
+    /// Prints the counts.
     fn end(self, what: &str) {
         println!(
             "{what}: {} deaths in {:.1} s: {:?}",
@@ -137,19 +144,34 @@ impl Summary {
             self.started.elapsed().as_secs_f64(),
             self.total
         );
-        let returned = self.total.returned;
-        assert!(
-            returned > 100 * self.deaths,
-            "{returned} operations in {} lives",
-            self.deaths
-        );
     }
 }
 
-/// Waits: some kills hit the start, most hit the work.
-fn moment(random: &mut Random) -> Duration {
-    let most = if random.one_in(5) { 10_000 } else { 120_000 };
-    Duration::from_micros(random.below(most))
+/// The moment of a kill.
+struct Moment {
+    /// Operations that have returned by then, at least.
+    returned: u64,
+    /// The time after that, less than an operation may take.
+    more: Duration,
+}
+
+impl Moment {
+    /// Some kills hit the start, most hit the work.
+    fn random(random: &mut Random) -> Moment {
+        let most = if random.one_in(5) { 10 } else { 250 };
+        Moment {
+            returned: random.below(most),
+            more: Duration::from_micros(random.below(1000)),
+        }
+    }
+
+    /// Waits for the moment, or until the writers have ended.
+    fn wait(&self, record: &Record, mut have_ended: impl FnMut() -> bool) {
+        while record.returned() < self.returned && !have_ended() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        std::thread::sleep(self.more);
+    }
 }
 
 #[test]
@@ -172,14 +194,14 @@ fn completed_ops_survive_sigkill_of_server() {
         for _ in 0..LIVES.min(deaths() - summary.deaths) {
             dog.touch();
             mount.mount(options);
-            let wait = moment(&mut random);
+            let moment = Moment::random(&mut random);
             let access = MountAccess(mount.path());
             let (record, access) = (&fixture.record, &access);
             std::thread::scope(|scope| {
                 let writers: Vec<_> = (0..WRITERS)
                     .map(|w| scope.spawn(move || record.live(access, w, u64::MAX)))
                     .collect();
-                std::thread::sleep(wait);
+                moment.wait(record, || writers.iter().any(|w| w.is_finished()));
                 mount.crash();
                 for writer in writers {
                     let lived = writer.join().unwrap();
@@ -199,7 +221,8 @@ fn completed_ops_survive_sigkill_of_server() {
                 }
                 fixture.check()
             };
-            summary.add(outcome.unwrap_or_else(|e| panic!("{context}: {e}")));
+            let outcome = outcome.unwrap_or_else(|e| panic!("{context}: {e}"));
+            summary.add(outcome, &moment);
         }
         leave_nothing(&fixture);
     }
@@ -270,7 +293,7 @@ fn completed_ops_survive_sigkill_of_library_user() {
         let context = format!("{SEED}={seed}, {len} bytes");
         for _ in 0..LIVES.min(deaths() - summary.deaths) {
             dog.touch();
-            let wait = moment(&mut random);
+            let moment = Moment::random(&mut random);
             let (region, logs) = (fixture.region.display(), fixture.logs.path().display());
             let mut child = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", name, "--nocapture", "--test-threads=1"])
@@ -278,7 +301,7 @@ fn completed_ops_survive_sigkill_of_library_user() {
                 .stdout(Stdio::null())
                 .spawn()
                 .unwrap();
-            std::thread::sleep(wait);
+            moment.wait(&fixture.record, || child.try_wait().unwrap().is_some());
             child.kill().unwrap();
             let status = child.wait().unwrap();
             assert!(
@@ -286,7 +309,8 @@ fn completed_ops_survive_sigkill_of_library_user() {
                 "{context}: the process ended by itself: {status}"
             );
             let outcome = fixture.check();
-            summary.add(outcome.unwrap_or_else(|e| panic!("{context}: {e}")));
+            let outcome = outcome.unwrap_or_else(|e| panic!("{context}: {e}"));
+            summary.add(outcome, &moment);
         }
         leave_nothing(&fixture);
     }

@@ -119,7 +119,8 @@ impl TreeRef {
         }
     }
 
-    /// Stores a changed tree in its inode.
+    /// Stores a changed tree in its inode, and adds the blocks that it gained to the inode's
+    /// count: both stay equal in every record. Once for each change.
     #[inline]
     pub fn store(&self, d: &mut DiskInode) {
         match self.kind {

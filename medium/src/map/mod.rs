@@ -106,7 +106,8 @@ impl MapRef {
         MapRoot::of(d).into()
     }
 
-    /// Stores a changed file map in its inode.
+    /// Stores a changed file map in its inode, and adds the blocks that it gained to the
+    /// inode's count: both stay equal in every record. Once for each change.
     #[inline]
     pub fn store(&self, d: &mut DiskInode) {
         d.root = self.root.0;

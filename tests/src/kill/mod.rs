@@ -182,6 +182,14 @@ impl Record {
         Ok(())
     }
 
+    /// Returns how many operations have returned in this life.
+    pub fn returned(&self) -> u64 {
+        let logs = (0..self.writers).map(|writer| self.path(writer, "log"));
+        // A writer that has not begun has no log.
+        let bytes = logs.filter_map(|log| Some(std::fs::metadata(log).ok()?.len()));
+        bytes.sum::<u64>() / 8
+    }
+
     /// Compares a file system with the record of the life that has ended, and
     /// makes what was found the start of the next.
     ///
