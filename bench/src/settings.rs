@@ -2,7 +2,8 @@
 //!
 //! Each setting is a build of this program in a directory of its own. Each build counts
 //! the instructions of the operations of `count`. The times are interleaved: a round runs
-//! every build once for each operation, so that drift of the machine affects all of them.
+//! every build once for each operation, so that drift of the machine affects all of them. One
+//! run that is not counted precedes them, and the order changes with every round.
 //! The ratio is the release profile's time divided by the build's time in the same round.
 
 use std::path::{Path, PathBuf};
@@ -44,12 +45,12 @@ const SETTINGS: &[Setting] = &[
     setting("opt-level=2", &[("OPT_LEVEL", "2")], ""),
     setting("opt-level=s", &[("OPT_LEVEL", "s")], ""),
     setting("lto=off", &[("LTO", "off")], ""),
-    setting("lto=fat", &[("LTO", "fat")], ""),
+    setting("lto=thin", &[("LTO", "thin")], ""),
     setting("codegen-units=1", &[("CODEGEN_UNITS", "1")], ""),
     setting("codegen-units=16", &[("CODEGEN_UNITS", "16")], ""),
     setting(
-        "lto=fat, codegen-units=1",
-        &[("LTO", "fat"), ("CODEGEN_UNITS", "1")],
+        "lto=thin, codegen-units=1",
+        &[("LTO", "thin"), ("CODEGEN_UNITS", "1")],
         "",
     ),
     setting("target-cpu=x86-64-v3", &[], "-Ctarget-cpu=x86-64-v3"),
@@ -67,8 +68,8 @@ pub struct Args {
     /// Only settings whose name contains one of these, besides the release profile
     #[arg(long)]
     filter: Vec<String>,
-    /// Number of timed rounds
-    #[arg(long, default_value_t = 15)]
+    /// Number of timed rounds, rounded up to an even number
+    #[arg(long, default_value_t = 16)]
     rounds: usize,
 }
 
@@ -142,10 +143,16 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     speed.write_json(&results.join("settings-speed.json"))
 }
 
+/// Measures an even number of rounds, which change the order of the builds.
 fn time(builds: &mut [Build], region: &Path, rounds: usize) -> Result<()> {
-    for round in 0..rounds {
+    for round in 0..rounds.next_multiple_of(2) {
         eprintln!("settings: round {} of {rounds}", round + 1);
+        // The first build would always run after another operation, with its pages cold.
+        builds.reverse();
         for number in 0..OPERATIONS.len() {
+            if let Some(first) = builds.first() {
+                count::time_in(&first.program, region, number, TIMES)?;
+            }
             for build in &mut *builds {
                 let took = count::time_in(&build.program, region, number, TIMES)?;
                 build.times[number].push(took);
