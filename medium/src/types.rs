@@ -100,7 +100,7 @@ impl FileBlock {
     /// can have it.
     #[inline]
     pub const fn last_of(self, count: u64) -> Option<FileBlock> {
-        match self.0.checked_add(count - 1) {
+        match self.0.checked_add(count.saturating_sub(1)) {
             Some(last) => Some(FileBlock(last)),
             None => None,
         }

@@ -149,7 +149,7 @@ impl Geometry {
         self.bytes(self.blocks)
     }
 
-    /// Returns the number of whole blocks in a number of bytes.
+    /// Returns how many whole blocks `bytes` bytes fill.
     #[inline]
     pub fn whole_blocks(&self, bytes: u64) -> u64 {
         bytes >> self.block_log2

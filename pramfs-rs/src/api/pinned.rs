@@ -160,7 +160,7 @@ impl Drop for Pinned {
 }
 
 impl Engine {
-    /// Returns extents of whole blocks, pinned.
+    /// Pins a range of whole blocks. Returns the pin and the extents of the range.
     fn pinned_extents(
         &self,
         ino: Ino,

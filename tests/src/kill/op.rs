@@ -280,7 +280,8 @@ impl Op {
                 let words = new.0.as_chunks().0.iter().copied();
                 let words: Vec<u64> = words.map(u64::from_le_bytes).collect();
                 match access.store(&node(name)?, *offset, &words, true) {
-                    // Small blocks have no views, devdax those of whole 2 MiB leaves.
+                    // A region with small blocks maps nothing, one on devdax only whole leaves of
+                    // 2 MiB.
                     Err(libc::EINVAL | libc::EOPNOTSUPP) => {
                         return access
                             .write(&node(name)?, *offset, &new.0)
