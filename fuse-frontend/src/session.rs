@@ -9,6 +9,7 @@
 //!
 //! An unmount takes the reverse order, and the engine is closed last.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -117,7 +118,7 @@ pub fn mount(
     let session = Session::from_fd(
         adapter,
         connection,
-        who_may_come_in(settings),
+        session_acl(settings),
         threads(settings),
     );
     let session = session.map_err(|error| {
@@ -190,7 +191,7 @@ impl Mounted {
         };
         readonly::watch(&self.own_mount, &self.fs);
         let served = watch.start(self.signals).and_then(|ended| {
-            let served = self.session.run();
+            let served = unless_unmounted(self.session.run());
             drop(ended);
             served
         });
@@ -216,6 +217,19 @@ impl Mounted {
         served.map_err(|error| Failure::system(format!("serving {path}: {error}")))?;
         tracing::info!("{region}: unmounted from {path}");
         Ok(())
+    }
+}
+
+/// Passes on the end of a session, except for the error of a normal unmount.
+///
+/// A thread that has taken a request from the queue while the connection ends gets
+/// ECONNABORTED from its read; `fuser` takes only ENODEV for the end. The kernel gives
+/// this error after it has ended the connection, and to nobody else, since the session
+/// does not negotiate `FUSE_ABORT_ERROR`.
+fn unless_unmounted(served: io::Result<()>) -> io::Result<()> {
+    match served {
+        Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
+        other => other,
     }
 }
 
@@ -372,7 +386,7 @@ fn threads(settings: &MountSettings) -> Config {
     config
 }
 
-fn who_may_come_in(settings: &MountSettings) -> SessionACL {
+fn session_acl(settings: &MountSettings) -> SessionACL {
     let root = rustix::process::geteuid().is_root();
     if settings.allow_other.unwrap_or(root) {
         SessionACL::All
@@ -390,5 +404,20 @@ fn raise_read_ahead(own_mount: &OwnMount) {
     let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = std::fs::write(&knob, READ_AHEAD_KIB.to_string()) {
         tracing::debug!("read-ahead stays as it is: {knob}: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_ended_while_reading_request_is_unmounted() {
+        let ended = |number| unless_unmounted(Err(io::Error::from_raw_os_error(number)));
+        assert!(ended(libc::ECONNABORTED).is_ok());
+        assert_eq!(
+            ended(libc::EIO).unwrap_err().raw_os_error(),
+            Some(libc::EIO)
+        );
     }
 }
