@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use pramfs::FileType;
 
@@ -186,9 +187,19 @@ impl Found {
                 Some(thing) if thing == is => {}
                 Some(thing) => {
                     let _ = writeln!(out, "  {shown}: {}\n    is: {}", brief(thing), brief(is));
-                    let pairs = thing.data.iter().zip(&is.data);
-                    if let Some(i) = pairs.into_iter().position(|(a, b)| a != b) {
-                        let _ = writeln!(out, "    data differ from byte {i} on");
+                    for range in different(&thing.data, &is.data) {
+                        let shown = range.start..range.end.min(range.start + 8);
+                        let _ = writeln!(
+                            out,
+                            "    bytes {range:?} differ: {:02x?}, is: {:02x?}{}",
+                            &thing.data[shown.clone()],
+                            &is.data[shown],
+                            if is.data[range.clone()].iter().all(|b| *b == 0) {
+                                ", all zero"
+                            } else {
+                                ""
+                            }
+                        );
                     }
                 }
                 None => {
@@ -213,6 +224,19 @@ impl Found {
     pub fn differences_from_nothing(&self) -> String {
         Found::default().differences(self)
     }
+}
+
+/// The ranges in which the common part of two contents differs. Equal bytes between
+/// different ones count as different, up to seven.
+fn different(a: &[u8], b: &[u8]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for at in (0..a.len().min(b.len())).filter(|i| a[*i] != b[*i]) {
+        match ranges.last_mut() {
+            Some(last) if at < last.end + 8 => last.end = at + 1,
+            _ => ranges.push(at..at + 1),
+        }
+    }
+    ranges
 }
 
 fn brief(t: &Thing) -> String {
