@@ -3,8 +3,8 @@
 //! file systems. The explorer must detect every mutant. `make mutants` runs it.
 //!
 //! Places are found by running. If a line of the engine flushes, streams or fences and no
-//! run reaches it, the test fails too. `MUTANT=part-of-a-name` tries the matching mutants
-//! only, and `MUTANT=known` the known mistakes. `MUTANT_TABLE=file` writes the table of a
+//! run reaches it, the test fails too. `MUTANT=part-of-a-name,another` tries the matching
+//! mutants only, and `MUTANT=known` the known mistakes. `MUTANT_TABLE=file` writes the table of a
 //! complete run to that file.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -395,7 +395,8 @@ fn every_mutant_is_detected() {
     let names: Vec<String> = mutants.iter().map(Who::name).collect();
     for who in &mutants {
         let name = who.name();
-        if only.as_ref().is_some_and(|o| !name.contains(o.as_str())) {
+        let matches = |only: &String| only.split(',').any(|part| name.contains(part));
+        if only.as_ref().is_some_and(|only| !matches(only)) {
             continue;
         }
         let lasts = lasting(&name, &names);

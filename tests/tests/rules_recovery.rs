@@ -92,6 +92,26 @@ fn idle_lane_changes_are_flushed_completely() {
     }
 }
 
+/// A write over blocks that are not contiguous needs no record, and fences by itself.
+#[test]
+fn overwrite_across_extents_is_durable_on_return() {
+    let mut rec = fresh();
+    let fs = &rec.fs;
+    let (file, between) = (create(fs, "file"), create(fs, "between"));
+    for ino in [file, between, file] {
+        fs.append(&CX, ino, &[1; 4096]).unwrap();
+    }
+    let extents = fs.file_extents(file, 0, 8192).unwrap();
+    assert_eq!(extents.len(), 2, "the blocks are contiguous");
+    assert_eq!(fs.write(&CX, file, 4000, &[2; 200]).unwrap(), 200);
+    let fs = recover(&rec.machine().least()).unwrap();
+    let mut data = vec![0; 8192];
+    fs.read(file, 0, &mut data).unwrap();
+    let mut expected = vec![1; 8192];
+    expected[4000..4200].fill(2);
+    assert!(data == expected);
+}
+
 /// Blocks freed by a lane become available when the lane is retired, to any thread. The
 /// retirement is durable before it is visible.
 #[test]
