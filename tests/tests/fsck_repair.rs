@@ -7,11 +7,16 @@
 //! readable and unchanged. `PRAMFS_FSCK=all` flips every byte of the image; otherwise the
 //! test flips some of them, and `PRAMFS_FSCK=N` shifts the selection.
 
+use std::mem::offset_of;
+
 use pramfs::{
     XattrMode,
     inode::{Credentials, Fs, Ino},
 };
-use pramfs_fsck::{CheckOptions, Outcome, Policy, RepairOptions, Report, check, repair};
+use pramfs_fsck::{CheckOptions, Done, Outcome, Policy, RepairOptions, Report, check, repair};
+use pramfs_medium::media::checksum::{SEALED_BITS, seal};
+use pramfs_medium::media::superblock::DYNAMIC_OFFSET;
+use pramfs_medium::media::{SuperDynamic, probe_superblock};
 use pramfs_medium::pmem::{EventKind, RegionAccess, SimBackend};
 use pramfs_tests::crash::Machine;
 use pramfs_tests::crash::images::{Limits, everywhere};
@@ -572,4 +577,61 @@ fn repair_replays_journal_first() {
     let (after, report) = repaired(&crashed).unwrap();
     assert!(report.replayed > 0 && report.complete, "{report}");
     assert_eq!(worse(&before, &tree(&after).unwrap()), [""; 0]);
+}
+
+/// The restart of record numbers: no cut makes an old record live again, or loses one.
+#[test]
+fn interrupted_renumbering_is_completed_by_next() {
+    let (image, _) = small(4096);
+    let sim = SimBackend::from_image(&image).unwrap();
+    let region = region_of(&sim);
+    let geo = probe_superblock(&region).unwrap().geometry();
+    let newest = seal(geo.seed, (1 << (SEALED_BITS - 1)) + 1);
+    for page in [0, geo.copy_offset.0] {
+        let at = page + DYNAMIC_OFFSET + offset_of!(SuperDynamic, checkpoint) as u64;
+        region
+            .window()
+            .store_unflushed(at, &newest.to_le_bytes())
+            .unwrap();
+    }
+    drop(region);
+    // Live records with high numbers, some of them of files that are gone again.
+    let fs: Fs = mount(&sim, quiet()).unwrap();
+    for i in 0..20 {
+        let name = format!("late {i}");
+        fs.create(&Credentials::ROOT, Ino::ROOT, name.as_bytes(), 0o600)
+            .unwrap();
+        if i % 2 == 0 {
+            fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+        }
+    }
+    let crashed = sim.image();
+    drop(fs);
+    let before = tree(&crashed).unwrap();
+    let sim = SimBackend::from_image(&crashed).unwrap();
+    sim.recording(true);
+    let report = run(&region_of(&sim), Policy::Yes).unwrap();
+    sim.recording(false);
+    let renumbered = report
+        .findings
+        .iter()
+        .any(|f| f.done == Some(Done::Renumbered));
+    assert!(renumbered && report.replayed > 0, "{report}");
+    let mut random = Random::new(1);
+    let mut machine = Machine::new(crashed);
+    for event in &sim.take_record() {
+        machine.run(event);
+        for cut in [machine.least(), machine.most(), machine.random(&mut random)] {
+            let found = tree(&cut).unwrap();
+            assert!(
+                found == before,
+                "event {}: {:?}",
+                event.seq,
+                worse(&before, &found)
+            );
+            let (after, report) = repaired(&cut).unwrap();
+            assert!(report.complete, "event {}: {report}", event.seq);
+            assert!(tree(&after).unwrap() == before, "event {}", event.seq);
+        }
+    }
 }

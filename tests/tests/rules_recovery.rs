@@ -3,7 +3,7 @@
 
 use pramfs::format::format;
 use pramfs::{
-    Error, XattrMode,
+    Access, Error, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_medium::journal::{Rules, set_thread_lane};
@@ -109,6 +109,28 @@ fn overwrite_across_extents_is_durable_on_return() {
     fs.read(file, 0, &mut data).unwrap();
     let mut expected = vec![1; 8192];
     expected[4000..4200].fill(2);
+    assert!(data == expected);
+}
+
+/// Two flushes of a view share the fence of one drain.
+#[test]
+fn flushed_stores_are_durable_after_drain() {
+    let mut rec = fresh();
+    let file = create(&rec.fs, "file");
+    rec.fs.append(&CX, file, &[1; 8192]).unwrap();
+    let view = rec.fs.open_file(file).unwrap();
+    let view = view.map(0..8192, Access::Write).unwrap();
+    for at in [64, 4096] {
+        view.write(at, &[2; 64]).unwrap();
+        view.flush(at..at + 64).unwrap();
+    }
+    view.drain().unwrap();
+    let fs = recover(&rec.machine().least()).unwrap();
+    let mut data = vec![0; 8192];
+    fs.read(file, 0, &mut data).unwrap();
+    let mut expected = vec![1; 8192];
+    expected[64..128].fill(2);
+    expected[4096..4160].fill(2);
     assert!(data == expected);
 }
 

@@ -256,7 +256,9 @@ impl Writer<'_> {
                 pending = pending.join(w.nt_zero(at, 64)?);
             }
         }
-        let _ = w.fence(pending);
+        // The fence of `write_in_place` covers them. It comes before the lower checkpoint; until
+        // then the high one keeps the old records dead.
+        drop(pending);
         self.check_faults()?;
         let retired = (0..self.geo.lanes).map(|lane| Change {
             at: self.geo.retired_offset(lane).0,

@@ -80,7 +80,8 @@ impl Engine {
             new.seal(self.vol.geo.seed, ino);
             self.commit(tx, [new_dir, new.stage_freed()])?;
             let w = self.vol.region.window();
-            drop(w.store(inode.home.0, new.as_bytes())?);
+            let unfenced = w.store(inode.home.0, new.as_bytes())?;
+            drop(unfenced);
         } else {
             let new = new.stage(&mut tx)?;
             self.commit(tx, [new_dir, new])?;
