@@ -348,7 +348,7 @@ fn kill_check_detects_missing_and_extra_state() {
     use pramfs_tests::stress::Target;
     type Harm = fn(&EngineAccess<'_>);
     let harms: [(&str, Harm); 4] = [
-        ("data differ from byte 5 on", |access| {
+        ("bytes 5..6 differ", |access| {
             let root = access.root().unwrap();
             let own = access.lookup(&root, b"w1").unwrap();
             let file = access.list(&own).unwrap().into_iter().find_map(|name| {
