@@ -115,12 +115,12 @@ pub(super) fn commit(
             }
         }
     }
-    w.write_in_place(&words)?;
+    w.write_in_place(&words, Unfenced::none())?;
     if !batch.is_empty() {
         w.find_lanes()?;
         w.in_batches(view, batch)?;
     }
-    w.write_in_place(&last)?;
+    w.write_in_place(&last, Unfenced::none())?;
     region.sync_all().map_err(|e| {
         Error::io(format!(
             "the repair could not be written to the medium: {e}; run it again"
@@ -195,8 +195,9 @@ impl Writer<'_> {
         Home::Journal
     }
 
-    /// Stores changes word by word, so that a crash leaves each word old or new.
-    fn write_in_place(&self, changes: &[Change]) -> Result<()> {
+    /// Stores changes word by word, so that a crash leaves each word old or new. Its fence
+    /// also makes `pending` durable.
+    fn write_in_place(&self, changes: &[Change], pending: Unfenced) -> Result<()> {
         let w = self.region.window();
         let mut lines = Lines::default();
         for c in changes {
@@ -205,7 +206,7 @@ impl Writer<'_> {
             }
             lines.add(RegionOffset(c.at), c.bytes.len() as u64);
         }
-        let _ = w.fence(lines.flush(self.region)?);
+        let _ = w.fence(pending.join(lines.flush(self.region)?));
         self.check_faults()
     }
 
@@ -240,7 +241,7 @@ impl Writer<'_> {
             let len = change.bytes.len() as u64;
             self.region.take_room(change.at, len)?;
         }
-        self.write_in_place(&changes)?;
+        self.write_in_place(&changes, Unfenced::none())?;
         self.checkpoint(&self.geo.pages(), self.newest)
     }
 
@@ -256,15 +257,12 @@ impl Writer<'_> {
                 pending = pending.join(w.nt_zero(at, 64)?);
             }
         }
-        // The fence of `write_in_place` covers them. It comes before the lower checkpoint; until
-        // then the high one keeps the old records dead.
-        drop(pending);
-        self.check_faults()?;
         let retired = (0..self.geo.lanes).map(|lane| Change {
             at: self.geo.retired_offset(lane).0,
             bytes: vec![0; 16],
         });
-        self.write_in_place(&retired.collect::<Vec<_>>())?;
+        // Durable before the lower checkpoint; until then the high one keeps old records dead.
+        self.write_in_place(&retired.collect::<Vec<_>>(), pending)?;
         self.checkpoint(&self.geo.pages(), first)?;
         self.newest = first;
         Ok(())
@@ -490,7 +488,7 @@ impl Writer<'_> {
         // the records durable; the second store makes all of them live.
         self.publish(copy, before, pending)?;
         self.publish(first, before, Unfenced::none())?;
-        self.write_in_place(homes)?;
+        self.write_in_place(homes, Unfenced::none())?;
         self.checkpoint(&[first, copy], self.newest)
     }
 }
