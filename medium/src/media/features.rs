@@ -70,7 +70,7 @@ pub const FEATURES: &[Feature] = &[
         Mask::RoCompat,
         0,
         false,
-        "the lease table names parked blocks",
+        "the lease table names files whose blocks are mapped",
     ),
     feature(
         "data_checksums",

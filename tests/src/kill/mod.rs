@@ -71,11 +71,6 @@ impl std::ops::AddAssign for Outcome {
 
 /// Whether an error says that the server of a mount is gone.
 ///
-/// A short count may say so as well. The kernel sends a long write in several requests. If
-/// the server dies after it has executed one of them, and before it has replied, the call
-/// returns the bytes of the requests before. More than these may be found: the write was
-/// under way.
-///
 /// EIO says so only where nothing is answered any more. The kernel gives it to
 /// a request that a server was reading when it was killed: copying into a page
 /// of the server's that is not there yet fails once the signal is pending.
@@ -172,6 +167,9 @@ impl Record {
         for n in (0..).take_while(|n| go_on(*n)) {
             let op = self.next(writer, &state, n);
             let returned = match op.perform(access, &state, writer, &mut held) {
+                // The kernel splits a write into requests. If the server dies after it has
+                // executed one, and before it has replied, the call returns the bytes of those
+                // before it, and more may be found: the write was under way.
                 Ok(count) if count < op.whole() && !is_alive(access) => return Ok(()),
                 Ok(count) => count,
                 Err(e) if is_death(access, e) => return Ok(()),

@@ -80,6 +80,7 @@ impl Engine {
             new.seal(self.vol.geo.seed, ino);
             self.commit(tx, [new_dir, new.stage_freed()])?;
             let w = self.vol.region.window();
+            // In two lines: the search for places of mutants must not count this one.
             let unfenced = w.store(inode.home.0, new.as_bytes())?;
             drop(unfenced);
         } else {
