@@ -318,8 +318,9 @@ impl Checker<'_> {
     /// Walks the trees and maps of every inode.
     pub(super) fn check_contents(&mut self) -> Result<()> {
         self.each_inode(Step::Contents, |c, ino, info| {
-            // The orphan table was already walked when it was read.
-            let (Some(home), true) = (c.home(ino), info.kind != 0 && ino != Ino::ORPHANS) else {
+            // The tables were already walked when they were read.
+            let is_table = [Ino::ORPHANS, Ino::LEASES].contains(&ino);
+            let (Some(home), true) = (c.home(ino), info.kind != 0 && !is_table) else {
                 return Ok(());
             };
             let d = c.read_inode(home)?;

@@ -73,6 +73,8 @@ pub struct Counts {
     pub orphans: u64,
     /// Files whose truncation the next mount finishes.
     pub truncations: u64,
+    /// Leases, which the next mount adopts or ends.
+    pub leases: u64,
     /// Blocks in use that are, or may be, behind damage: a check cannot tell
     /// whether they are leaked.
     pub hidden_blocks: u64,

@@ -155,8 +155,10 @@ kinds! {
     OrphanTwice = "orphan-twice",
     /// An orphaned directory is not empty.
     OrphanNotEmpty = "orphan-not-empty",
-    /// The lease table has slots in use.
-    LeasesLeft = "leases-left",
+    /// A slot of the lease table is damaged.
+    LeaseSlotDamaged = "lease-slot-damaged",
+    /// A slot of the lease table names no regular file.
+    LeaseSlotWrong = "lease-slot-wrong",
     /// The medium cannot be read.
     Unreadable = "unreadable",
 }

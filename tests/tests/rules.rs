@@ -8,10 +8,10 @@ use pramfs::{
 };
 use pramfs_medium::journal::{Rules, set_thread_lane};
 use pramfs_medium::media::Geometry;
-use pramfs_medium::pmem::EventKind;
+use pramfs_medium::pmem::{EventKind, SimBackend};
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, STALE, recover, recovered_tree};
-use pramfs_tests::region::repeatable;
+use pramfs_tests::region::{quiet, region_of, repeatable};
 
 const CX: Credentials<'_> = Credentials::new(0, 0);
 const LEN: usize = 2 << 20;
@@ -406,6 +406,50 @@ fn new_metadata_is_fenced_before_its_record() {
                 let image = rec.at(moment).lines(|line| is_slot(&geo, line));
                 let t = recovered_tree(&image).map_err(said)?;
                 expect(t.nodes[&b"/d"[..]].kind, FileType::Directory, "/d")?;
+            }
+            Ok(())
+        },
+    );
+}
+
+// ---- rule 6
+
+/// A process maps a file; the file is truncated, others take what is free, and the server
+/// dies. The process still finds its bytes, also when the next server has filled the region.
+#[test]
+fn rule_6_leased_blocks_stay_in_map() {
+    needed(
+        |r| r.leased_blocks = false,
+        |rules| {
+            let rec = fresh(rules);
+            let attr = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap();
+            let f = attr.ino;
+            rec.fs.write(&CX, f, 0, &[7; 5 * 4096]).unwrap();
+            let grant = rec.fs.grant_lease(f, attr.generation, 1, 1).unwrap();
+            let (slot, id) = (grant.lease().slot, grant.lease().id);
+            let mapped = rec.fs.leased_extents(slot, id, 0, 9).unwrap().extents;
+            drop(grant);
+            let set = SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            };
+            rec.fs.setattr(&CX, f, &set).unwrap();
+            let mut rec = rec;
+            let sim = SimBackend::from_image(&rec.machine().most()).unwrap();
+            let region = region_of(&sim);
+            region.pretend_lease(slot, true);
+            let fs = Fs::open(region, quiet()).map_err(said)?;
+            let g = fs.create(&CX, Ino::ROOT, b"g", 0o600).unwrap().ino;
+            while fs.append(&CX, g, &[9; 4096]).is_ok() {}
+            let image = sim.image();
+            for extent in mapped {
+                let at = extent.region_offset.unwrap() as usize;
+                let bytes = &image[at..at + extent.len as usize];
+                expect(
+                    bytes.iter().find(|b| **b != 7),
+                    None,
+                    "a byte that is mapped",
+                )?;
             }
             Ok(())
         },

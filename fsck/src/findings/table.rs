@@ -538,11 +538,18 @@ findings! {
         says: "{} is an orphan directory that still has entries", Who(*ino);
         remedy: "connect to lost+found";
 
-    /// The lease table is not empty.
-    LeasesLeft
-        Error, phase: 6, safe: true, done: Cleared, inode: Ino::LEASES;
-        says: "the lease table is not empty";
-        remedy: "empty the table";
+    /// Checksum mismatch of a slot of the lease table.
+    LeaseSlotDamaged { slot: u64 = "Slot." }
+        Error, phase: 9, safe: true, done: Cleared, inode: Ino::LEASES;
+        says: "lease table: slot {slot} is damaged";
+        remedy: "empty the slot";
+
+    /// A slot of the lease table names an inode that is not a regular file, or of which
+    /// another generation exists.
+    LeaseSlotWrong { slot: u64 = "Slot.", ino: Ino = "The inode that it names." }
+        Error, phase: 9, safe: true, done: Cleared, inode: *ino;
+        says: "lease table: slot {slot} names inode {}, which is not that file", ino.0;
+        remedy: "empty the slot";
 
     // ---- the medium
 

@@ -12,6 +12,7 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::checksum::word_sum;
 use pramfs_medium::media::inode::{FL_LOST, INODE_SIZE};
+use pramfs_medium::media::lease::{LeaseSlot, RECORDED};
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
@@ -73,6 +74,13 @@ impl Repairer<'_, '_> {
                 self.did(Done::Rebuilt);
                 self.renew_orphans()
             }
+            // No process holds a lease during a repair.
+            MapPointer { ino, .. } | MapHole { ino, .. } | MapEmpty { ino, .. }
+                if *ino == Ino::LEASES =>
+            {
+                self.did(Done::Cleared);
+                self.empty_leases()
+            }
             MapEmpty {
                 ino,
                 part: Part::Contents,
@@ -83,7 +91,6 @@ impl Repairer<'_, '_> {
             BlocksMissing { ino, found, .. } => self.repair_missing_blocks(*ino, *found, todo),
             EntriesMissing { ino, found, .. } => self.repair_entries(*ino, *found),
             LsnsUsedUp { .. } => self.renumber(),
-            LeasesLeft => self.empty_leases(),
             MapPointer {
                 ino,
                 part,
@@ -119,7 +126,11 @@ impl Repairer<'_, '_> {
             DirectoryLoop { ino } => self.repair_loop(*ino, todo),
             OrphanSlotDamaged { slot }
             | OrphanSlotWrong { slot, .. }
-            | OrphanTwice { slot, .. } => self.clear_slot(*slot),
+            | OrphanTwice { slot, .. } => self.clear_slot(Ino::ORPHANS, *slot * 8, 1),
+            LeaseSlotDamaged { slot } | LeaseSlotWrong { slot, .. } => {
+                let words = RECORDED as u64 / 8;
+                self.clear_slot(Ino::LEASES, *slot * LeaseSlot::SIZE as u64, words)
+            }
             OrphanNotEmpty { ino } => self.repair_orphan_not_empty(*ino),
             InodeLeaked { .. } => self.reconnect(todo),
             LinkCount { ino, .. } => self.repair_links(*ino),

@@ -304,18 +304,19 @@ impl Repairer<'_, '_> {
         Ok(out)
     }
 
-    /// Empties a slot of the orphan table.
-    pub(super) fn clear_slot(&mut self, slot: u64) -> Result<bool> {
-        let Some(d) = self.inode(Ino::ORPHANS)? else {
+    /// Empties a slot of a table: `words` words from byte `at`.
+    pub(super) fn clear_slot(&mut self, table: Ino, at: u64, words: u64) -> Result<bool> {
+        let Some(d) = self.inode(table)? else {
             return Ok(false);
         };
-        let at = slot * 8;
         let blocks = self.map_blocks(&MapRoot::of(&d))?.unwrap_or_default();
         let Some(block) = blocks.get(&self.geo.file_block(at)) else {
             return Ok(false);
         };
         let offset = self.geo.offset(*block) + self.geo.within_block(at);
-        self.view.store_u64(offset, 0)?;
+        for i in 0..words {
+            self.view.store_u64(offset.word(i), 0)?;
+        }
         Ok(true)
     }
 

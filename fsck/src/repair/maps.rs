@@ -273,7 +273,7 @@ impl Repairer<'_, '_> {
         self.put_inode(ino, d)
     }
 
-    /// Empties the lease table, as it must be in an unmounted file system.
+    /// Empties the lease table. No process holds a lease during a repair.
     pub(super) fn empty_leases(&mut self) -> Result<bool> {
         self.recount(Ino::LEASES);
         self.edit(Ino::LEASES, |d| {

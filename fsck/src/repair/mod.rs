@@ -49,6 +49,7 @@ use super::view::View;
 use super::{Checker, superblock};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::Geometry;
+use pramfs_medium::media::lease::refuse_if_leased;
 use pramfs_medium::pmem::{Region, RegionAccess};
 use pramfs_medium::types::Ino;
 
@@ -93,6 +94,10 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
         report.time = start.elapsed();
         return Ok(report);
     };
+    if !matches!(options.policy, Policy::No) {
+        // A repair could give away blocks that a process maps.
+        refuse_if_leased(region)?;
+    }
     let mut run = Run::new(options, View::new(region), geo);
     let journal = match replay::replay(&mut run.view, &run.geo) {
         Ok(journal) => journal,

@@ -514,9 +514,30 @@ cases! {
         p.put(p.orphan_slot(50), &p.slot_word(50, p.dir).to_le_bytes());
         vec![Issue::OrphanNotEmpty { ino: p.dir }]
     };
-    leases_left: "leases-left" => |p| {
-        p.edit(Ino::LEASES, |d| d.size = 512);
-        vec![Issue::LeasesLeft]
+    lease_slot_damaged: "lease-slot-damaged" => |p| {
+        p.put(p.lease_slot(0), &[0x55; 8]);
+        vec![Issue::LeaseSlotDamaged { slot: 0 }]
+    };
+    lease_slot_names_free_inode: "lease-slot-wrong" => |p| {
+        p.put_lease(p.free, 1);
+        vec![Issue::LeaseSlotWrong { slot: 1, ino: p.free }]
+    };
+    lease_slot_names_directory: "lease-slot-wrong" => |p| {
+        p.put_lease(p.dir, p.inode(p.dir).generation);
+        vec![Issue::LeaseSlotWrong { slot: 1, ino: p.dir }]
+    };
+    lease_slot_names_earlier_generation: "lease-slot-wrong" => |p| {
+        p.put_lease(p.file, p.inode(p.file).generation - 1);
+        vec![Issue::LeaseSlotWrong { slot: 1, ino: p.file }]
+    };
+    several_leases_are_clean: "clean" => |p| {
+        p.put_lease(p.empty, p.inode(p.empty).generation);
+        assert_eq!(p.check().counts.leases, 2);
+        vec![]
+    };
+    lease_table_with_hole: "map-hole" => |p| {
+        p.edit(Ino::LEASES, |d| d.size = 2 * p.geo.block_size);
+        vec![Issue::MapHole { ino: Ino::LEASES, part: Part::Contents, first: 1 }]
     };
 }
 

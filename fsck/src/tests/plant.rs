@@ -13,6 +13,7 @@ use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::checksum::{crc, word_sum};
 use pramfs_medium::media::htree::{LargeValue, LeafHeader};
 use pramfs_medium::media::inode::INODE_SIZE;
+use pramfs_medium::media::lease::{Lease, LeaseSlot};
 use pramfs_medium::media::pointer::{Ptr, PtrAt};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::walk::MapRoot;
@@ -58,7 +59,10 @@ impl Plant {
         let region = || Region::new("test", Box::new(sim.clone()));
         format(&region(), &options(1024)).unwrap();
         set_thread_lane(0);
-        let fs = Fs::open(region(), quiet()).unwrap();
+        let mapped = region();
+        // A process maps `empty` beyond the unmount.
+        mapped.pretend_lease(0, true);
+        let fs = Fs::open(mapped, quiet()).unwrap();
         let ctx = Credentials::ROOT;
         let root = Ino::ROOT;
         let new = |name: &[u8]| fs.create(&ctx, root, name, 0o644).unwrap().ino;
@@ -116,6 +120,8 @@ impl Plant {
         fs.rmdir(root, b"gone too").unwrap();
         let free = new(b"free");
         fs.unlink(root, b"free").unwrap();
+        let generation = fs.getattr(empty).unwrap().generation;
+        drop(fs.grant_lease(empty, generation, 100, 1000).unwrap());
         fs.close().unwrap();
         let region = region();
         let report = assert_clean(&region);
@@ -372,6 +378,28 @@ impl Plant {
     /// Returns the offset of a slot of the orphan table.
     pub fn orphan_slot(&self, slot: u64) -> u64 {
         self.at(&map_of(&self.inode(Ino::ORPHANS)), slot * 8)
+    }
+
+    /// Returns the offset of a slot of the lease table. Slot 0 names `empty`.
+    pub fn lease_slot(&self, slot: u64) -> u64 {
+        self.at(
+            &map_of(&self.inode(Ino::LEASES)),
+            slot * LeaseSlot::SIZE as u64,
+        )
+    }
+
+    /// Makes slot 1 of the lease table name an inode.
+    pub fn put_lease(&self, ino: Ino, generation: u64) {
+        let lease = Lease {
+            ino,
+            generation,
+            id: 5,
+            pid: 100,
+            uid: 1000,
+            granted_sec: 0,
+        };
+        let slot = LeaseSlot::new(self.geo.seed, 1, &lease);
+        self.put(self.lease_slot(1), slot.recorded());
     }
 
     /// Returns the orphan slot that names an inode.

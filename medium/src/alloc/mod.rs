@@ -17,7 +17,7 @@ pub use pins::BlockPins;
 use crate::types::{BlockRun, InodeRun, RegionOffset};
 use group::for_words;
 
-/// A run of blocks or inode numbers, or an orphan slot, that is being freed.
+/// A run of blocks or inode numbers, or a slot of a table, that is being freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freed {
     /// Blocks.
@@ -26,6 +26,8 @@ pub enum Freed {
     Inodes(InodeRun),
     /// A slot of the orphan table.
     OrphanSlot(u32),
+    /// A slot of the lease table.
+    LeaseSlot(u32),
 }
 
 /// A run of consecutive bits of a bitmap: blocks or inode numbers.

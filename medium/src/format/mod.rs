@@ -19,6 +19,7 @@ use zerocopy::IntoBytes;
 use crate::error::Result;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::{seal, word_sum};
+use crate::media::lease::refuse_if_leased;
 use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::superblock::*;
 use crate::media::{DiskInode, Geometry, SuperblockInfo, probe_superblock};
@@ -33,6 +34,7 @@ use layout::{Plan, Tree};
 /// [`crate::Error::NotMountable`] if the options do not fit the region.
 pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo> {
     region.check_owner()?;
+    refuse_if_leased(region)?;
     let fixed = options.superblock(region.len())?;
     let geo = Geometry::new(&fixed);
     let plan = Plan::new(&geo, options.preallocate_inodes(&geo))?;

@@ -94,6 +94,8 @@ pub struct Rules {
     pub orphan_chain: bool,
     /// Rule 5: a record never overwrites the one before it.
     pub two_slots: bool,
+    /// Rule 6: no block leaves the map of a leased inode.
+    pub leased_blocks: bool,
     /// New data is fenced before the record that makes it reachable.
     pub data_fence: bool,
     /// Not a rule: inode numbers are freed in batches (off: each as soon as possible, so
@@ -109,6 +111,7 @@ impl Default for Rules {
             bit_masks: true,
             orphan_chain: true,
             two_slots: true,
+            leased_blocks: true,
             data_fence: true,
             inode_batches: true,
         }

@@ -35,6 +35,9 @@ pub struct Feature {
 /// Leaves of 2 MiB in file maps (4 KiB blocks only).
 pub const HUGE_LEAVES: u64 = 1 << 0;
 
+/// The lease table may have slots in use. Set and cleared by mounts.
+pub const PARKED_LEASES: u64 = 1 << 0;
+
 /// All named features.
 pub const FEATURES: &[Feature] = &[
     feature(
@@ -69,7 +72,7 @@ pub const FEATURES: &[Feature] = &[
         "parked_leases",
         Mask::RoCompat,
         0,
-        false,
+        true,
         "the lease table names files whose blocks are mapped",
     ),
     feature(

@@ -16,6 +16,7 @@ pub mod features;
 pub mod geometry;
 pub mod htree;
 pub mod inode;
+pub mod lease;
 pub mod medium;
 pub mod pointer;
 pub mod probe;
@@ -43,5 +44,6 @@ pub fn tables() -> Vec<layout::Table> {
         htree::ItemHeader::table(),
         htree::LargeValue::table(),
         record::RecordHeader::table(),
+        lease::LeaseSlot::table(),
     ]
 }

@@ -7,6 +7,8 @@
 //!
 //! Not handled here: the methods themselves (`region`, `room`).
 
+use std::os::fd::OwnedFd;
+
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::backend::PmemBackend;
@@ -81,6 +83,10 @@ region_access! {
     fn lock_shared() -> Result<(), PmemError>;
     fn lock_exclusive() -> Result<(), PmemError>;
     fn backend() -> &dyn PmemBackend;
+    fn can_be_leased() -> bool;
+    fn lease_descriptor(slot: u32) -> std::io::Result<OwnedFd>;
+    fn is_lease_held(slot: u32) -> std::io::Result<bool>;
+    fn is_any_lease_held() -> std::io::Result<bool>;
     fn faults() -> u64;
     fn faults_seen() -> u64;
     fn sync_all() -> std::io::Result<()>;

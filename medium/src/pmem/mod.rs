@@ -29,6 +29,7 @@ mod heap;
 pub mod huge_pool;
 mod hugepage;
 mod known_room;
+mod lease_lock;
 mod lent;
 #[cfg(feature = "libpmem2")]
 mod libpmem2;

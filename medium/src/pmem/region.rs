@@ -76,6 +76,10 @@ pub struct Region {
     pub(super) room: Option<Arc<KnownRoom>>,
     /// Closed in a forked child.
     open: OpenState,
+    /// See [`Region::pretend_lease`].
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) held_leases:
+        crate::sync::Mutex<std::collections::BTreeSet<u32>, crate::sync::rank::Leaf>,
 }
 
 // SAFETY: the raw base pointer is the mapping owned by `backend`, which is Send + Sync
@@ -106,6 +110,8 @@ impl Region {
             read_only: false,
             ownership: None,
             open: OpenState::new(),
+            #[cfg(any(test, feature = "testing"))]
+            held_leases: Default::default(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
 
-use super::rank::{ORPHAN_TABLE, Rank, Ranked};
+use super::rank::{LEASE_TABLE, ORPHAN_TABLE, Rank, Ranked};
 
 thread_local! {
     /// In the order in which they were taken.
@@ -57,9 +57,10 @@ impl<R: Ranked> Tag<R> {
 
     #[inline]
     fn place(&self) -> Place {
-        // The table is a file, so its lock is that of an inode.
+        // The tables are files, so their locks are those of inodes.
         let rank = match R::RANK {
             Rank::Inode if self.number == ORPHAN_TABLE => Rank::OrphanTable,
+            Rank::Inode if self.number == LEASE_TABLE => Rank::LeaseTable,
             rank => rank,
         };
         Place {

@@ -7,6 +7,9 @@
 /// The number of the inode of the orphan table, [`Rank::OrphanTable`].
 pub const ORPHAN_TABLE: u64 = 3;
 
+/// The number of the inode of the lease table, [`Rank::LeaseTable`].
+pub const LEASE_TABLE: u64 = 4;
+
 /// A type that stands for a rank.
 pub trait Ranked {
     /// The rank.
@@ -59,6 +62,8 @@ ranks! {
     Inode,
     /// The inode of the orphan table, under inodes of any number.
     OrphanTable,
+    /// The inode of the lease table, under inodes of any number.
+    LeaseTable,
     /// A shard of the inode cache. A miss loads the inode under it.
     CacheShard,
     /// The inode of the inode table.

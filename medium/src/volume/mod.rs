@@ -57,6 +57,7 @@ pub struct Volume {
     making_inodes: Mutex<(), rank::MakeInodeGroup>,
     making_blocks: Mutex<(), rank::MakeBlockGroup>,
     orphan_slots: Mutex<Vec<u32>, rank::Leaf>,
+    lease_slots: Mutex<Vec<u32>, rank::Leaf>,
     failed: AtomicBool,
     /// Freed blocks are discarded on the host before they return to the allocators.
     pub discard: bool,
@@ -90,6 +91,7 @@ impl Volume {
             making_inodes: Mutex::new(()),
             making_blocks: Mutex::new(()),
             orphan_slots: Mutex::new(Vec::new()),
+            lease_slots: Mutex::new(Vec::new()),
             failed: AtomicBool::new(false),
             discard: false,
             region,
@@ -164,6 +166,7 @@ impl Volume {
             }
             Freed::Inodes(run) => self.inodes.free_run(self.medium(), run.into()),
             Freed::OrphanSlot(slot) => self.orphan_slots.lock().push(slot),
+            Freed::LeaseSlot(slot) => self.lease_slots.lock().push(slot),
         }
     }
 
@@ -218,6 +221,11 @@ impl Volume {
     /// Returns a free slot of the orphan table, if one is known.
     pub fn take_orphan_slot(&self) -> Option<u32> {
         self.orphan_slots.lock().pop()
+    }
+
+    /// Returns a free slot of the lease table, if one is known.
+    pub fn take_lease_slot(&self) -> Option<u32> {
+        self.lease_slots.lock().pop()
     }
 
     /// Returns the number of free blocks: in total, and without the reserve.

@@ -192,6 +192,13 @@ impl<'v> Plan<'v> {
         self.0.note_taken(Freed::OrphanSlot(slot));
         Some(slot)
     }
+
+    /// Takes a slot of the lease table, which is freed again if this transaction is dropped.
+    pub fn take_lease_slot(&mut self) -> Option<u32> {
+        let slot = self.volume().take_lease_slot()?;
+        self.0.note_taken(Freed::LeaseSlot(slot));
+        Some(slot)
+    }
 }
 
 /// Returns the blocks that bits of their bitmap stand for.

@@ -395,6 +395,11 @@ impl<'v> Record<'v> {
         self.freed.push(Freed::OrphanSlot(slot));
     }
 
+    /// Frees a slot of the lease table. The caller puts its words.
+    pub fn free_lease_slot(&mut self, slot: u32) {
+        self.freed.push(Freed::LeaseSlot(slot));
+    }
+
     // ---- commit and drop
 
     /// See [`Recording::commit`](super::Recording::commit).

@@ -30,6 +30,8 @@ pub(crate) struct Edit<'v> {
     new: DiskInode,
     /// The inode loses its last name.
     pub dropped: Option<Dropped>,
+    /// The change affects no block below the size: holders of leases need not look again.
+    pub keeps_layout: bool,
 }
 
 /// What removing the last name did.
@@ -51,6 +53,7 @@ impl<'v> Edit<'v> {
             state,
             new,
             dropped: None,
+            keeps_layout: false,
         }
     }
 
@@ -101,6 +104,13 @@ impl<'v> Edit<'v> {
     #[inline]
     fn publish(&mut self, engine: &Engine) {
         self.state.committed(&self.new);
+        if !self.state.leases.is_empty() {
+            // A fault of the medium is detected at the end of the operation.
+            let shown = (self.state.leases).show(&engine.vol, !self.keeps_layout, self.new.size);
+            if let Err(e) = shown {
+                engine.note_error(&e);
+            }
+        }
         match self.dropped {
             None => {}
             Some(Dropped::Gone) => {

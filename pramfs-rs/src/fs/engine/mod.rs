@@ -24,7 +24,7 @@ pub(crate) mod room;
 pub(crate) mod superblock;
 
 use pramfs_medium::pmem::RegionAccess as _;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
@@ -32,6 +32,7 @@ use crossbeam::utils::CachePadded;
 
 use crate::fs::inode::Inode;
 use crate::fs::inode::cache::InodeCache;
+use crate::fs::inode::leases::HeldLease;
 use crate::fs::inode::refs::Refs;
 use crate::fs::inode::table::InodeTable;
 use crate::fs::options::MountOptions;
@@ -71,6 +72,8 @@ pub struct Engine {
     /// Locked while a batch is freed.
     pub(crate) freeing: Mutex<(), rank::Freeing>,
     pub(crate) lazy: Mutex<Vec<Ino>, rank::Leaf>,
+    /// The leases of this mount, by slot.
+    pub(crate) leases: Mutex<BTreeMap<u32, HeldLease>, rank::Leaf>,
     /// Refuses changes: the mount is read-only, or found damage.
     pub(crate) read_only: AtomicBool,
     /// Damage was found that forbids changes until the next mount.
@@ -125,6 +128,7 @@ impl Engine {
             forgotten: Mutex::new(Vec::new()),
             freeing: Mutex::new(()),
             lazy: Mutex::new(Vec::new()),
+            leases: Mutex::default(),
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),
             damage: Damage::default(),

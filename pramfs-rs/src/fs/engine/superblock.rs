@@ -1,7 +1,8 @@
 //! The dynamic words of the superblock page in a running file system.
 //!
 //! Each is one aligned word, stored to the first page and to the copy, outside the
-//! CRC of the static part. In the static part only the label changes.
+//! CRC of the static part. In the static part only the label changes, and the feature
+//! `parked_leases`.
 
 use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::atomic::Ordering;
@@ -16,11 +17,11 @@ use pramfs_medium::pmem::mutants::has_bug;
 use pramfs_medium::pmem::{Region, Unfenced};
 use pramfs_medium::sync::{Mutex, rank};
 
-/// The dynamic words and the label, see the module.
+/// The dynamic words and the static part, see the module.
 #[derive(Debug)]
 pub(crate) struct SuperState {
     dynamic: Mutex<SuperDynamic, rank::Superblock>,
-    /// The static part; only the label changes.
+    /// The static part. [`change_fixed`](SuperState::change_fixed) changes it.
     pub fixed: Mutex<SuperStatic, rank::Superblock>,
 }
 
@@ -46,10 +47,10 @@ fn store(medium: Medium<'_>, dynamic: &SuperDynamic) -> Result<()> {
     Ok(())
 }
 
-/// Finishes a change of the label that a crash interrupted: copies the label of the
-/// valid page to the other. True if there was such a change. A valid page is never
-/// changed, and other damage is not mistaken for a label change.
-pub(crate) fn finish_label(region: &Region, info: &SuperblockInfo) -> Result<bool> {
+/// Finishes a change of the static part that a crash interrupted: copies the label and the
+/// `ro_compat` features of the valid page to the other. True if there was such a change. A
+/// valid page is never changed, and other damage is not mistaken for such a change.
+pub(crate) fn finish_change_of_fixed(region: &Region, info: &SuperblockInfo) -> Result<bool> {
     let other = if info.from_copy {
         0
     } else {
@@ -58,6 +59,7 @@ pub(crate) fn finish_label(region: &Region, info: &SuperblockInfo) -> Result<boo
     let there: SuperStatic = region.read_pod(other)?;
     let expected = SuperStatic {
         label: there.label,
+        ro_compat: there.ro_compat,
         crc: there.crc,
         ..info.fixed
     };
@@ -76,6 +78,35 @@ impl SuperState {
             dynamic: Mutex::new(dynamic),
             fixed: Mutex::new(fixed),
         }
+    }
+
+    /// Changes the static part durably.
+    ///
+    /// Stores and fences the copy, then the first page, so that one page is valid at each
+    /// moment. A crash leaves the old contents or the new, and the next mount makes both
+    /// pages equal.
+    pub(crate) fn change_fixed(
+        &self,
+        medium: Medium<'_>,
+        change: impl FnOnce(&mut SuperStatic),
+    ) -> Result<()> {
+        let Medium { region, geo } = medium;
+        let failed_fences = region.backend().failed_fences();
+        let mut fixed = self.fixed.lock();
+        let mut new = *fixed;
+        change(&mut new);
+        new.seal();
+        let w = region.window();
+        for page in geo.pages().into_iter().rev() {
+            let pending = w.store(page.0, new.as_bytes())?;
+            let _ = w.fence(pending);
+            if region.backend().failed_fences() != failed_fences {
+                // The other page is unchanged.
+                return Err(Error::io("the superblock could not be written"));
+            }
+        }
+        *fixed = new;
+        Ok(())
     }
 
     /// Marks the file system as mounted, with a new checkpoint.

@@ -1,7 +1,7 @@
 //! The inode cache: the inodes in memory, by number.
 //!
 //! Invariant: an inode is in memory once. It is evicted only if it has no users,
-//! its last record is dead, and its mtime is on the medium. Eviction may lose an
+//! its last record is dead, its mtime is on the medium, and it has no lease. Eviction may lose an
 //! atime that is newer in memory, as the rule for atimes allows. Such inodes are
 //! evicted last.
 
@@ -213,6 +213,7 @@ impl InodeCache {
         last.is_none_or(|s| vol.journal.is_dead(s))
             && !state.lazy.mtime
             && state.orphan_slot.is_none()
+            && state.leases.is_empty()
             && (evict_dirty_atime || !state.lazy.atime)
     }
 

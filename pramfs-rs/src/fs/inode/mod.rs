@@ -13,12 +13,14 @@
 //! | `refs` | references from outside the engine |
 //! | `disk` | edits of an inode's fields |
 //! | `large_values` | values of extended attributes in blocks of their own |
+//! | `leases` | the leases of an inode |
 //! | `completeness` | the result of the completeness check |
 
 pub(crate) mod cache;
 pub(crate) mod completeness;
 pub(crate) mod disk;
 pub(crate) mod large_values;
+pub(crate) mod leases;
 pub(crate) mod lock;
 pub(crate) mod lock_set;
 pub(crate) mod refs;
@@ -31,6 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::FromZeros;
 
 use crate::fs::inode::completeness::Completeness;
+use crate::fs::inode::leases::Leases;
 use crate::fs::inode::lock::InodeLock;
 use crate::fs::inode::state::{AclPresence, InodeState, Lazy};
 use pramfs_medium::error::{Damage, Error, Result};
@@ -76,6 +79,7 @@ impl Inode {
                     disk,
                     lazy: Lazy::default(),
                     orphan_slot: None,
+                    leases: Leases::default(),
                     gone: false,
                     acls: AclPresence::default(),
                     records: 0,

@@ -6,6 +6,7 @@
 //! use its snapshot, not this struct.
 
 use super::completeness::Completeness;
+use super::leases::Leases;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::MapRef;
 use pramfs_medium::media::inode::FL_LOST;
@@ -35,6 +36,8 @@ pub(crate) struct AclPresence {
 pub(crate) struct InodeState {
     /// Its slot in the orphan table.
     pub orphan_slot: Option<u32>,
+    /// Its leases. While there are any, no block leaves its map.
+    pub leases: Leases,
     /// Times that the medium does not have yet.
     pub lazy: Lazy,
     /// The inode does not exist any more.

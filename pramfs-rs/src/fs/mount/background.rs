@@ -6,7 +6,8 @@
 //! - notes the current time,
 //! - frees forgotten orphans,
 //! - writes lazy times,
-//! - flushes the homes of idle lanes.
+//! - flushes the homes of idle lanes,
+//! - ends the leases that no process holds any more.
 //!
 //! Invariant: durability does not depend on this thread, except for lazy times. Every step
 //! is an operation of its own, in `steps` and `ops`. [`Background::stop`] waits for the
@@ -82,6 +83,11 @@ impl Background {
                     }
                     if let Err(e) = engine.settle() {
                         tracing::warn!(error = %e, "could not flush the last changes");
+                    }
+                    if !engine.is_read_only()
+                        && let Err(e) = engine.end_released_leases()
+                    {
+                        tracing::warn!(error = %e, "could not end the leases of processes that are gone");
                     }
                 }
             })

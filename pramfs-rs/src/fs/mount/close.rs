@@ -177,7 +177,15 @@ impl Fs {
         if let Some(background) = background {
             background.stop();
         }
-        self.engine().unmount()
+        let engine = self.engine();
+        if engine.has_lease_table()
+            && engine.is_up()
+            && !engine.is_read_only()
+            && let Err(e) = engine.end_released_leases()
+        {
+            tracing::warn!(error = %e, "could not clear the lease table; the next mount does");
+        }
+        engine.unmount()
     }
 }
 
@@ -240,6 +248,13 @@ impl Engine {
         self.vol.retire_all()?;
         if self.vol.region.faults() != faults {
             return Err(Error::io("the medium failed during the unmount"));
+        }
+        // The slots that records have cleared are at home, and none of the records is live.
+        if self.has_lease_table()
+            && self.leases.lock().is_empty()
+            && self.read_lease_table()?.used.is_empty()
+        {
+            self.set_lease_table(false)?;
         }
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
         self.super_state.unmounted(self.vol.medium(), word)?;

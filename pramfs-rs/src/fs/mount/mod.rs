@@ -4,9 +4,11 @@
 //!
 //! 1. Read the superblock, and take room for the blocks that are never allocated.
 //! 2. Recover (`recover.rs`): replay the journal, then make its records dead.
-//! 3. Read the orphan table, and assign its slots to their inodes. No operation runs before
+//! 3. Read the lease table, and adopt its leases. No block of theirs is freed from here on.
+//! 4. Read the orphan table, and assign its slots to their inodes. No operation runs before
 //!    that, so none can give such an inode a second slot.
-//! 4. If the mount is writable, fill the reserve and start the background work.
+//! 5. If the mount is writable, end the leases that no process holds any more, fill the
+//!    reserve and start the background work.
 //!
 //! Unmounting is in [`close`](crate::fs::mount::close), the timer in [`background`].
 //!
@@ -25,7 +27,7 @@ use std::time::Instant;
 
 use crate::fs::Engine;
 use crate::fs::engine::room::{take_fixed_room, warn_if_host_is_short};
-use crate::fs::engine::superblock::finish_label;
+use crate::fs::engine::superblock::finish_change_of_fixed;
 use crate::fs::options::MountOptions;
 use background::{Background, Unfinished};
 use pramfs_medium::error::{Damage, Error, Result};
@@ -93,14 +95,19 @@ impl Fs {
         }
         let (mut engine, damage) = recover(region, info, options, read_only)?;
         engine.check_root()?;
+        let blind = engine.adopt_leases()?;
         let orphans = engine.read_orphans(damage, start)?;
         let unfinished = engine.claim_orphans(orphans);
+        let read_only = read_only || engine.stop_changes_if(blind);
         let fs = Fs {
             engine: Arc::new(engine),
             background: Mutex::new(None),
             unfinished: Mutex::new(unfinished),
         };
         if !read_only {
+            if !fs.is_read_only() {
+                fs.end_released_leases()?;
+            }
             fs.fill_reserve()?;
             warn_if_host_is_short(&fs.vol.region);
             fs.vol.region.backend().advise_random();
@@ -152,6 +159,7 @@ impl Fs {
         }
         let mut background = self.background.lock();
         if self.become_writable()? {
+            self.end_released_leases()?;
             // The mount is writable now. Even without a reserve, it frees the orphans
             // and starts the timer.
             if let Err(e) = self.fill_reserve() {
@@ -169,6 +177,19 @@ impl Fs {
 }
 
 impl Engine {
+    /// Keeps the mount read-only if a process maps blocks that a damaged slot of the lease
+    /// table does not tell.
+    fn stop_changes_if(&self, blind: bool) -> bool {
+        if blind {
+            tracing::error!(
+                "a process maps blocks of this file system, and the lease that says which is damaged: the mount is read-only until that process has ended and fsck.pramfs has run"
+            );
+            self.damaged.store(true, Ordering::Relaxed);
+            self.read_only.store(true, Ordering::Relaxed);
+        }
+        blind
+    }
+
     /// Checks that the root directory is readable, and a directory.
     fn check_root(&self) -> Result<()> {
         let root = self.iget(Ino::ROOT)?;
@@ -239,7 +260,7 @@ impl Engine {
         region.lock_exclusive()?;
         take_fixed_room(self.vol.medium())?;
         let faults = region.faults();
-        finish_label(region, &self.info)?;
+        finish_change_of_fixed(region, &self.info)?;
         // Nothing has been committed since the replay, so this is the checkpoint of
         // the replay. It is fenced before the first change.
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());

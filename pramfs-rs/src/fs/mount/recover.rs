@@ -19,7 +19,7 @@
 
 use crate::fs::Engine;
 use crate::fs::engine::report::RecoveryReport;
-use crate::fs::engine::superblock::{SuperState, finish_label};
+use crate::fs::engine::superblock::{SuperState, finish_change_of_fixed};
 use crate::fs::inode::table::InodeTable;
 use crate::fs::options::MountOptions;
 use pramfs_medium::alloc::BitmapSet;
@@ -56,7 +56,7 @@ pub(super) fn recover(
         geo: &geo,
     };
     let faults = region.faults();
-    let relabelled = !read_only && finish_label(&region, &info)?;
+    let relabelled = !read_only && finish_change_of_fixed(&region, &info)?;
     let old = checkpoint(medium, &info)?;
     // Only in mutation tests.
     let stale = has_bug!(TruncateBeforeReplay).then(|| stale_free_blocks(medium));

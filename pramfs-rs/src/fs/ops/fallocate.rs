@@ -254,6 +254,9 @@ impl Engine {
         let geo = &self.vol.geo;
         let (first, last) = (geo.file_block_from(offset), geo.file_block(end));
         self.edges(state, offset, end)?;
+        if self.keeps_blocks(state) {
+            return self.punch_in_place(inode, state, offset, end);
+        }
         let map = state.map();
         // Check the holes first: after new holes are punched, lost pointers among them
         // could not be found any more.
@@ -276,6 +279,34 @@ impl Engine {
             self.remove_step(tx, new, first..last.max(first), None)
         })?;
         self.remove_blocks(inode, state, next, last, None)
+    }
+
+    /// Makes a range of a leased file read as zeros, and keeps its blocks.
+    fn punch_in_place(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        offset: u64,
+        end: u64,
+    ) -> Result<()> {
+        let geo = &self.vol.geo;
+        let (mut index, last) = (geo.file_block_from(offset), geo.file_block(end));
+        // Lost blocks have no block to keep.
+        while index < last {
+            let extent = map::run(&self.vol, &state.map(), index, last - index)?;
+            let next = index + extent.count;
+            if extent.lost {
+                self.remove_blocks(inode, state, index, next, None)?;
+            }
+            index = next;
+        }
+        let mut tx = self.vol.begin_at(&inode.last_record);
+        let end = end.min(state.disk.size);
+        self.zero_written(&mut tx, &state.map(), offset, end)?;
+        tx.settle();
+        drop(tx);
+        self.overwritten(inode, state);
+        Ok(())
     }
 
     /// Checks that a range to be zeroed does not cover only a part of a lost block. The

@@ -18,6 +18,7 @@ mod file_model_tests;
 #[cfg(test)]
 mod file_tests;
 mod label;
+pub(crate) mod lease;
 mod link;
 mod lookup;
 pub(crate) mod lost;

@@ -340,6 +340,7 @@ impl Engine {
             return Ok(Attempt::WrittenInPlace((pos - offset) as usize));
         }
         store_healed(&record, &mut new, &map);
+        new.keeps_layout = offset >= new.size;
         new.size = new.size.max(pos);
         touch_mtime(&mut new, self.now());
         let new = new.stage(&mut record)?;

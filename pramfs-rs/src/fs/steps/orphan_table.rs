@@ -2,17 +2,15 @@
 //!
 //! Invariant: a slot is zero, or the sealed number of an inode; the seal depends on the
 //! slot. A slot changes only in the record that makes its inode an orphan, or that frees
-//! the inode. A new block of the table is durable, with zeros, before a slot in it is used.
+//! the inode.
 //! The list of free slots is in memory only.
 //!
 //! The callers decide which inodes need a slot: [`orphans`](super::orphans) and
 //! [`resize`](super::resize).
 
 use crate::fs::Engine;
-use crate::fs::engine::change::Edit;
 use crate::fs::inode::state::InodeState;
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::map;
 use pramfs_medium::media::checksum::{orphan_of, orphan_word};
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::types::{Ino, RegionOffset};
@@ -23,17 +21,7 @@ const SLOT: u64 = 8;
 
 impl Engine {
     fn slot_offset(&self, state: &InodeState, slot: u32) -> Result<RegionOffset> {
-        let at = u64::from(slot) * SLOT;
-        let geo = &self.vol.geo;
-        let leaf = map::find(&self.vol, &state.map(), geo.file_block(at))?;
-        let block = leaf.block.ok_or_else(|| {
-            Error::corrupt(
-                Damage::MapHole,
-                "the orphan table",
-                format!("slot {slot} has no block"),
-            )
-        })?;
-        Ok(geo.offset(block) + geo.within_block(at))
+        self.place_in_table(state, u64::from(slot) * SLOT, "the orphan table")
     }
 
     /// Reads the orphan table at mount. Returns the orphans with their slots, and puts the
@@ -77,21 +65,8 @@ impl Engine {
         if let Some(slot) = tx.take_orphan_slot() {
             return Ok(slot);
         }
-        let geo = &self.vol.geo;
-        let mut map = state.map();
-        let mut new = Edit::new(&table, &mut state);
-        let mut grow = self.vol.begin();
-        grow.allow_reserve();
-        let old_size = new.size;
-        let first = geo.file_block(old_size);
-        let run = grow.alloc_blocks(None, 1, true)?;
-        grow.zero_new(geo.offset(run.start), geo.block_size)?;
-        map::insert(&mut grow, &mut map, first, run, false)?;
-        map.store(&mut new);
-        new.size += geo.block_size;
-        let staged = new.stage(&mut grow)?;
-        self.commit(grow, [staged])?;
-        let slots = (old_size / SLOT) as u32..(new.size / SLOT) as u32;
+        let new = self.grow_table(&table, &mut state)?;
+        let slots = (new.start / SLOT) as u32..(new.end / SLOT) as u32;
         self.vol
             .free(slots.rev().map(pramfs_medium::alloc::Freed::OrphanSlot));
         tx.take_orphan_slot()

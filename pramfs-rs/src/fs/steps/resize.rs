@@ -5,7 +5,7 @@
 //!
 //! Invariant: while a file has blocks to be freed past its end, it has a slot in the orphan
 //! table, so that after a crash the next mount continues. Any other change of the size
-//! first finishes such a truncation.
+//! first finishes such a truncation. Leases delay that until the last of them has ended.
 //!
 //! Writes and appends past the end do not come here; they set the size in their own records
 //! (`ops`).
@@ -46,6 +46,14 @@ impl Engine {
                 self.zero_written(tx, &map, old_size, size)?;
                 return Ok((true, None));
             }
+            if self.keeps_blocks(new.before()) {
+                // The blocks past the new end stay until the last lease has ended.
+                let slot = match new.before().orphan_slot {
+                    None => Some(self.put_orphan(tx, inode.ino)?),
+                    Some(_) => None,
+                };
+                return Ok((true, slot));
+            }
             let next = map::remove(tx, &mut map, geo.file_block_from(size), FileBlock::END)?;
             store_healed(tx, new, &map);
             let done = next == FileBlock::END;
@@ -67,14 +75,21 @@ impl Engine {
         }
     }
 
-    /// Finishes the truncation of a file that has a name, if a crash or an error
-    /// interrupted one.
+    /// Finishes the truncation of a file that has a name, if a crash, an error or a lease
+    /// interrupted one. Does nothing while there is a lease.
     #[inline]
     pub(crate) fn finish_truncate(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        if state.orphan_slot.is_some() && state.disk.nlink > 0 {
+        if state.orphan_slot.is_some() && state.disk.nlink > 0 && !self.keeps_blocks(state) {
             self.free_past_end(inode, state)?;
         }
         Ok(())
+    }
+
+    /// Rule 6: whether no block may leave the map of an inode, because other processes may
+    /// map it.
+    #[inline]
+    pub(crate) fn keeps_blocks(&self, state: &InodeState) -> bool {
+        !state.leases.is_empty() && self.vol.journal.rules.leased_blocks
     }
 
     /// Assigns a slot of the orphan table to its inode at mount, before any operation

@@ -1,0 +1,200 @@
+//! The locks of leases: each keeps a promise about blocks alive as long as a process maps
+//! them.
+//!
+//! A lease is a read lock of one byte of the source, held by an open file description that
+//! only the lease uses. The kernel keeps that description while a descriptor or a mapping
+//! of it exists, in any process, and drops the lock with the last of them. So the lock
+//! tells whether blocks can still be mapped, even after the server has died.
+//!
+//! Invariant: the description behind the region itself never holds such a lock, so a test
+//! through it sees those of all others.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::region::Region;
+use super::source::SourceKind;
+use crate::media::lease::MAX_SLOTS;
+
+/// The byte of slot 0. Far past the end of any region; the offsets of locks are signed.
+const FIRST_BYTE: i64 = 1 << 62;
+
+impl Region {
+    /// Whether leases work on this kind of source. They do not work on devices: their locks
+    /// belong to the node, and a second node of the same device has other locks.
+    pub(crate) fn can_be_leased(&self) -> bool {
+        self.backend.source_fd().is_some()
+            && matches!(
+                self.backend.source_kind(),
+                Some(
+                    SourceKind::Tmpfs
+                        | SourceKind::Memfd
+                        | SourceKind::Hugetlbfs
+                        | SourceKind::File
+                        | SourceKind::FsDax
+                )
+            )
+    }
+
+    /// Opens the source anew, for reading only, and locks the byte of a slot through that
+    /// description. The lock lasts until the descriptor, its copies and the mappings of it
+    /// are gone.
+    ///
+    /// # Errors
+    /// `Unsupported` for memory of this process and for devices; those of opening the source
+    /// through `/proc/self/fd`; those of the lock.
+    pub(crate) fn lease_descriptor(&self, slot: u32) -> io::Result<OwnedFd> {
+        let (fd, _) = self
+            .backend
+            .source_fd()
+            .filter(|_| self.can_be_leased())
+            .ok_or_else(unsupported)?;
+        let anew = File::open(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+        let mut lock = byte_of(slot, libc::F_RDLCK as _);
+        fcntl(anew.as_fd(), libc::F_OFD_SETLK, &mut lock)?;
+        Ok(anew.into())
+    }
+
+    /// Whether any process still holds the lock of a slot.
+    ///
+    /// # Errors
+    /// Those of the test. Memory of this process has no locks.
+    pub(crate) fn is_lease_held(&self, slot: u32) -> io::Result<bool> {
+        #[cfg(any(test, feature = "testing"))]
+        if self.held_leases.lock().contains(&slot) {
+            return Ok(true);
+        }
+        let Some((fd, _)) = self.backend.source_fd() else {
+            return Ok(false);
+        };
+        // Conflicts with every lock of another description.
+        let mut lock = byte_of(slot, libc::F_WRLCK as _);
+        fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;
+        Ok(i32::from(lock.l_type) != libc::F_UNLCK as i32)
+    }
+
+    /// Whether any process holds the lock of any slot.
+    ///
+    /// # Errors
+    /// Those of the test. Memory of this process has no locks.
+    pub(crate) fn is_any_lease_held(&self) -> io::Result<bool> {
+        #[cfg(any(test, feature = "testing"))]
+        if !self.held_leases.lock().is_empty() {
+            return Ok(true);
+        }
+        let Some((fd, _)) = self.backend.source_fd() else {
+            return Ok(false);
+        };
+        let mut lock = byte_of(0, libc::F_WRLCK as _);
+        lock.l_len = i64::from(MAX_SLOTS);
+        fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;
+        Ok(i32::from(lock.l_type) != libc::F_UNLCK as i32)
+    }
+
+    /// Pretends that a process holds the lock of a slot, or none does. For regions without
+    /// descriptors, whose crashes are simulated.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn pretend_lease(&self, slot: u32, held: bool) {
+        let mut all = self.held_leases.lock();
+        match held {
+            true => all.insert(slot),
+            false => all.remove(&slot),
+        };
+    }
+}
+
+fn unsupported() -> io::Error {
+    io::Error::from_raw_os_error(libc::EOPNOTSUPP)
+}
+
+fn byte_of(slot: u32, kind: libc::c_short) -> libc::flock {
+    libc::flock {
+        l_type: kind,
+        l_whence: libc::SEEK_SET as _,
+        l_start: FIRST_BYTE + i64::from(slot),
+        l_len: 1,
+        // Required to be zero.
+        l_pid: 0,
+    }
+}
+
+fn fcntl(fd: BorrowedFd<'_>, op: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
+    // SAFETY: both operations read the structure, F_OFD_GETLK writes it, and neither keeps
+    // the pointer. The descriptor is open while it is borrowed.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), op, std::ptr::from_mut(lock)) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::RegionOptions;
+    use super::*;
+
+    fn region() -> Region {
+        RegionOptions::new().memfd("leases", 1 << 20).unwrap()
+    }
+
+    #[test]
+    fn lease_is_held_until_its_descriptor_is_closed() {
+        let region = region();
+        assert!(!region.is_lease_held(7).unwrap());
+        let (first, second) = (region.lease_descriptor(7), region.lease_descriptor(7));
+        assert!(region.is_lease_held(7).unwrap() && !region.is_lease_held(6).unwrap());
+        assert!(region.is_any_lease_held().unwrap());
+        drop(first);
+        assert!(region.is_lease_held(7).unwrap());
+        drop(second);
+        assert!(!region.is_lease_held(7).unwrap() && !region.is_any_lease_held().unwrap());
+    }
+
+    #[test]
+    fn mapping_keeps_lease_after_descriptor_is_closed() {
+        let region = region();
+        let fd = region.lease_descriptor(0).unwrap();
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let at = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                4096,
+                rustix::mm::ProtFlags::READ,
+                rustix::mm::MapFlags::SHARED,
+                &fd,
+                0,
+            )
+        }
+        .unwrap();
+        drop(fd);
+        assert!(region.is_lease_held(0).unwrap());
+        // SAFETY: mapped above, and nothing refers to it.
+        unsafe { rustix::mm::munmap(at, 4096) }.unwrap();
+        assert!(!region.is_lease_held(0).unwrap());
+    }
+
+    #[test]
+    fn lease_descriptor_cannot_be_mapped_for_writing() {
+        let fd = region().lease_descriptor(1).unwrap();
+        // SAFETY: a new mapping at an address that the kernel chooses, if it succeeds.
+        let mapped = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                4096,
+                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+                rustix::mm::MapFlags::SHARED,
+                &fd,
+                0,
+            )
+        };
+        assert_eq!(mapped, Err(rustix::io::Errno::ACCESS));
+    }
+
+    #[test]
+    fn memory_of_process_has_no_leases() {
+        let region = Region::new("heap", super::super::heap::HeapBackend::boxed(1 << 20));
+        let refused = region.lease_descriptor(0).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+        assert!(!region.is_lease_held(0).unwrap());
+    }
+}

@@ -1,0 +1,97 @@
+//! The leases of an inode, and the words that their holders watch.
+//!
+//! Invariant: the list changes only under the exclusive lock of the inode, together with
+//! the slots on the medium. While it is not empty, no block leaves the map of the inode
+//! (rule 6 of `docs/consistency.md`).
+
+use pramfs_medium::error::Result;
+use pramfs_medium::media::lease::{Lease, VIEW_OFFSET};
+use pramfs_medium::pmem::RegionAccess as _;
+use pramfs_medium::types::{Ino, RegionOffset};
+use pramfs_medium::volume::Volume;
+
+/// The slots of an inode. Boxed as a whole: few inodes have any.
+#[derive(Debug, Default)]
+pub(crate) struct Leases(Option<Box<Vec<Slot>>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    number: u32,
+    at: RegionOffset,
+}
+
+impl Leases {
+    /// Whether there is none.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Adds a slot, whose line 0 is durable at `at`.
+    pub(crate) fn add(&mut self, number: u32, at: RegionOffset) {
+        self.0.get_or_insert_default().push(Slot { number, at });
+    }
+
+    /// Removes a slot.
+    pub(crate) fn remove(&mut self, number: u32) {
+        if let Some(slots) = &mut self.0 {
+            slots.retain(|slot| slot.number != number);
+        }
+        self.0.take_if(|slots| slots.is_empty());
+    }
+
+    /// Shows the holders a new size, and, if `layout`, that blocks below the old size have
+    /// changed. The homes of the change are stored.
+    #[cold]
+    pub(crate) fn show(&self, vol: &Volume, layout: bool, size: u64) -> Result<()> {
+        let w = vol.region.window();
+        for slot in self.0.iter().flat_map(|slots| slots.iter()) {
+            let view = slot.at + VIEW_OFFSET;
+            if layout {
+                let now = vol.medium().load_u64(view)?;
+                w.store_u64_unflushed(view.0, now.wrapping_add(1))?;
+            }
+            w.store_u64_unflushed(view.word(1).0, size)?;
+        }
+        Ok(())
+    }
+}
+
+/// A lease that this mount keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldLease {
+    /// Slot of the lease table.
+    pub slot: u32,
+    /// Identifies the lease among all that the slot has held.
+    pub id: u64,
+    /// The leased file.
+    pub ino: Ino,
+    /// Process that asked for it.
+    pub pid: u32,
+    /// User of that process.
+    pub uid: u32,
+    /// Time of the grant, seconds.
+    pub granted_sec: i64,
+    /// An earlier mount granted it.
+    pub is_adopted: bool,
+    /// It is being granted: its lock may not exist yet.
+    pub(crate) is_new: bool,
+    /// Place of its slot.
+    pub(crate) at: RegionOffset,
+}
+
+impl HeldLease {
+    pub(crate) fn new(slot: u32, at: RegionOffset, lease: &Lease, is_adopted: bool) -> HeldLease {
+        HeldLease {
+            slot,
+            id: lease.id,
+            ino: lease.ino,
+            pid: lease.pid,
+            uid: lease.uid,
+            granted_sec: lease.granted_sec,
+            is_adopted,
+            is_new: !is_adopted,
+            at,
+        }
+    }
+}

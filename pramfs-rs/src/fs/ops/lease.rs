@@ -1,0 +1,310 @@
+//! Leases: promises to other processes that the blocks of a file stay its blocks.
+//!
+//! A lease lasts as long as any process keeps the descriptor of the grant, or a mapping of
+//! it, even if this process ends meanwhile. The next mount adopts it.
+//!
+//! The slots on the medium are in [`lease_table`](crate::fs::steps), rule 6 in `resize` and
+//! `fallocate`.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::fs::inode::leases::HeldLease;
+use crate::fs::inode::refs::By;
+use crate::fs::inode::state::check_file;
+use crate::fs::steps::lease_table::LeaseSlots;
+use crate::fs::{Engine, Need};
+use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::media::lease::{Lease, LeaseSlot, RECORDED, SlotContents};
+use pramfs_medium::media::record::EntryKind;
+use pramfs_medium::pmem::RegionAccess as _;
+use pramfs_medium::types::{FileExtent, Ino, RegionOffset};
+
+/// A lease that is being granted. While it exists, the lease does not end, even if nobody
+/// holds its lock yet.
+#[derive(Debug)]
+pub struct LeaseGrant<'e> {
+    engine: &'e Engine,
+    lease: HeldLease,
+}
+
+impl LeaseGrant<'_> {
+    /// Returns the lease.
+    pub fn lease(&self) -> &HeldLease {
+        &self.lease
+    }
+
+    /// Opens the descriptor of the lease: the whole region, for reading. The lease lasts
+    /// until it, its copies and its mappings are gone.
+    ///
+    /// # Errors
+    /// `Unsupported` if this kind of region cannot be leased; errors of the system.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.engine.vol.region.lease_descriptor(self.lease.slot)
+    }
+}
+
+impl Drop for LeaseGrant<'_> {
+    fn drop(&mut self) {
+        if let Some(lease) = self.engine.leases.lock().get_mut(&self.lease.slot)
+            && lease.id == self.lease.id
+        {
+            lease.is_new = false;
+        }
+    }
+}
+
+/// The blocks of a leased file at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeasedExtents {
+    /// The counter of the view line that belongs to them.
+    pub layout: u64,
+    /// Size of the file, bytes.
+    pub size: u64,
+    /// Where the view line is in the region.
+    pub view: u64,
+    /// Whole blocks, in ascending order, without holes; the last one may reach past the
+    /// size.
+    pub extents: Vec<FileExtent>,
+    /// Offset in the file up to which they are complete.
+    pub end: u64,
+}
+
+impl Engine {
+    /// Whether the region is of a kind that can be leased.
+    pub fn can_lease(&self) -> bool {
+        self.vol.region.can_be_leased()
+    }
+
+    /// Grants a lease to read a file. It is durable when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the inode is gone, or has another generation; those of
+    /// [`read`](Self::read); [`Error::NoSpace`] if the lease table is full or cannot grow;
+    /// [`Error::ReadOnly`].
+    pub fn grant_lease(
+        &self,
+        ino: Ino,
+        generation: u64,
+        pid: u32,
+        uid: u32,
+    ) -> Result<LeaseGrant<'_>> {
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            self.set_lease_table(true)?;
+            let mut state = inode.state.write();
+            check_file(inode.ino, &state)?;
+            if state.disk.generation != generation {
+                return Err(Error::Stale(ino));
+            }
+            let lease = Lease {
+                ino,
+                generation,
+                id: Lease::new_id(),
+                pid,
+                uid,
+                granted_sec: self.now().sec,
+            };
+            let mut tx = self.begin(&inode);
+            tx.touch(&inode.last_record);
+            let (slot, at) = self.take_lease_slot(&mut tx)?;
+            let home = LeaseSlot::new(self.vol.geo.seed, slot, &lease);
+            tx.put(EntryKind::Slot, at, home.recorded())?;
+            self.commit(tx, [])?;
+            state.leases.add(slot, at);
+            let held = HeldLease::new(slot, at, &lease, false);
+            self.leases.lock().insert(slot, held);
+            self.refs.add(ino, 1, By::Guard);
+            // After an error the lease ends like one whose holder has ended.
+            let grant = LeaseGrant {
+                engine: self,
+                lease: held,
+            };
+            state.leases.show(&self.vol, true, state.disk.size)?;
+            Ok(grant)
+        })
+    }
+
+    /// Returns the leases that this mount keeps, by slot.
+    pub fn leases(&self) -> Vec<HeldLease> {
+        self.leases.lock().values().copied().collect()
+    }
+
+    /// Returns the lease of a slot, if it is still this one.
+    fn find_lease(&self, slot: u32, id: u64) -> Option<HeldLease> {
+        let leases = self.leases.lock();
+        leases.get(&slot).copied().filter(|lease| lease.id == id)
+    }
+
+    /// Returns blocks of a leased file from `offset`, as many as fit `max` extents.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the lease has ended; [`Error::Lost`] if the first byte was lost;
+    /// [`Error::Corrupt`].
+    pub fn leased_extents(
+        &self,
+        slot: u32,
+        id: u64,
+        offset: u64,
+        max: usize,
+    ) -> Result<LeasedExtents> {
+        self.op(Need::Read, || {
+            let ended = || Error::Stale(Ino(0));
+            let lease = self.find_lease(slot, id).ok_or_else(ended)?;
+            let inode = self.iget(lease.ino)?;
+            // Shared: writers of the view words hold it exclusively.
+            let state = inode.state.read();
+            self.find_lease(slot, id).ok_or_else(ended)?;
+            let geo = &self.vol.geo;
+            let view = lease.at + pramfs_medium::media::lease::VIEW_OFFSET;
+            let size = state.disk.size;
+            let start = geo.file_offset(geo.file_block(offset.min(geo.max_file_size())));
+            let stop = geo.file_offset(geo.file_block_from(size)).max(start);
+            let (mut extents, mut end) = (Vec::new(), start);
+            // In pieces, so that a file of many extents is not walked for each message.
+            while end < stop && extents.len() < max {
+                let next = stop.min(end.saturating_add(PIECE));
+                for extent in self.extents_between(&state, end, next)? {
+                    if extent.lost && extents.is_empty() && extent.file_offset <= offset {
+                        let offset = offset.max(extent.file_offset);
+                        return Err(self.lost(lease.ino, offset));
+                    }
+                    if extent.lost || extents.len() == max {
+                        let layout = self.vol.medium().load_u64(view)?;
+                        return Ok(LeasedExtents {
+                            layout,
+                            size,
+                            view: view.0,
+                            extents,
+                            end,
+                        });
+                    }
+                    end = extent.file_offset + extent.len;
+                    if extent.region_offset.is_some() && !extent.unwritten {
+                        extents.push(extent);
+                    }
+                }
+            }
+            Ok(LeasedExtents {
+                layout: self.vol.medium().load_u64(view)?,
+                size,
+                view: view.0,
+                extents,
+                end,
+            })
+        })
+    }
+
+    /// Ends a lease that nobody holds any more: clears its slot, and frees what only the
+    /// lease kept. False if it has ended already.
+    ///
+    /// # Errors
+    /// Those of the medium; [`Error::ReadOnly`].
+    fn end_lease(&self, lease: &HeldLease) -> Result<bool> {
+        let ended = self.op(Need::Write, || {
+            let inode = self.iget(lease.ino)?;
+            let mut state = inode.state.write();
+            if self.find_lease(lease.slot, lease.id).is_none() {
+                return Ok(false);
+            }
+            let mut tx = self.begin(&inode);
+            tx.allow_reserve();
+            tx.touch(&inode.last_record);
+            tx.put(EntryKind::Slot, lease.at, &[0; RECORDED])?;
+            tx.free_lease_slot(lease.slot);
+            self.commit(tx, [])?;
+            self.leases.lock().remove(&lease.slot);
+            state.leases.remove(lease.slot);
+            // Blocks past the end that the lease kept. The lease has ended even if this
+            // fails; the orphan table still names the file.
+            if let Err(e) = self.finish_truncate(&inode, &mut state) {
+                tracing::warn!(ino = %lease.ino, error = %e, "could not free the blocks that a lease had kept");
+            }
+            Ok(true)
+        })?;
+        if ended {
+            self.release_ref(lease.ino, 1, By::Guard);
+        }
+        Ok(ended)
+    }
+
+    /// Ends the leases that no process holds any more. Returns how many.
+    ///
+    /// # Errors
+    /// Those of the medium; [`Error::ReadOnly`].
+    pub fn end_released_leases(&self) -> Result<usize> {
+        let mut ended = 0;
+        for lease in self.leases() {
+            // A grant that is being dropped may be tested once more.
+            if !lease.is_new && !self.is_slot_locked(lease.slot) {
+                ended += usize::from(self.end_lease(&lease)?);
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Adopts the leases in the lease table, before anything is freed and before any
+    /// operation runs. True if the mount must stay read-only: a process maps blocks, and
+    /// the slot that says which is damaged.
+    pub(crate) fn adopt_leases(&self) -> Result<bool> {
+        if !self.has_lease_table() {
+            return Ok(false);
+        }
+        let LeaseSlots { used, free } = self.read_lease_table()?;
+        self.vol.free(free.into_iter().rev());
+        let mut blind = false;
+        for (slot, at, contents) in used {
+            let wrong = match contents {
+                SlotContents::Free => continue,
+                SlotContents::Used(lease) => match self.adopt_lease(slot, at, &lease) {
+                    Ok(()) => continue,
+                    Err(e) => e,
+                },
+                SlotContents::Damaged => Error::corrupt(
+                    Damage::LeaseSlotDamaged,
+                    "the lease table",
+                    format!("slot {slot} is damaged"),
+                ),
+            };
+            blind |= self.is_slot_locked(slot);
+            match wrong {
+                Error::Corrupt { .. } => self.note_damage(&wrong),
+                other => return Err(other),
+            }
+        }
+        Ok(blind)
+    }
+
+    fn adopt_lease(&self, slot: u32, at: RegionOffset, lease: &Lease) -> Result<()> {
+        let wrong = |what: &str| {
+            Error::corrupt(
+                Damage::LeaseSlotWrong,
+                "the lease table",
+                format!("slot {slot} names inode {}, {what}", lease.ino),
+            )
+        };
+        let inode = match self.iget(lease.ino) {
+            Err(Error::Stale(_)) => return Err(wrong("which does not exist")),
+            found => found?,
+        };
+        let mut state = inode.state.write();
+        if lease.ino < Ino::FIRST_FREE || check_file(lease.ino, &state).is_err() {
+            return Err(wrong("which is not a regular file"));
+        }
+        if state.disk.generation != lease.generation {
+            return Err(wrong("which has another generation"));
+        }
+        state.leases.add(slot, at);
+        self.leases
+            .lock()
+            .insert(slot, HeldLease::new(slot, at, lease, true));
+        self.refs.add(lease.ino, 1, By::Guard);
+        if !self.is_read_only() {
+            state.leases.show(&self.vol, true, state.disk.size)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a file whose extents are looked up together.
+const PIECE: u64 = 256 << 20;

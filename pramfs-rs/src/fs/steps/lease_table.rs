@@ -1,0 +1,102 @@
+//! The lease table: a file of slots, each of which names a file whose blocks other
+//! processes may map.
+//!
+//! Invariant: a slot is durable before its lease is given to a process, and is cleared only
+//! when no process can map the blocks any more. A slot changes in records that also touch
+//! the leased inode, so that an older record never undoes a newer one. The feature
+//! `parked_leases` is durable before the first slot is used.
+//!
+//! Granting and ending are in [`lease`](crate::fs::ops::lease).
+
+use crate::fs::Engine;
+use pramfs_medium::alloc::Freed;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::features::PARKED_LEASES;
+use pramfs_medium::media::lease::{LeaseSlot, MAX_SLOTS, SlotContents};
+use pramfs_medium::pmem::RegionAccess as _;
+use pramfs_medium::types::{Ino, RegionOffset};
+use pramfs_medium::volume::Plan;
+
+const NAME: &str = "the lease table";
+
+/// The slots of the lease table.
+#[derive(Debug)]
+pub(crate) struct LeaseSlots {
+    /// Those that are not free, with their places.
+    pub used: Vec<(u32, RegionOffset, SlotContents)>,
+    /// The free ones.
+    pub free: Vec<Freed>,
+}
+
+impl Engine {
+    /// Whether the lease table may have slots in use.
+    pub(crate) fn has_lease_table(&self) -> bool {
+        self.super_state.fixed.lock().ro_compat & PARKED_LEASES != 0
+    }
+
+    /// Notes in both superblock pages whether the lease table may have slots in use.
+    pub(crate) fn set_lease_table(&self, in_use: bool) -> Result<()> {
+        if self.has_lease_table() == in_use {
+            return Ok(());
+        }
+        self.super_state.change_fixed(self.vol.medium(), |fixed| {
+            fixed.ro_compat &= !PARKED_LEASES;
+            if in_use {
+                fixed.ro_compat |= PARKED_LEASES;
+            }
+        })
+    }
+
+    /// Takes a slot. Dropping the transaction frees it. The table grows in a separate
+    /// record.
+    pub(crate) fn take_lease_slot(&self, tx: &mut Plan<'_>) -> Result<(u32, RegionOffset)> {
+        let table = self.iget(Ino::LEASES)?;
+        let mut state = table.state.write();
+        let slot = match tx.take_lease_slot() {
+            Some(slot) => slot,
+            None => {
+                if state.disk.size / (LeaseSlot::SIZE as u64) >= u64::from(MAX_SLOTS) {
+                    return Err(Error::NoSpace("the lease table is full"));
+                }
+                let new = self.grow_table(&table, &mut state)?;
+                let slots = new.start / LeaseSlot::SIZE as u64..new.end / LeaseSlot::SIZE as u64;
+                self.vol
+                    .free(slots.rev().map(|slot| Freed::LeaseSlot(slot as u32)));
+                tx.take_lease_slot()
+                    .ok_or(Error::NoSpace("no free slot in the lease table"))?
+            }
+        };
+        let at = u64::from(slot) * LeaseSlot::SIZE as u64;
+        Ok((slot, self.place_in_table(&state, at, NAME)?))
+    }
+
+    /// Reads the lease table.
+    pub(crate) fn read_lease_table(&self) -> Result<LeaseSlots> {
+        let table = self.iget(Ino::LEASES)?;
+        let state = table.state.read();
+        let slots = state.disk.size / LeaseSlot::SIZE as u64;
+        let (mut used, mut free) = (Vec::new(), Vec::new());
+        for slot in 0..slots.min(MAX_SLOTS.into()) as u32 {
+            let at = u64::from(slot) * LeaseSlot::SIZE as u64;
+            let at = self.place_in_table(&state, at, NAME)?;
+            let home: LeaseSlot = self.vol.medium().read_pod(at)?;
+            match home.contents(self.vol.geo.seed, slot) {
+                SlotContents::Free => free.push(Freed::LeaseSlot(slot)),
+                contents => used.push((slot, at, contents)),
+            }
+        }
+        Ok(LeaseSlots { used, free })
+    }
+
+    /// Whether a process still maps, or can map, the blocks of a slot. If that cannot be
+    /// found out, the answer is yes.
+    pub(crate) fn is_slot_locked(&self, slot: u32) -> bool {
+        match self.vol.region.is_lease_held(slot) {
+            Ok(held) => held,
+            Err(e) => {
+                tracing::warn!(slot, error = %e, "could not test the lock of a lease");
+                true
+            }
+        }
+    }
+}
