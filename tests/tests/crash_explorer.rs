@@ -9,11 +9,12 @@ use std::time::Duration;
 use pramfs_medium::journal::Rules;
 use pramfs_tests::crash::concurrent;
 use pramfs_tests::crash::explorer::{Job, Settings, run};
+use pramfs_tests::crash::fixture::Fixture;
 use pramfs_tests::crash::images::Limits;
+use pramfs_tests::crash::known::Known;
 use pramfs_tests::crash::machine::Torn;
-use pramfs_tests::crash::oracle::Known;
 use pramfs_tests::crash::report::Summary;
-use pramfs_tests::crash::workload::{Fixture, Op, Workload, ops, sequences};
+use pramfs_tests::crash::workload::{Op, Workload, ops, sequences};
 use pramfs_tests::watchdog::Watchdog;
 
 const LIMITS: Limits = Limits {

@@ -18,10 +18,11 @@ use pramfs_medium::journal::Rules;
 use pramfs_medium::pmem::mutants::{Bug, CHOICE, Mutant, NOTES, Site, choose, listen, sites};
 use pramfs_tests::crash::concurrent;
 use pramfs_tests::crash::explorer::{Job, Settings, Stopped, run};
+use pramfs_tests::crash::fixture::Fixture;
 use pramfs_tests::crash::images::Limits;
+use pramfs_tests::crash::known::Known;
 use pramfs_tests::crash::machine::Torn;
-use pramfs_tests::crash::oracle::Known;
-use pramfs_tests::crash::workload::{Fixture, Op, Workload, ops, sequences};
+use pramfs_tests::crash::workload::{Op, Workload, ops, sequences};
 
 /// One part of the suite, in order of cost.
 struct Stage {

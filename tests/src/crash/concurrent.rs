@@ -12,13 +12,15 @@ use pramfs_medium::journal::{Rules, set_thread_lane};
 use pramfs_medium::pmem::{Event, EventKind, SimBackend};
 
 use super::explorer::{Settings, Stopped, cpu_time, spread};
+use super::fixture::{Fixture, START};
 use super::images::{Images, image_hash};
+use super::known::Known;
 use super::machine::Machine;
-use super::oracle::{Known, Oracle, Still, options};
+use super::oracle::{Oracle, Still, options};
 use super::report::{Counterexample, Summary, lines};
 use super::scheduler::Scheduler;
 use super::state::{Expected, Promise, State};
-use super::workload::{Action, Fixture, Op, START};
+use super::workload::{Action, Op};
 use crate::random::Random;
 use crate::region;
 

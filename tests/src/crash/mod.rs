@@ -5,17 +5,21 @@
 //! workload   sequences of operations, run on the sim backend beside the model
 //! machine    what is durable after each of the recorded events, and what may be
 //! images     which of the possible images to look at; each is looked at once
-//! oracle     mount, check, look, use
+//! fixture    the tree from which they start
+//! oracle     mount, check, look, use (usage), each image and medium once (known)
 //! state      what an image shows, and which states are right
-//! explorer   all of that for all workloads, and for crashes in recoveries
+//! explorer   all of that for all workloads, and for crashes in recoveries (again)
 //! report     counts, or the story of an image that nothing explains
 //! ```
 //!
 //! `docs/crash-testing.md` says what is assumed and what was found.
 
+mod again;
 pub mod concurrent;
 pub mod explorer;
+pub mod fixture;
 pub mod images;
+pub mod known;
 pub mod machine;
 pub mod oracle;
 pub mod report;
@@ -23,6 +27,7 @@ pub mod scheduler;
 pub mod scratch;
 pub mod state;
 pub mod sweep;
+mod usage;
 pub mod workload;
 
 pub use machine::Machine;

@@ -10,14 +10,12 @@
 //!
 //! Left to others: which state is right ([`super::state`], the explorer).
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
-use parking_lot::Mutex;
 use pramfs::{
-    AtimePolicy, Clock, ErrorPolicy, FileType, MountOptions,
-    inode::{Credentials, Fs, Ino, Time},
+    AtimePolicy, Clock, ErrorPolicy, MountOptions,
+    inode::{Fs, Time},
 };
 use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
@@ -28,9 +26,11 @@ use pramfs_medium::types::RegionOffset;
 use zerocopy::FromBytes;
 
 use super::images::{Images, Limits, line_hash};
+use super::known::{Known, StateId};
 use super::machine::{Machine, Torn};
 use super::scratch::{PAGE, Scratch};
 use super::state::State;
+use super::usage::use_it;
 use crate::random::Random;
 use crate::region;
 
@@ -68,105 +68,6 @@ pub fn options(clock: &Arc<Still>) -> MountOptions {
         cache_bytes: 1 << 20,
         ..region::quiet()
     }
-}
-
-/// A state that was seen; equal states have the same number.
-pub type StateId = u32;
-
-/// Recovered media that are known, by hash.
-#[derive(Debug, Default)]
-pub struct Known {
-    images: Shards<StateId>,
-    media: Shards<StateId>,
-    recoveries: Shards<()>,
-    states: Mutex<States>,
-    checked: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct States {
-    all: Vec<Arc<State>>,
-    by_text: HashMap<u64, Vec<StateId>>,
-}
-
-/// Entries of a shard; 16 of these are some 200 MB.
-const MOST: usize = 500_000;
-
-#[derive(Debug)]
-struct Shards<T>(Vec<Mutex<HashMap<u64, T>>>);
-
-impl<T> Default for Shards<T> {
-    fn default() -> Self {
-        Shards((0..16).map(|_| Mutex::default()).collect())
-    }
-}
-
-impl<T: Copy> Shards<T> {
-    fn get(&self, hash: u64) -> Option<T> {
-        self.0[(hash >> 60) as usize].lock().get(&hash).copied()
-    }
-    /// Whether it is new.
-    fn put(&self, hash: u64, value: T) -> bool {
-        let mut shard = self.0[(hash >> 60) as usize].lock();
-        // Long runs forget, and look at some images twice.
-        if shard.len() >= MOST {
-            shard.clear();
-        }
-        shard.insert(hash, value).is_none()
-    }
-}
-
-impl Known {
-    /// The number of a state.
-    pub fn number(&self, state: State) -> StateId {
-        let text = hash_of(&state);
-        let mut states = self.states.lock();
-        let candidates = states.by_text.get(&text).cloned().unwrap_or_default();
-        if let Some(id) = candidates
-            .iter()
-            .find(|id| *states.all[**id as usize] == state)
-        {
-            return *id;
-        }
-        let id = states.all.len() as StateId;
-        states.all.push(Arc::new(state));
-        states.by_text.entry(text).or_default().push(id);
-        id
-    }
-
-    /// A state by its number.
-    pub fn state(&self, id: StateId) -> Arc<State> {
-        Arc::clone(&self.states.lock().all[id as usize])
-    }
-
-    /// States that were seen.
-    pub fn states(&self) -> usize {
-        self.states.lock().all.len()
-    }
-
-    /// Media that were checked and used so far.
-    pub fn media_checked(&self) -> u64 {
-        self.checked.load(Ordering::Relaxed)
-    }
-
-    /// Whether a recovery of these events on this medium is new.
-    pub fn is_new_recovery(&self, hash: u64) -> bool {
-        self.recoveries.put(hash, ())
-    }
-}
-
-fn hash_of(state: &State) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut h = DefaultHasher::new();
-    for (path, n) in &state.tree.nodes {
-        path.hash(&mut h);
-        (n.id.0, n.id.1, n.nlink, n.size, n.blocks, n.perm, n.flags).hash(&mut h);
-        n.data.hash(&mut h);
-        n.xattrs.hash(&mut h);
-        [n.times.0, n.times.1].map(|t| (t.sec, t.nsec)).hash(&mut h);
-    }
-    (&state.label, &state.pieces).hash(&mut h);
-    h.finish()
 }
 
 /// What became of an image.
@@ -495,80 +396,4 @@ impl Oracle {
             other => Err(format!("the group of all blocks is {other:?}")),
         }
     }
-}
-
-/// Makes, writes, moves and removes something in every directory, then removes
-/// everything. A full region may refuse what needs space.
-fn use_it(fs: &Fs, state: &State) -> Result<(), String> {
-    let ctx = Credentials::ROOT;
-    let shown = |p: &[u8]| String::from_utf8_lossy(p).into_owned();
-    let tried = |what: &str, path: &[u8], r: pramfs::Result<()>| match r {
-        Ok(()) => Ok(true),
-        Err(pramfs::Error::NoSpace(_)) => Ok(false),
-        Err(e) => Err(format!("{what} in {} after recovery: {e}", shown(path))),
-    };
-    for (path, n) in &state.tree.nodes {
-        if n.kind != FileType::Directory {
-            continue;
-        }
-        let dir = n.id.0;
-        let mut made = Ino::ROOT;
-        let created = fs
-            .create(&ctx, dir, b".explorer", 0o600)
-            .map(|a| made = a.ino);
-        if !tried("create", path, created)? {
-            continue;
-        }
-        let bytes = [0xa5; 700];
-        let mut back = [0; 700];
-        let mut read = |at| match fs.read(made, at, &mut back) {
-            Ok(700) if back == bytes => Ok(()),
-            Ok(_) => Err(pramfs::Error::io("other bytes are read than were written")),
-            Err(e) => Err(e),
-        };
-        if tried(
-            "a write",
-            path,
-            fs.append(&Credentials::ROOT, made, &bytes).map(drop),
-        )? {
-            tried("a read", path, read(0))?;
-        }
-        let renamed = fs.rename(
-            &ctx,
-            dir,
-            b".explorer",
-            dir,
-            b".renamed",
-            Default::default(),
-        );
-        let name: &[u8] = if tried("a rename", path, renamed)? {
-            b".renamed"
-        } else {
-            b".explorer"
-        };
-        tried("unlink", path, fs.unlink(dir, name))?;
-    }
-    // Paths in reverse: what is in a directory before it.
-    for (path, n) in state.tree.nodes.iter().rev() {
-        let Some(slash) = path
-            .iter()
-            .rposition(|b| *b == b'/')
-            .filter(|_| path.len() > 1)
-        else {
-            continue;
-        };
-        let parent = &state.tree.nodes[if slash == 0 {
-            &b"/"[..]
-        } else {
-            &path[..slash]
-        }];
-        let name = &path[slash + 1..];
-        let removed = if n.kind == FileType::Directory {
-            fs.rmdir(parent.id.0, name)
-        } else {
-            fs.unlink(parent.id.0, name)
-        };
-        removed.map_err(|e| format!("{} cannot be removed after recovery: {e}", shown(path)))?;
-    }
-    Ok(())
 }

@@ -5,21 +5,14 @@
 //! operation does not apply, and the sequence is left out; where a name exists
 //! already, it is refused, and a refused operation must change nothing.
 
-use std::sync::Arc;
-
 use pramfs::Access;
-use pramfs::format::FormatOptions;
 use pramfs::{
     Fallocate, RenameFlags, XattrMode,
     inode::{Credentials, Fs, SetAttr, SetTime, Time},
 };
-use pramfs_medium::pmem::SimBackend;
 
-use super::oracle::{Still, options};
 use super::state::Promise;
 use crate::model::{Body, Call, Follower, Make, NodeId};
-use crate::recorded::STALE;
-use crate::region;
 
 /// One step of an operation.
 #[derive(Debug, Clone)]
@@ -132,7 +125,7 @@ fn one(c: Call) -> Option<Vec<Action>> {
     Some(vec![Action::Call(c)])
 }
 
-fn make(f: &Follower, path: &str, what: Make) -> Option<Vec<Action>> {
+pub(super) fn make(f: &Follower, path: &str, what: Make) -> Option<Vec<Action>> {
     let (parent, name) = place(f, path)?;
     one(Call::Make {
         ctx: CX,
@@ -143,7 +136,7 @@ fn make(f: &Follower, path: &str, what: Make) -> Option<Vec<Action>> {
     })
 }
 
-fn link(f: &Follower, path: &str, new: &str) -> Option<Vec<Action>> {
+pub(super) fn link(f: &Follower, path: &str, new: &str) -> Option<Vec<Action>> {
     let (parent, name) = place(f, new)?;
     let node = file(f, path)?;
     one(Call::Link { node, parent, name })
@@ -213,7 +206,7 @@ pub fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| word(i / 8)[i % 8]).collect()
 }
 
-fn write(f: &Follower, path: &str, at: Option<u64>, len: usize) -> Option<Vec<Action>> {
+pub(super) fn write(f: &Follower, path: &str, at: Option<u64>, len: usize) -> Option<Vec<Action>> {
     one(Call::Write {
         node: file(f, path)?,
         offset: at,
@@ -221,7 +214,13 @@ fn write(f: &Follower, path: &str, at: Option<u64>, len: usize) -> Option<Vec<Ac
     })
 }
 
-fn fallocate(f: &Follower, path: &str, what: Fallocate, at: u64, len: u64) -> Option<Vec<Action>> {
+pub(super) fn fallocate(
+    f: &Follower,
+    path: &str,
+    what: Fallocate,
+    at: u64,
+    len: u64,
+) -> Option<Vec<Action>> {
     one(Call::Fallocate {
         node: file(f, path)?,
         what,
@@ -230,7 +229,7 @@ fn fallocate(f: &Follower, path: &str, what: Fallocate, at: u64, len: u64) -> Op
     })
 }
 
-fn setxattr(
+pub(super) fn setxattr(
     f: &Follower,
     path: &str,
     name: &str,
@@ -253,7 +252,7 @@ fn removexattr(f: &Follower, path: &str, name: &str) -> Option<Vec<Action>> {
 }
 
 /// A list that names user 9 and allows what the mode says.
-fn setacl(f: &Follower, path: &str, which: &str, mode: u32) -> Option<Vec<Action>> {
+pub(super) fn setacl(f: &Follower, path: &str, which: &str, mode: u32) -> Option<Vec<Action>> {
     let digit = |shift: u32| (mode >> shift & 7) as u8;
     let mut value = vec![2, 0, 0, 0];
     for (tag, perm, id) in [
@@ -306,8 +305,8 @@ fn map(f: &Follower, path: &str, at: u64, len: usize, persist: bool) -> Option<V
     })
 }
 
-const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
-const GROW: Fallocate = Fallocate::Allocate { keep_size: false };
+pub(super) const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
+pub(super) const GROW: Fallocate = Fallocate::Allocate { keep_size: false };
 const ZERO: Fallocate = Fallocate::ZeroRange { keep_size: false };
 const ZERO_KEEP: Fallocate = Fallocate::ZeroRange { keep_size: true };
 const PUNCH: Fallocate = Fallocate::PunchHole;
@@ -396,150 +395,6 @@ pub fn ops() -> Vec<Op> {
         data "fsync /foo" = |f| one(Call::Fsync { node: file(f, "/foo")? });
         mapped "map /foo, store, persist" = |f| map(f, "/foo", 100, 300, true);
         lossy "map /foo, store" = |f| map(f, "/foo", 600, 64, false);
-    }
-}
-
-/// A formatted tree from which workloads start.
-#[derive(Debug, Clone)]
-pub struct Fixture {
-    /// Bytes of a block.
-    pub block_size: u32,
-    /// The region, cleanly unmounted.
-    pub image: Arc<Vec<u8>>,
-    /// The model of it.
-    pub follower: Follower,
-    /// So little is free that operations may be refused.
-    pub full: bool,
-}
-
-/// What is left to be had; `None`: as much as there is.
-#[derive(Debug, Clone, Copy, Default)]
-struct Room {
-    blocks: Option<u64>,
-    inodes: Option<u64>,
-}
-
-/// When the tree was made, and the time of the first operation.
-pub const START: i64 = 1_700_000_000;
-
-impl Fixture {
-    /// The usual one: `/foo` (which is `/A/link` too) of 1300 bytes with a small
-    /// and a large attribute, `/A/foo` of 600 bytes with blocks for 3000,
-    /// `/A/bar` empty, `/A/sub/`, `/B/` with a default
-    /// ACL, and `/foo` with an ACL.
-    ///
-    /// # Errors
-    /// Those of the engine, and where the model differs.
-    pub fn new(block_size: u32, len: usize) -> Result<Fixture, String> {
-        Fixture::with(block_size, len, Room::default())
-    }
-
-    /// The same in a region in which so many blocks are left to be had.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub fn full(block_size: u32, len: usize, blocks: u64) -> Result<Fixture, String> {
-        let room = Room {
-            blocks: Some(blocks),
-            inodes: None,
-        };
-        Fixture::with(block_size, len, room)
-    }
-
-    /// The same in a region in which so many inodes are left to be had.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub fn few_inodes(block_size: u32, len: usize, inodes: u64) -> Result<Fixture, String> {
-        let room = Room {
-            blocks: None,
-            inodes: Some(inodes),
-        };
-        Fixture::with(block_size, len, room)
-    }
-
-    fn with(block_size: u32, len: usize, room: Room) -> Result<Fixture, String> {
-        let format = FormatOptions {
-            lanes: Some(2),
-            max_inodes: room.inodes.map(|_| 16),
-            ..region::repeatable(block_size)
-        };
-        // Bytes that nobody wrote show where they should not.
-        let sim = SimBackend::from_image(&vec![STALE; len]).map_err(|e| e.to_string())?;
-        pramfs::format::format(&region::region_of(&sim), &format).map_err(|e| e.to_string())?;
-        let clock = Still::at(START);
-        let fs = region::mount(&sim, options(&clock)).map_err(|e| e.to_string())?;
-        let mut f = Follower::new(Time {
-            sec: START,
-            nsec: 0,
-        });
-        pramfs_medium::journal::set_thread_lane(0);
-        let mut now = START;
-        let mut run = |f: &mut Follower, steps: &dyn Fn(&Follower) -> Option<Vec<Action>>| {
-            for a in steps(f).ok_or("the tree cannot be made")? {
-                now += 1;
-                clock.set(now);
-                f.model.now = Time { sec: now, nsec: 7 };
-                act(&fs, f, &a)?;
-            }
-            Ok::<(), String>(())
-        };
-        let file = || Make::File { perm: 0o644 };
-        let dir = || Make::Dir { perm: 0o755 };
-        run(&mut f, &|f| make(f, "/A", dir()))?;
-        run(&mut f, &|f| make(f, "/B", dir()))?;
-        run(&mut f, &|f| make(f, "/foo", file()))?;
-        run(&mut f, &|f| write(f, "/foo", Some(0), 1300))?;
-        run(&mut f, &|f| {
-            setxattr(f, "/foo", "user.small", 12, XattrMode::Set)
-        })?;
-        run(&mut f, &|f| {
-            setxattr(f, "/foo", "user.large", 1100, XattrMode::Set)
-        })?;
-        run(&mut f, &|f| link(f, "/foo", "/A/link"))?;
-        run(&mut f, &|f| make(f, "/A/foo", file()))?;
-        run(&mut f, &|f| write(f, "/A/foo", Some(0), 600))?;
-        run(&mut f, &|f| fallocate(f, "/A/foo", KEEP, 0, 3000))?;
-        run(&mut f, &|f| make(f, "/A/bar", file()))?;
-        run(&mut f, &|f| make(f, "/A/sub", dir()))?;
-        run(&mut f, &|f| setacl(f, "/B", "default", 0o750))?;
-        run(&mut f, &|f| setacl(f, "/foo", "access", 0o640))?;
-        if let Some(room) = room.inodes {
-            for i in 0.. {
-                let left = fs.statfs().map_err(|e| e.to_string())?.free_inodes;
-                if left <= room {
-                    break;
-                }
-                run(&mut f, &|f| make(f, &format!("/ballast {i}"), file()))?;
-            }
-        }
-        if let Some(room) = room.blocks {
-            run(&mut f, &|f| make(f, "/ballast", file()))?;
-            // Pointer blocks are taken on the way, so it comes in two steps.
-            for spare in [room + 8, room] {
-                let free = fs.statfs().map_err(|e| e.to_string())?.available;
-                let size = fs.resolve(b"/ballast").map_err(|e| e.to_string())?.size;
-                let more = free.saturating_sub(spare) * u64::from(block_size);
-                if more > 0 {
-                    run(&mut f, &|f| fallocate(f, "/ballast", GROW, size, more))?;
-                }
-            }
-            let left = fs.statfs().map_err(|e| e.to_string())?.available;
-            if left.abs_diff(room) > 1 {
-                return Err(format!("{left} blocks are left, not {room}"));
-            }
-        }
-        f.compare(&fs)?;
-        let full = room.blocks.or(room.inodes).is_some();
-        f.full = full;
-        fs.close().map_err(|e| e.to_string())?;
-        f.model.end_of_mount();
-        Ok(Fixture {
-            block_size,
-            image: Arc::new(sim.image()),
-            follower: f,
-            full,
-        })
     }
 }
 
