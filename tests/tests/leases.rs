@@ -186,6 +186,36 @@ fn punch_beside_lease_zeroes_in_place() {
     assert_clean(&l.sim);
 }
 
+/// No process has seen the new blocks. They would be lost to all others until the lease ends.
+#[test]
+fn failed_append_beside_lease_frees_its_blocks() {
+    for block_size in [512, 4096] {
+        for cut in [false, true] {
+            let l = leased(block_size, 5);
+            if cut {
+                truncate(&l.fs, l.file, 100);
+            }
+            let (before, size) = (free(&l.fs), l.fs.getattr(l.file).unwrap().size);
+            let expect = read(&l.fs, l.file);
+            // More than one record, and more than there is.
+            let failed = l.fs.append(&CX, l.file, &vec![8; LEN]).unwrap_err();
+            assert_eq!(failed.errno(), libc::ENOSPC);
+            assert_eq!(l.fs.getattr(l.file).unwrap().size, size);
+            // The tree stays as high as it has become, as without a lease.
+            let lost = before - free(&l.fs);
+            assert!(lost <= 3, "{lost} blocks of {block_size}, cut: {cut}");
+            assert_eq!(read(&l.fs, l.file), expect);
+            let places: Vec<u64> = match cut {
+                true => vec![l.at[0]],
+                false => l.at.clone(),
+            };
+            assert!(bytes_at(&l.sim, &places).iter().all(|b| *b == 7));
+            l.fs.close().unwrap();
+            assert_clean(&l.sim);
+        }
+    }
+}
+
 #[test]
 fn unlinked_file_exists_until_its_lease_ends() {
     let l = leased(4096, 5);

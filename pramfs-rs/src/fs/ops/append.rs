@@ -18,7 +18,7 @@ use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
-use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::types::{Bno, FileBlock, Ino};
 
 impl Engine {
     /// Writes at the end of the file and returns that offset. Writes all bytes, or
@@ -75,6 +75,7 @@ impl Engine {
         }
         self.check_host_holds(&state.map(), offset, end)?;
         let before = state.disk;
+        let holes = self.holes_beside_lease(&state, size, end)?;
         let n = self.write_locked(inode, &mut state, offset, from);
         let done = state.disk.size.saturating_sub(offset);
         if !matches!(n, Ok(n) if n == from.len()) && state.disk.size != size {
@@ -86,6 +87,11 @@ impl Engine {
                     Ok(())
                 })
             })?;
+            // A lease keeps all blocks past the end. No holder has seen the new ones: the
+            // inode is still locked.
+            for (first, end) in holes {
+                self.undo(|| self.remove_blocks(inode, &mut state, first, end, Some(&before)))?;
+            }
         }
         // The rest, or nothing.
         let n = n.map_err(room::request_all_room(
@@ -96,6 +102,29 @@ impl Engine {
             n if n == from.len() => Ok(offset),
             _ => Err(Error::NoSpace("too few free blocks for all of the append")),
         }
+    }
+
+    /// Returns the holes of a leased file past its end, up to `end`, so that a failed append
+    /// frees the blocks that it puts there, and no others. Without a lease, none.
+    fn holes_beside_lease(
+        &self,
+        state: &InodeState,
+        size: u64,
+        end: u64,
+    ) -> Result<Vec<(FileBlock, FileBlock)>> {
+        let (geo, mut holes) = (&self.vol.geo, Vec::new());
+        if self.keeps_blocks(state) {
+            let (mut at, last) = (geo.file_block_from(size), geo.file_block_from(end));
+            while at < last {
+                let extent = map::run(&self.vol, &state.map(), at, last - at)?;
+                let next = at + extent.count;
+                if extent.block.is_none() {
+                    holes.push((at, next));
+                }
+                at = next;
+            }
+        }
+        Ok(holes)
     }
 
     /// As [`append`](Self::append), for a caller that holds the inode.

@@ -212,7 +212,7 @@ impl Engine {
 
     /// Frees a range of blocks, record by record. To undo an allocation, `before` is the
     /// inode whose times are restored; else it is `None`.
-    fn remove_blocks(
+    pub(super) fn remove_blocks(
         &self,
         inode: &Inode,
         state: &mut InodeState,
