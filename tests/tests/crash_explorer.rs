@@ -12,6 +12,7 @@ use pramfs_tests::crash::explorer::{Job, Settings, run};
 use pramfs_tests::crash::fixture::Fixture;
 use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::known::Known;
+use pramfs_tests::crash::leased::{grants_or_ends, lease_ops, matters_beside_leases};
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::report::Summary;
 use pramfs_tests::crash::workload::{Op, Workload, ops, sequences};
@@ -47,6 +48,12 @@ fn settings() -> Settings {
 fn fixture(block_size: u32) -> Fixture {
     let len = if block_size > 1024 { 512 } else { 256 } << 10;
     Fixture::new(block_size, len).unwrap()
+}
+
+/// The same with leases.
+fn leased_fixture(block_size: u32) -> Fixture {
+    let len = if block_size > 1024 { 512 } else { 256 } << 10;
+    Fixture::leased(block_size, len, None).unwrap()
 }
 
 fn explore(
@@ -273,4 +280,112 @@ fn crash_images_of_concurrent_operations_are_valid() {
         }
         Err(e) => panic!("an image that no order explains\n{e}"),
     }
+}
+
+/// Limits of the runs beside leases, which recover each image twice: while processes hold the
+/// leases, and without the processes.
+const TWICE: Limits = Limits {
+    lines: 4,
+    pairs: 60,
+    random: 8,
+    torn: Torn::Half,
+};
+
+fn beside_leases(limits: Limits) -> Settings {
+    Settings {
+        limits,
+        recovery: Some(Limits {
+            lines: 2,
+            pairs: 4,
+            random: 2,
+            torn: Torn::Half,
+        }),
+        ..settings()
+    }
+}
+
+/// Processes hold a lease of each file.
+#[test]
+fn crash_images_of_one_operation_beside_leases_are_valid() {
+    let ops = lease_ops();
+    let mut sum = Summary::default();
+    let mut explore = |block_size, limits, pick: &dyn Fn(&Op) -> bool| {
+        let all = sequences(&ops, 1, false, pick);
+        let name = format!("one operation beside leases, blocks of {block_size}");
+        let settings = beside_leases(limits);
+        sum += explore(&name, &settings, &leased_fixture(block_size), &ops, &all);
+    };
+    explore(512, LIMITS, &|op| !op.map && !op.wide);
+    explore(512, AGAIN, &|op| op.wide);
+    explore(4096, TWICE, &|op| op.map || matters_beside_leases(op));
+    println!("{}", sum.row("one operation beside leases"));
+    assert!(sum.workloads > 90 && sum.images > 100_000, "{sum}");
+    assert!(sum.recoveries > 1000, "{sum}");
+}
+
+#[test]
+fn crash_images_of_two_operations_beside_leases_are_valid() {
+    let ops = lease_ops();
+    let all = sequences(&ops, 2, true, &matters_beside_leases);
+    let settings = Settings {
+        recovery: None,
+        ..beside_leases(TWICE)
+    };
+    let name = "two operations beside leases";
+    let sum = explore(name, &settings, &leased_fixture(512), &ops, &all);
+    assert!(sum.workloads > 900 && sum.images > 100_000, "{sum}");
+}
+
+/// From a tree without leases: the feature, the table and its growth, the slot, and the end.
+#[test]
+fn crash_images_of_grant_and_end_of_leases_are_valid() {
+    let ops = lease_ops();
+    let all = [1, 2, 3].map(|length| sequences(&ops, length, true, &grants_or_ends));
+    let name = "grant and end of leases";
+    let settings = beside_leases(TWICE);
+    let sum = explore(name, &settings, &fixture(512), &ops, &all.concat());
+    assert!(sum.workloads > 500 && sum.images > 50_000, "{sum}");
+    assert!(sum.recoveries > 1000, "{sum}");
+}
+
+/// Without rule 6, a truncation and a punch take blocks away that processes map.
+#[test]
+fn explorer_detects_missing_rule_of_leased_blocks() {
+    let (ops, fixture) = (lease_ops(), leased_fixture(512));
+    for name in ["truncate /A/foo 0", "truncate and chmod /foo", "punch /foo"] {
+        let workloads = &[Workload::parse(name, &ops).unwrap()];
+        let explore = |leased_blocks| {
+            let mut settings = beside_leases(TWICE);
+            settings.rules.leased_blocks = leased_blocks;
+            let job = Job {
+                fixture: &fixture,
+                ops: &ops,
+                workloads,
+            };
+            run(&settings, &Arc::new(Known::default()), &job, &|_| ())
+        };
+        let found = explore(false).expect_err(name).to_string();
+        println!("{found}\n");
+        assert!(found.contains("before fence"), "{found}");
+        assert!(found.contains("a process maps block"), "{found}");
+        if let Err(e) = explore(true) {
+            panic!("with the rule:\n{e}");
+        }
+    }
+}
+
+/// A full region: truncations, removals and the end of leases need no space. What needs some
+/// is refused, and leaves nothing behind.
+#[test]
+fn crash_images_beside_leases_on_full_region_are_valid() {
+    let ops = lease_ops();
+    let all = sequences(&ops, 1, false, &|op| !op.map && !op.wide);
+    let mut sum = Summary::default();
+    for free in 0..2 {
+        let fixture = Fixture::leased(512, 256 << 10, Some(free)).unwrap();
+        let name = format!("beside leases, {free} blocks left");
+        sum += explore(&name, &beside_leases(TWICE), &fixture, &ops, &all);
+    }
+    println!("{}", sum.row("beside leases in a full region"));
+    assert!(sum.refused > 20 && sum.images > 10_000, "{sum}");
 }

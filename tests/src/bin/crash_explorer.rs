@@ -19,6 +19,7 @@ use pramfs_tests::crash::explorer::{Job, Settings, Stopped, run};
 use pramfs_tests::crash::fixture::Fixture;
 use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::known::Known;
+use pramfs_tests::crash::leased::{grants_or_ends, lease_ops, matters_beside_leases};
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::report::Summary;
 use pramfs_tests::crash::workload::{Op, Workload, ops, sequences};
@@ -77,6 +78,9 @@ struct Args {
     /// Block size for --workload.
     #[arg(long, default_value_t = 512, value_name = "BYTES")]
     block_size: u32,
+    /// Processes hold a lease of each file while --workload runs.
+    #[arg(long, requires = "workload")]
+    leased: bool,
     /// Lists the operations and ends.
     #[arg(long)]
     list: bool,
@@ -150,9 +154,13 @@ fn limits(args: &Args) -> Limits {
     }
 }
 
-fn fixture(block_size: u32) -> Result<Fixture> {
+fn fixture(block_size: u32, leased: bool) -> Result<Fixture> {
     let len = if block_size > 1024 { 512 } else { 256 } << 10;
-    Fixture::new(block_size, len).map_err(|e| anyhow!("the first tree cannot be made: {e}"))
+    let made = match leased {
+        false => Fixture::new(block_size, len),
+        true => Fixture::leased(block_size, len, None),
+    };
+    made.map_err(|e| anyhow!("the first tree cannot be made: {e}"))
 }
 
 fn settings(args: &Args, limits: Limits, recovery: Option<Limits>) -> Settings {
@@ -167,7 +175,8 @@ fn settings(args: &Args, limits: Limits, recovery: Option<Limits>) -> Settings {
     }
 }
 
-fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
+/// `all_ops` is `ops`, and then the operations of leases.
+fn phases(args: &Args, ops: &[Op], all_ops: &[Op]) -> Result<Vec<Phase>> {
     let all = limits(args);
     let again = match briefly(args) {
         true => Limits {
@@ -194,10 +203,10 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
         w
     };
     if let Some(name) = &args.workload {
-        let w = Workload::parse(name, ops).map_err(|e| anyhow!(e))?;
+        let w = Workload::parse(name, all_ops).map_err(|e| anyhow!(e))?;
         return Ok(vec![Phase {
             name: name.clone(),
-            fixture: fixture(args.block_size)?,
+            fixture: fixture(args.block_size, args.leased)?,
             workloads: vec![w],
             settings: settings(all, all),
         }]);
@@ -206,7 +215,7 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
     for block_size in [512, 1024, 2048, 4096] {
         phases.push(Phase {
             name: format!("one operation, blocks of {block_size}"),
-            fixture: fixture(block_size)?,
+            fixture: fixture(block_size, false)?,
             workloads: sequences(ops, 1, false, &|op| !op.map || block_size == 4096),
             settings: Settings {
                 every_recovery: Some(again),
@@ -228,7 +237,7 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
             let w = sequences(ops, 2, true, &|op| !op.map || block_size == 4096);
             phases.push(Phase {
                 name: format!("two operations, blocks of {block_size}"),
-                fixture: fixture(block_size)?,
+                fixture: fixture(block_size, false)?,
                 workloads: sample(w, 300),
                 settings: Settings {
                     every_recovery: Some(again).filter(|_| !briefly(args) || args.every_recovery),
@@ -237,10 +246,34 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
             });
         }
     }
+    for block_size in [512, 4096] {
+        phases.push(Phase {
+            name: format!("one operation beside leases, blocks of {block_size}"),
+            fixture: fixture(block_size, true)?,
+            workloads: sequences(all_ops, 1, false, &|op| !op.map || block_size == 4096),
+            settings: settings(all, again),
+        });
+    }
+    if args.length >= 2 {
+        let w = sequences(all_ops, 2, true, &matters_beside_leases);
+        phases.push(Phase {
+            name: "two operations beside leases".into(),
+            fixture: fixture(512, true)?,
+            workloads: sample(w, 300),
+            settings: settings(all, again),
+        });
+    }
     if args.length >= 3 {
+        let w = [1, 2, 3].map(|length| sequences(all_ops, length, true, &grants_or_ends));
+        phases.push(Phase {
+            name: "grant and end of leases".into(),
+            fixture: fixture(512, false)?,
+            workloads: sample(w.concat(), 300),
+            settings: settings(all, again),
+        });
         phases.push(Phase {
             name: "three operations on metadata".into(),
-            fixture: fixture(512)?,
+            fixture: fixture(512, false)?,
             workloads: sample(sequences(ops, 3, true, &|op| op.metadata), 1000),
             settings: settings(all, again),
         });
@@ -297,10 +330,10 @@ const IN_FLIGHT: &str = "two operations in flight";
 fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
     let settings = settings(args, limits(args), None);
     if let Some(name) = &args.workload {
-        let fixture = fixture(args.block_size)?;
+        let fixture = fixture(args.block_size, false)?;
         return concurrent::again(&settings, (&fixture, ops), name).map_err(|e| anyhow!(e));
     }
-    let fixture = fixture(512)?;
+    let fixture = fixture(512, false)?;
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}")?);
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -317,14 +350,15 @@ fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
 }
 
 fn explore(args: &Args) -> Result<bool> {
-    let ops = ops();
+    let (ops, all_ops) = (ops(), lease_ops());
     let options = format!(
-        "quick {} length {} {:?} seed {} workload {:?} only {:?} every {}",
+        "quick {} length {} {:?} seed {} workload {:?} leased {} only {:?} every {}",
         args.quick,
         args.length,
         limits(args),
         args.seed,
         args.workload,
+        args.leased,
         args.only,
         args.every_recovery
     );
@@ -340,7 +374,7 @@ fn explore(args: &Args) -> Result<bool> {
     let mut phases = if pair {
         Vec::new()
     } else {
-        phases(args, &ops)?
+        phases(args, &ops, &all_ops)?
     };
     phases.retain(|p| chosen(&p.name));
     for p in phases {
@@ -365,7 +399,7 @@ fn explore(args: &Args) -> Result<bool> {
             }
             Ok(())
         };
-        match phase(&p, &ops, from, &mut save)? {
+        match phase(&p, &all_ops, from, &mut save)? {
             Ok(s) => {
                 println!("{}", s.row(&p.name));
                 total += s;
@@ -395,7 +429,7 @@ fn explore(args: &Args) -> Result<bool> {
 fn main() -> ExitCode {
     let args = Args::parse();
     if args.list {
-        ops().iter().for_each(|op| println!("{}", op.name));
+        lease_ops().iter().for_each(|op| println!("{}", op.name));
         return ExitCode::SUCCESS;
     }
     match explore(&args) {

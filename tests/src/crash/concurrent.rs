@@ -138,7 +138,7 @@ fn carry_out(fs: &Fs, fixture: &Fixture, actions: &[Action]) -> Result<bool, Str
         let done = match a {
             Action::Label(label) => fs.set_label(label),
             Action::Trim => fs.trim(0, u64::MAX, 0).map(drop),
-            Action::Call(_) | Action::Map { .. } => {
+            _ => {
                 let call = a.as_call().ok_or("no call stands for it")?;
                 fixture.follower.engine(fs, &call)
             }
@@ -218,6 +218,7 @@ impl<'a> Pairs<'a> {
         let mut story = Counterexample {
             workload: name.clone(),
             block_size: self.fixture.block_size,
+            leased: false,
             moment: "at no moment".into(),
             lines: Vec::new(),
             problem: String::new(),

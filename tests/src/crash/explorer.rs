@@ -11,21 +11,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pramfs::{MountOptions, inode::Fs};
 use pramfs_medium::journal::{Rules, set_thread_lane};
-use pramfs_medium::pmem::{EventKind, SimBackend};
+use pramfs_medium::pmem::EventKind;
 
 use super::again::{Again, Failed, Recovery, image_of, seed};
-use super::fixture::{Fixture, START};
+use super::fixture::Fixture;
 use super::images::{Choice, Images, Limits};
 use super::known::{Known, StateId};
+use super::leased::{self, Held};
+use super::live::Live;
 use super::machine::Machine;
-use super::oracle::{Oracle, Still, Verdict, options};
+use super::oracle::{Oracle, Verdict};
 use super::report::{Counterexample, Summary, lines};
 use super::state::{Expected, Promise, State};
-use super::workload::{Op, Workload, act};
+use super::workload::{Action, Op, Workload};
 use crate::random::Random;
-use crate::region;
 
 /// How to explore.
 #[derive(Debug, Clone)]
@@ -131,29 +131,40 @@ struct Worker<'a> {
     counts: Summary,
 }
 
-/// What may be found at a moment.
+/// What may be found at a moment, by a recovery while processes hold some leases.
 struct Allowed<'a> {
+    held: &'a Held,
     before: Option<&'a Expected>,
     promise: &'a Promise,
     after: &'a Expected,
     /// What the operation was on its way to, where it was refused for want of
     /// space.
-    aim: Option<&'a Expected>,
+    aim: Option<Expected>,
 }
 
 impl Allowed<'_> {
     fn explains(&self, found: &State) -> bool {
-        match self.before {
+        let explained = match self.before {
             Some(b) => {
-                let aim = self.aim.unwrap_or(self.after);
+                let aim = self.aim.as_ref().unwrap_or(self.after);
                 b.is(found) || self.after.is(found) || self.promise.allows(b, found, aim)
             }
             None => self.after.is(found),
-        }
+        };
+        explained && self.keeps(found).is_ok()
+    }
+
+    /// Whether processes still map what they could map.
+    fn keeps(&self, found: &State) -> Result<(), String> {
+        let promised = self.before.unwrap_or(self.after);
+        leased::compare(&promised.state.kept, &found.kept)
     }
 
     fn differences(&self, found: &State) -> String {
         let mut text = String::new();
+        if let Err(lost) = self.keeps(found) {
+            text += &format!("--- of leases: {lost}\n");
+        }
         if let Some(b) = self.before {
             text += &format!("--- against the state before:\n{}", b.differences(found));
         }
@@ -162,6 +173,15 @@ impl Allowed<'_> {
             self.after.differences(found)
         )
     }
+}
+
+/// The ways to recover an image: while the processes live that hold leases, and without them.
+fn ways(held: &Held) -> Vec<Held> {
+    let mut ways = vec![held.clone()];
+    if !held.is_empty() {
+        ways.push(Held::new());
+    }
+    ways
 }
 
 /// Where in a workload.
@@ -193,6 +213,7 @@ impl<'a> Worker<'a> {
         Box::new(Counterexample {
             workload: at.name.to_owned(),
             block_size: self.job.fixture.block_size,
+            leased: !self.job.fixture.held.is_empty(),
             moment: at.moment.clone(),
             lines,
             problem,
@@ -239,123 +260,178 @@ impl<'a> Worker<'a> {
             moment: "nowhere: the workload itself goes wrong".into(),
             number: 0,
         };
-        let wrong = |e: &dyn std::fmt::Display| e.to_string();
-        let clock = Still::at(START + 1000);
-        let mount_options = MountOptions {
-            rules: Rules {
-                inode_batches: false,
-                ..self.settings.rules
-            },
-            ..options(&clock)
-        };
-        let sim = SimBackend::from_image(&fixture.image)
-            .map_err(|e| self.failure(&at, vec![], wrong(&e)))?;
-        sim.recording(true);
-        let fs =
-            region::mount(&sim, mount_options).map_err(|e| self.failure(&at, vec![], wrong(&e)))?;
+        let mut live =
+            Live::new(fixture, self.settings.rules).map_err(|e| self.failure(&at, vec![], e))?;
         let mut machine = Machine::new(fixture.image.to_vec());
-        let mut f = fixture.follower.clone();
-        let mut now = START + 1000;
         for (i, &(op, lane)) in w.steps.iter().enumerate() {
             let last = i + 1 == w.steps.len();
             let op = &self.job.ops[op];
-            let Some(actions) = op.actions(&f) else {
+            let Some(actions) = op.actions(&live.f) else {
                 return Ok(false);
             };
             for (j, action) in actions.iter().enumerate() {
-                now += 1;
-                clock.set(now);
-                f.model.now = pramfs::inode::Time { sec: now, nsec: 7 };
-                machine.run_all(&sim.take_record());
-                let before = match last {
-                    true => Some(self.expected(&fs, &f, &machine, &at)?),
-                    false => None,
-                };
-                let promise = action.promise(&f);
-                let acted = on_lane(lane, || act(&fs, &mut f, action));
-                let refused = match acted {
-                    Ok(done) => !done,
-                    Err(e) => {
-                        let e = format!("{} goes wrong: {e}", op.name);
-                        return Err(self.failure(&at, vec![], e));
-                    }
-                };
-                let events = sim.take_record();
-                self.counts.refused += u64::from(last && refused);
-                let Some(before) = before else {
-                    machine.run_all(&events);
+                machine.run_all(&live.events());
+                let begun = live.begin(action);
+                begun.map_err(|e| self.goes_wrong(op, &at, &e))?;
+                if !last {
+                    let acted = live.act(action, lane);
+                    acted.map_err(|e| self.goes_wrong(op, &at, &e))?;
                     continue;
-                };
-                let what = if actions.len() > 1 {
-                    format!("{}, call {}", op.name, j + 1)
-                } else {
-                    op.name.to_owned()
-                };
-                let what = if refused {
-                    format!("{what} (refused)")
-                } else {
-                    what
-                };
-                // What is there when it has returned is known only now.
-                let mut end = machine.clone();
-                end.run_all(&events);
-                if op.map {
-                    end.shadow(&sim.image(), u64::MAX, 0);
                 }
-                let after = self.expected(&fs, &f, &end, &at)?;
-                f.compare(&fs)
-                    .map_err(|e| self.failure(&at, vec![], format!("before any crash: {e}")))?;
-                let aim =
-                    (refused && fixture.full).then(|| promise.aim(&before, action, f.model.now));
-                let allowed = Allowed {
-                    before: Some(&before),
-                    promise: &promise,
-                    after: &after,
-                    aim: aim.as_ref(),
+                let what = match actions.len() {
+                    1 => op.name.to_owned(),
+                    _ => format!("{}, call {}", op.name, j + 1),
                 };
-                let fences = events.iter().filter(|e| e.kind == EventKind::Fence).count();
-                let mut fence = 0;
-                for e in &events {
-                    if e.kind == EventKind::Fence {
-                        fence += 1;
-                        at.moment = format!("before fence {fence} of {fences} of \"{what}\"");
-                        at.number += 1;
-                        self.point(&machine, &allowed, &at)?;
-                    }
-                    machine.run(e);
-                }
-                machine = end;
-                at.moment = format!("after \"{what}\" has returned");
-                at.number += 1;
-                let returned = Allowed {
-                    before: op.lossy.then_some(&before),
-                    aim: None,
-                    ..allowed
-                };
-                self.point(&machine, &returned, &at)?;
+                machine = self.crash(&mut live, machine, (op, lane), action, &what, &mut at)?;
             }
         }
-        // What the mount would do when it is dropped is not part of the run.
-        sim.recording(false);
+        let ended = live.end();
+        ended.map_err(|e| self.failure(&at, vec![], e))?;
         Ok(true)
     }
 
-    /// What the file system shows now, by itself and from an image of it.
+    fn goes_wrong(&self, op: &Op, at: &At<'_>, e: &str) -> Stopped {
+        self.failure(at, vec![], format!("{} goes wrong: {e}", op.name))
+    }
+
+    /// Carries out an action of the last operation, and fails the power in it. Returns the
+    /// machine after it.
+    fn crash(
+        &mut self,
+        live: &mut Live,
+        mut machine: Machine,
+        (op, lane): (&Op, u32),
+        action: &Action,
+        what: &str,
+        at: &mut At<'_>,
+    ) -> Result<Machine, Stopped> {
+        live.write_views_back(&mut machine)
+            .map_err(|e| self.failure(at, vec![], e))?;
+        // Who gets a lease does not hold it before the call returns.
+        let held = ways(&live.held);
+        let before = self.expected(live, &machine, &held, at)?;
+        let promise = action.promise(&live.f);
+        let done = live.act(action, lane);
+        let done = done.map_err(|e| self.goes_wrong(op, at, &e))?;
+        let events = live.events();
+        self.counts.refused += u64::from(!done);
+        let refused = if done { "" } else { " (refused)" };
+        // What is there when it has returned is known only now.
+        let mut end = machine.clone();
+        end.run_all(&events);
+        if op.map {
+            end.shadow(&live.image(), u64::MAX, 0);
+        }
+        let after = self.expected(live, &end, &held, at)?;
+        let compared = live.compare();
+        compared.map_err(|e| self.failure(at, vec![], format!("before any crash: {e}")))?;
+        if let Some((b, a)) = before.first().zip(after.first())
+            && !done
+            && b.state.pieces != a.state.pieces
+        {
+            let text = format!("what is refused allocates:\n{}", b.differences(&a.state));
+            return Err(self.failure(at, vec![], text));
+        }
+        let full = !done && self.job.fixture.full;
+        let now = live.f.model.now;
+        let allowed: Vec<_> = held
+            .iter()
+            .zip(before.iter().zip(&after))
+            .map(|(held, (before, after))| Allowed {
+                held,
+                before: Some(before),
+                promise: &promise,
+                after,
+                aim: full.then(|| promise.aim(before, action, now)),
+            })
+            .collect();
+        let fences = events.iter().filter(|e| e.kind == EventKind::Fence).count();
+        let mut fence = 0;
+        for e in &events {
+            if e.kind == EventKind::Fence {
+                fence += 1;
+                at.moment = format!("before fence {fence} of {fences} of \"{what}\"{refused}");
+                at.number += 1;
+                self.point(&machine, &allowed, at)?;
+            }
+            machine.run(e);
+        }
+        at.moment = format!("after \"{what}\"{refused} has returned");
+        at.number += 1;
+        let held = ways(&live.held);
+        let after = self.expected(live, &end, &held, at)?;
+        let returned: Vec<_> = (held.iter().zip(&after).enumerate())
+            .map(|(i, (held, after))| Allowed {
+                held,
+                before: before.get(i).filter(|_| op.lossy),
+                promise: &promise,
+                after,
+                aim: None,
+            })
+            .collect();
+        self.point(&end, &returned, at)?;
+        Ok(end)
+    }
+
+    /// What the file system shows now: by itself, and from an image of it, recovered while
+    /// processes hold each of these sets of leases.
     fn expected(
         &mut self,
-        fs: &Fs,
-        f: &crate::model::Follower,
+        live: &Live,
         machine: &Machine,
+        ways: &[Held],
         at: &At<'_>,
-    ) -> Result<Expected, Stopped> {
-        let fail = |me: &Self, e: String| me.failure(at, vec![], e);
-        let live = State::of(fs).map_err(|e| fail(self, e.to_string()))?;
+    ) -> Result<Vec<Expected>, Stopped> {
+        let shown = State::of(live.fs()).map_err(|e| self.failure(at, vec![], e.to_string()))?;
+        let mut all: Vec<Expected> = Vec::new();
+        for held in ways {
+            let found = self.without_loss(machine, held, at)?;
+            let wrong = |me: &Self, text: &str| {
+                let holders = if held.is_empty() {
+                    ""
+                } else {
+                    " beside leases"
+                };
+                let text = format!("recovery without loss of any store{holders}:\n{text}");
+                Err(me.failure(at, vec![], text))
+            };
+            let state = leased::expected(
+                shown.clone(),
+                &found,
+                all.first().map(|first| &first.state),
+                u64::from(self.job.fixture.block_size),
+                &|ino| live.loses_tail(ino, held),
+            );
+            let state = match state {
+                Ok(state) => state,
+                Err(e) => return wrong(self, &e),
+            };
+            let expected = Expected {
+                state,
+                lag: live.f.lag(),
+            };
+            if !expected.is(&found) {
+                return wrong(self, &expected.differences(&found));
+            }
+            all.push(expected);
+        }
+        Ok(all)
+    }
+
+    /// What an image shows from which nothing is lost.
+    fn without_loss(
+        &mut self,
+        machine: &Machine,
+        held: &Held,
+        at: &At<'_>,
+    ) -> Result<Arc<State>, Stopped> {
         let everything = Machine::new(machine.current().to_vec());
         let base = self.oracle.set_base(machine.current());
+        self.hold(held);
         let images = Images::new(&everything, base, self.settings.limits.torn);
         let verdict = self.oracle.judge(&images, &[]);
-        let verdict = verdict.map_err(|e| fail(self, format!("without loss of any store: {e}")))?;
-        let found = self.oracle.known().state(verdict.state);
+        let verdict = verdict
+            .map_err(|e| self.failure(at, vec![], format!("without loss of any store: {e}")))?;
         if let Some(did) = verdict.recovery {
             let whole = Recovery {
                 image: machine.current().to_vec(),
@@ -365,33 +441,38 @@ impl<'a> Worker<'a> {
             let failed = self.again().crash(whole, at).err();
             failed.map_or(Ok(()), |f| Err(self.second_failure(at, f)))?;
         }
-        let expected = Expected {
-            // What is allocated past the end shows only there.
-            state: State {
-                pieces: found.pieces.clone(),
-                ..live
-            },
-            lag: f.lag(),
-        };
-        if !expected.is(&found) {
-            let text = expected.differences(&found);
-            return Err(fail(
-                self,
-                format!("recovery without loss of any store:\n{text}"),
-            ));
-        }
-        Ok(expected)
+        Ok(self.oracle.known().state(verdict.state))
     }
 
-    /// The power fails.
+    fn hold(&mut self, held: &Held) {
+        self.oracle.hold(held);
+        self.inner.hold(held);
+    }
+
+    /// The power fails. Each image is recovered in each way.
     fn point(
         &mut self,
         machine: &Machine,
-        allowed: &Allowed<'_>,
+        ways: &[Allowed<'_>],
         at: &At<'_>,
     ) -> Result<(), Stopped> {
         let base = self.oracle.set_base(machine.durable());
         let images = Images::new(machine, base, self.settings.limits.torn);
+        self.counts.points += 1;
+        for allowed in ways {
+            self.hold(allowed.held);
+            self.images(machine, &images, allowed, at)?;
+        }
+        Ok(())
+    }
+
+    fn images(
+        &mut self,
+        machine: &Machine,
+        images: &Images,
+        allowed: &Allowed<'_>,
+        at: &At<'_>,
+    ) -> Result<(), Stopped> {
         let mut random = Random::new(seed(self.settings.seed, at));
         let mut judged: HashMap<StateId, bool> = HashMap::new();
         let mut failed: Option<(Choice, String)> = None;
@@ -405,14 +486,14 @@ impl<'a> Worker<'a> {
         };
         let how = images.each(&self.settings.limits, &mut random, &mut |choice| {
             built += 1;
-            match judge(oracle, &images, choice, allowed, &mut judged) {
+            match judge(oracle, images, choice, allowed, &mut judged) {
                 Ok(verdict) => {
                     distinct += u64::from(verdict.new);
                     let Some(did) = verdict.recovery else {
                         return true;
                     };
                     let recovery = Recovery {
-                        image: image_of(machine.durable(), &images, choice),
+                        image: image_of(machine.durable(), images, choice),
                         did,
                         state: verdict.state,
                     };
@@ -425,15 +506,17 @@ impl<'a> Worker<'a> {
                 }
             }
         });
-        self.counts.points += 1;
         self.counts.images += built;
         self.counts.distinct += distinct;
         self.counts.covered(how, images.lines.len());
         if let Some((choice, problem)) = failed {
-            let simpler = self.simplify(&images, choice, problem, &mut |oracle, choice| {
-                judge(oracle, &images, choice, allowed, &mut HashMap::new()).err()
+            let simpler = self.simplify(images, choice, problem, &mut |oracle, choice| {
+                judge(oracle, images, choice, allowed, &mut HashMap::new()).err()
             });
-            let (choice, problem) = simpler;
+            let (choice, mut problem) = simpler;
+            if !allowed.held.is_empty() {
+                problem = format!("while processes hold slots {:?}: {problem}", allowed.held);
+            }
             let lines = lines(self.oracle.geometry(), &images.lines, &choice);
             return Err(self.failure(at, lines, problem));
         }
@@ -506,21 +589,4 @@ fn judge(
 pub(super) fn cpu_time() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
-}
-
-/// Runs on a thread that uses a lane; the calling thread has lane 0.
-fn on_lane<T: Send>(lane: u32, run: impl FnOnce() -> T + Send) -> T {
-    if lane == 0 {
-        return run();
-    }
-    std::thread::scope(|s| {
-        let thread = s.spawn(|| {
-            set_thread_lane(lane);
-            run()
-        });
-        match thread.join() {
-            Ok(r) => r,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
 }

@@ -7,6 +7,7 @@ use pramfs::format::FormatOptions;
 use pramfs::inode::Time;
 use pramfs_medium::pmem::SimBackend;
 
+use super::leased::{self, Held};
 use super::oracle::{Still, options};
 use super::workload::{Action, GROW, KEEP, act, fallocate, link, make, setacl, setxattr, write};
 use crate::model::{Follower, Make};
@@ -24,6 +25,8 @@ pub struct Fixture {
     pub follower: Follower,
     /// So little is free that operations may be refused.
     pub full: bool,
+    /// The slots of its leases. Processes hold them.
+    pub held: Held,
 }
 
 /// What is left to be had; `None`: as much as there is.
@@ -31,6 +34,8 @@ pub struct Fixture {
 struct Room {
     blocks: Option<u64>,
     inodes: Option<u64>,
+    /// Each file of the tree is leased.
+    leased: bool,
 }
 
 /// When the tree was made, and the time of the first operation.
@@ -55,7 +60,7 @@ impl Fixture {
     pub fn full(block_size: u32, len: usize, blocks: u64) -> Result<Fixture, String> {
         let room = Room {
             blocks: Some(blocks),
-            inodes: None,
+            ..Room::default()
         };
         Fixture::with(block_size, len, room)
     }
@@ -66,8 +71,22 @@ impl Fixture {
     /// As for [`new`](Self::new).
     pub fn few_inodes(block_size: u32, len: usize, inodes: u64) -> Result<Fixture, String> {
         let room = Room {
-            blocks: None,
             inodes: Some(inodes),
+            ..Room::default()
+        };
+        Fixture::with(block_size, len, room)
+    }
+
+    /// The same, and a process holds a lease of each file; in a region in which so many
+    /// blocks are left to be had, if there is a number.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn leased(block_size: u32, len: usize, blocks: Option<u64>) -> Result<Fixture, String> {
+        let room = Room {
+            blocks,
+            leased: true,
+            ..Room::default()
         };
         Fixture::with(block_size, len, room)
     }
@@ -118,6 +137,11 @@ impl Fixture {
         run(&mut f, &|f| make(f, "/A/sub", dir()))?;
         run(&mut f, &|f| setacl(f, "/B", "default", 0o750))?;
         run(&mut f, &|f| setacl(f, "/foo", "access", 0o640))?;
+        if room.leased {
+            for node in leased::files(&f) {
+                run(&mut f, &|_| Some(vec![Action::Lease { node }]))?;
+            }
+        }
         if let Some(room) = room.inodes {
             for i in 0.. {
                 let left = fs.statfs().map_err(|e| e.to_string())?.free_inodes;
@@ -146,13 +170,15 @@ impl Fixture {
         f.compare(&fs)?;
         let full = room.blocks.or(room.inodes).is_some();
         f.full = full;
+        // A lease outlives the mount.
+        let held = leased::slots_of(&fs);
         fs.close().map_err(|e| e.to_string())?;
-        f.model.end_of_mount();
         Ok(Fixture {
             block_size,
             image: Arc::new(sim.image()),
             follower: f,
             full,
+            held,
         })
     }
 }

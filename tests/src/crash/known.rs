@@ -105,6 +105,6 @@ fn hash_of(state: &State) -> u64 {
         n.xattrs.hash(&mut h);
         [n.times.0, n.times.1].map(|t| (t.sec, t.nsec)).hash(&mut h);
     }
-    (&state.label, &state.pieces).hash(&mut h);
+    (&state.label, &state.pieces, &state.kept).hash(&mut h);
     h.finish()
 }

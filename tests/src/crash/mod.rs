@@ -6,6 +6,8 @@
 //! machine    what is durable after each of the recorded events, and what may be
 //! images     which of the possible images to look at; each is looked at once
 //! fixture    the tree from which they start
+//! live       the file system that they run on, and the model
+//! leased     leases of its files, and what their holders map
 //! oracle     mount, check, look, use (usage), each image and medium once (known)
 //! state      what an image shows, and which states are right
 //! explorer   all of that for all workloads, and for crashes in recoveries (again)
@@ -20,6 +22,8 @@ pub mod explorer;
 pub mod fixture;
 pub mod images;
 pub mod known;
+pub mod leased;
+mod live;
 pub mod machine;
 pub mod oracle;
 pub mod report;

@@ -6,7 +6,10 @@
 //! the check and the use are done once for each medium that an unmount leaves.
 //! Two are the same where all that is in use is: blocks that the bitmap calls
 //! free, the journal (whose records are all dead) and the count of mounts do
-//! not matter, and are left out of the hash.
+//! not matter, and are left out of the hash. So are the words that holders of leases watch.
+//!
+//! Processes may hold leases while an image is recovered ([`Oracle::hold`]). Then no block of
+//! theirs may leave its map until they end.
 //!
 //! Left to others: which state is right ([`super::state`], the explorer).
 
@@ -19,14 +22,16 @@ use pramfs::{
 };
 use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
+use pramfs_medium::media::features::PARKED_LEASES;
 use pramfs_medium::media::superblock::{BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET};
-use pramfs_medium::media::{DiskInode, Geometry, Ptr, SuperDynamic, probe_superblock};
+use pramfs_medium::media::{DiskInode, Geometry, Medium, Ptr, SuperDynamic, probe_superblock};
 use pramfs_medium::pmem::{Event, EventKind, LINE};
 use pramfs_medium::types::RegionOffset;
 use zerocopy::FromBytes;
 
 use super::images::{Images, Limits, line_hash};
 use super::known::{Known, StateId};
+use super::leased::{self, Held, Kept};
 use super::machine::{Machine, Torn};
 use super::scratch::{PAGE, Scratch};
 use super::state::State;
@@ -102,6 +107,10 @@ pub struct Oracle {
     units: Vec<u64>,
     clock: Arc<Still>,
     geo: Geometry,
+    /// The slots that processes hold.
+    held: Held,
+    /// Makes the hashes of what they hold different.
+    held_key: u64,
     /// Whether recoveries are recorded: not those within a recovery, unless
     /// that is asked for.
     pub record: bool,
@@ -139,6 +148,8 @@ impl Oracle {
             units: Vec::new(),
             clock: Still::at(LATER),
             geo,
+            held: Held::new(),
+            held_key: 0,
             record: true,
             every: false,
         };
@@ -158,6 +169,14 @@ impl Oracle {
         self.base_hash
     }
 
+    /// Lets processes hold these slots of the lease table from now on, through every mount.
+    pub fn hold(&mut self, held: &Held) {
+        let key =
+            |key: u64, slot: &u32| (key ^ u64::from(*slot + 1)).wrapping_mul(0x0100_0000_01b3);
+        self.held_key = held.iter().fold(0, key).rotate_left(32);
+        self.held.clone_from(held);
+    }
+
     /// What is known.
     pub fn known(&self) -> &Arc<Known> {
         &self.known
@@ -173,7 +192,7 @@ impl Oracle {
     /// # Errors
     /// What is wrong with it, in words.
     pub fn judge(&mut self, images: &Images, choice: &[u16]) -> Result<Verdict, String> {
-        let hash = images.hash(choice);
+        let hash = images.hash(choice) ^ self.held_key;
         if let Some(state) = self.known.images.get(hash) {
             return Ok(Verdict {
                 state,
@@ -245,17 +264,20 @@ impl Oracle {
         self.clock.set(LATER);
         let words = |what: &'static str| move |e: pramfs::Error| format!("{what}: {e}");
         self.scratch.record(self.record);
-        let mounted = Fs::open(self.scratch.region(), options(&self.clock));
+        let leases = self.may_have_leases()?;
+        let mounted = self.mount();
         let events = self.scratch.record(false);
         let fs = mounted.map_err(words("the mount after the crash fails"))?;
         let report = fs.recovery();
-        let busy = report.records > 0 || report.torn > 0 || report.orphans > 0;
+        let replays = report.records > 0 || report.torn > 0;
+        let busy = replays || report.orphans > 0 || leases;
         if let Some(damage) = report.damage.first() {
             return Err(format!("recovery finds damage: {damage}"));
         }
         fs.close_now()
             .map_err(words("the unmount after recovery fails"))?;
-        let hash = self.medium_hash()?;
+        let views = self.views()?;
+        let hash = self.medium_hash(&views)? ^ self.held_key;
         let state = match self.known.media.get(hash) {
             Some(state) => state,
             None => {
@@ -266,8 +288,12 @@ impl Oracle {
                 state
             }
         };
+        // The end of leases does the same whatever bytes a write has left in the files.
+        let medium = if leases && !replays { 0 } else { hash };
         let recovery = (self.record && busy).then(|| Recovered {
-            new: self.known.is_new_recovery(self.trace(hash, &events)),
+            new: self
+                .known
+                .is_new_recovery(self.trace(medium, &events, &views)),
             events,
         });
         let recovery = recovery.filter(|r| r.new || self.every);
@@ -275,9 +301,9 @@ impl Oracle {
     }
 
     /// Hash of a recovery: what it stored where, in which order, and the medium
-    /// that it came to. The dynamic words count mounts: what they hold differs
-    /// after each crash and decides nothing.
-    fn trace(&self, medium: u64, events: &[Event]) -> u64 {
+    /// that it came to. The dynamic words and the view lines of leases count mounts: what
+    /// they hold differs after each crash and decides nothing.
+    fn trace(&self, medium: u64, events: &[Event], views: &[usize]) -> u64 {
         let dynamic = [0, self.geo.copy_offset.0].map(|page| page + DYNAMIC_OFFSET);
         events.iter().fold(medium, |h, e| {
             let h = h.rotate_left(5) ^ e.offset ^ (e.kind as u64) << 48;
@@ -285,6 +311,7 @@ impl Oracle {
             if dynamic
                 .iter()
                 .any(|d| (*d..*d + SuperDynamic::SIZE as u64).contains(&e.offset))
+                || views.contains(&(e.offset as usize & !(LINE as usize - 1)))
             {
                 return h;
             }
@@ -297,14 +324,43 @@ impl Oracle {
         })
     }
 
+    fn mount(&self) -> pramfs::Result<Fs> {
+        let region = leased::hold(self.scratch.region(), &self.held);
+        Fs::open(region, options(&self.clock))
+    }
+
+    /// Whether the superblock says so.
+    fn may_have_leases(&self) -> Result<bool, String> {
+        let info = probe_superblock(&self.scratch.region()).map_err(|e| e.to_string())?;
+        Ok(info.fixed.ro_compat & PARKED_LEASES != 0)
+    }
+
+    /// What processes map. Only the slots that they hold are in use.
+    fn kept(&self, when: &str) -> Result<Kept, String> {
+        let kept = leased::kept(&self.scratch.region(), &self.geo);
+        let kept = kept.map_err(|e| format!("the leases {when}: {e}"))?;
+        if !kept.keys().eq(&self.held) {
+            let (used, held) = (kept.keys(), &self.held);
+            return Err(format!("slots in use {when}: {used:?}; held are {held:?}"));
+        }
+        if self.may_have_leases()? == kept.is_empty() {
+            return Err(format!(
+                "the feature {when} is wrong for slots {:?}",
+                kept.keys()
+            ));
+        }
+        Ok(kept)
+    }
+
     /// Check, look and use, of a medium that was unmounted.
     fn examine(&mut self) -> Result<State, String> {
         let words = |what: &'static str| move |e: pramfs::Error| format!("{what}: {e}");
         self.check("after recovery and unmount")?;
-        let fs = Fs::open(self.scratch.region(), options(&self.clock))
-            .map_err(words("the second mount fails"))?;
+        let kept = self.kept("after recovery and unmount")?;
+        let fs = self.mount().map_err(words("the second mount fails"))?;
         let report = fs.recovery();
-        if report.records > 0 || report.torn > 0 || report.orphans > 0 || !report.was_clean {
+        let orphans = report.orphans > 0 && kept.is_empty();
+        if report.records > 0 || report.torn > 0 || orphans || !report.was_clean {
             return Err(format!("not clean after an unmount: {report:?}"));
         }
         let mut state = State::of(&fs).map_err(words("the tree cannot be read"))?;
@@ -314,8 +370,8 @@ impl Oracle {
         use_it(&fs, &state)?;
         fs.close_now().map_err(words("the second unmount fails"))?;
         self.check("after use")?;
-        let fs = Fs::open(self.scratch.region(), options(&self.clock))
-            .map_err(words("the third mount fails"))?;
+        leased::compare(&kept, &self.kept("after use")?).map_err(|e| format!("after use: {e}"))?;
+        let fs = self.mount().map_err(words("the third mount fails"))?;
         let left = State::of(&fs).map_err(words("the emptied tree cannot be read"))?;
         if left.tree.nodes.len() != 1 {
             return Err(format!(
@@ -324,7 +380,25 @@ impl Oracle {
             ));
         }
         fs.close_now().map_err(words("the third unmount fails"))?;
+        if !kept.is_empty() {
+            self.end_leases(&kept)?;
+        }
+        state.kept = kept;
         Ok(state)
+    }
+
+    /// All names are gone, and now the processes end that map files without names.
+    fn end_leases(&mut self, kept: &Kept) -> Result<(), String> {
+        let words = |what: &'static str| move |e: pramfs::Error| format!("{what}: {e}");
+        let now = self.kept("after the third unmount")?;
+        leased::compare(kept, &now).map_err(|e| format!("after the third unmount: {e}"))?;
+        let held = std::mem::take(&mut self.held);
+        let fs = self.mount().map_err(words("the fourth mount fails"))?;
+        fs.close_now().map_err(words("the fourth unmount fails"))?;
+        let ended = self.check("after the end of the leases");
+        let ended = ended.and_then(|()| self.kept("after their end"));
+        self.held = held;
+        ended.map(drop)
     }
 
     fn check(&self, when: &str) -> Result<(), String> {
@@ -335,8 +409,15 @@ impl Oracle {
         }
     }
 
+    /// The lines that holders of leases watch, also those of free slots.
+    fn views(&self) -> Result<Vec<usize>, String> {
+        let (region, geo) = (&self.scratch.region(), &self.geo);
+        let slots = leased::places(Medium { region, geo })?;
+        Ok(slots.into_iter().map(leased::view_line).collect())
+    }
+
     /// Hash of all that is in use on the medium after an unmount.
-    fn medium_hash(&self) -> Result<u64, String> {
+    fn medium_hash(&self, views: &[usize]) -> Result<u64, String> {
         let mut units = self.units.clone();
         let mut page = [0; PAGE];
         for p in self.scratch.changed_pages() {
@@ -363,6 +444,10 @@ impl Oracle {
             self.scratch.read(at, &mut line);
             let unit = at / UNIT;
             units[unit] = units[unit].wrapping_sub(line_hash(at / 64, &line));
+        }
+        for &at in views {
+            self.scratch.read(at, &mut line);
+            units[at / UNIT] = units[at / UNIT].wrapping_sub(line_hash(at / 64, &line));
         }
         let journal = geo.journal_offset.0..geo.journal_offset.0 + geo.journal_len;
         let bitmap = self.block_bitmap()?;

@@ -144,6 +144,8 @@ pub struct Counterexample {
     pub workload: String,
     /// Block size.
     pub block_size: u32,
+    /// Processes held a lease of each file.
+    pub leased: bool,
     /// When the power failed.
     pub moment: String,
     /// What of the uncertain lines was on the medium.
@@ -165,8 +167,11 @@ impl fmt::Display for Counterexample {
         writeln!(f, "{}", self.problem)?;
         write!(
             f,
-            "again: cargo run --release -p pramfs-tests --bin crash-explorer -- --workload '{}' --block-size {} --seed {}",
-            self.workload, self.block_size, self.seed
+            "again: cargo run --release -p pramfs-tests --bin crash-explorer -- --workload '{}' --block-size {} --seed {}{}",
+            self.workload,
+            self.block_size,
+            self.seed,
+            if self.leased { " --leased" } else { "" }
         )
     }
 }

@@ -10,6 +10,7 @@ use pramfs::{
 };
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
+use super::leased::Kept;
 use super::workload::Action;
 use crate::model::Call;
 use crate::tree::{Node, Tree};
@@ -29,6 +30,8 @@ pub struct State {
     /// What is allocated, by path; past the end of a file too, once
     /// [`stretch`](Self::stretch) has looked.
     pub pieces: BTreeMap<Vec<u8>, Vec<Piece>>,
+    /// What processes map by leases, if the image was looked at for that.
+    pub kept: Kept,
 }
 
 /// Files are looked at up to here for what is allocated past their end.
@@ -46,6 +49,7 @@ impl State {
             tree,
             label: fs.label(),
             pieces: BTreeMap::new(),
+            kept: Kept::new(),
         };
         state.read_pieces(fs)?;
         Ok(state)

@@ -11,6 +11,7 @@ use pramfs::{
     inode::{Credentials, Fs, SetAttr, SetTime, Time},
 };
 
+use super::leased;
 use super::state::Promise;
 use crate::model::{Body, Call, Follower, Make, NodeId};
 
@@ -34,6 +35,18 @@ pub enum Action {
     Label(&'static str),
     /// Everything that is free goes back to the host.
     Trim,
+    /// A process gets a lease of a file, and holds it.
+    Lease {
+        /// The file.
+        node: NodeId,
+    },
+    /// Processes that hold leases have ended, and the engine finds that out.
+    EndLeases {
+        /// One lease of this file; `None`: all leases of all files.
+        node: Option<NodeId>,
+    },
+    /// A clean unmount, and the next mount. The leases stay.
+    Remount,
 }
 
 impl Action {
@@ -41,7 +54,11 @@ impl Action {
     /// matter of names and files.
     pub fn as_call(&self) -> Option<Call> {
         Some(match self {
-            Action::Label(_) | Action::Trim => return None,
+            Action::Label(_)
+            | Action::Trim
+            | Action::Lease { .. }
+            | Action::EndLeases { .. }
+            | Action::Remount => return None,
             Action::Call(c) => c.clone(),
             Action::Map {
                 node,
@@ -96,7 +113,7 @@ pub struct Op {
     /// What it stores is not durable when it returns, and never: it is the last
     /// of its sequence.
     pub lossy: bool,
-    steps: fn(&Follower) -> Option<Vec<Action>>,
+    pub(super) steps: fn(&Follower) -> Option<Vec<Action>>,
 }
 
 impl Op {
@@ -116,7 +133,7 @@ fn place(f: &Follower, path: &str) -> Option<(NodeId, Vec<u8>)> {
     is_dir.then(|| (id, name.as_bytes().to_vec()))
 }
 
-fn file(f: &Follower, path: &str) -> Option<NodeId> {
+pub(super) fn file(f: &Follower, path: &str) -> Option<NodeId> {
     let id = f.find(path)?;
     matches!(f.model.node(id).body, Body::File { .. }).then_some(id)
 }
@@ -472,7 +489,7 @@ pub fn sequences(
     out
 }
 
-/// Carries an action out.
+/// Carries an action out, but for a remount, which the explorer does.
 ///
 /// # Errors
 /// Where engine and model differ.
@@ -487,6 +504,13 @@ pub fn act(fs: &Fs, f: &mut Follower, action: &Action) -> Result<bool, String> {
             .trim(0, u64::MAX, 0)
             .map(|_| true)
             .map_err(|e| format!("trim: {e}")),
+        Action::Lease { node } => match leased::grant(fs, f, *node) {
+            Ok(()) => Ok(true),
+            Err(pramfs::Error::NoSpace(_)) if f.full => Ok(false),
+            Err(e) => Err(format!("the lease: {e}")),
+        },
+        Action::EndLeases { node } => leased::end(fs, f, *node).map(|()| true),
+        Action::Remount => Err("a remount takes the explorer".into()),
         Action::Map {
             node,
             offset,
