@@ -15,7 +15,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::region::Region;
 use super::source::SourceKind;
-use crate::media::lease::MAX_SLOTS;
+
+/// Number of slots that can have locks.
+pub const LEASE_LOCKS: u32 = 4096;
 
 /// The byte of slot 0. Far past the end of any region; the offsets of locks are signed.
 const FIRST_BYTE: i64 = 1 << 62;
@@ -87,7 +89,7 @@ impl Region {
             return Ok(false);
         };
         let mut lock = byte_of(0, libc::F_WRLCK as _);
-        lock.l_len = i64::from(MAX_SLOTS);
+        lock.l_len = i64::from(LEASE_LOCKS);
         fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;
         Ok(i32::from(lock.l_type) != libc::F_UNLCK as i32)
     }
