@@ -10,7 +10,7 @@ use super::checksum::line_sum;
 use super::features::PARKED_LEASES;
 use super::probe::probe_superblock;
 use crate::error::{Error, Result};
-use crate::pmem::{LEASE_LOCKS, Region, RegionAccess as _};
+use crate::pmem::{LEASE_LOCKS, Region};
 use crate::types::Ino;
 
 /// `mode` of a lease that allows reading.
