@@ -207,6 +207,18 @@ impl Connection {
         }
     }
 
+    /// Returns what is mounted. Unlike [`Client::ask`], this does not prove which region the
+    /// server has open.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn served(&self) -> Result<Served, ControlError> {
+        match self.ask(&Request::Status)?.0 {
+            Reply::Serves(served) => Ok(served),
+            other => Err(unexpected(other)),
+        }
+    }
+
     /// Returns all leases of the mount. Only root and the user of the server may.
     ///
     /// # Errors

@@ -73,6 +73,29 @@ impl Directory {
         Directory::open(path)?.ok_or_else(|| refused(path, "has disappeared"))
     }
 
+    /// Returns the names of the control sockets in it.
+    ///
+    /// # Errors
+    /// Errors of reading the directory.
+    pub fn sockets(&self) -> Result<Vec<String>, ControlError> {
+        let os = |source| ControlError::Os {
+            what: "cannot list the control sockets",
+            source,
+        };
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(self.way_to(".")).map_err(os)? {
+            let name = entry.map_err(os)?.file_name();
+            if let Some(name) = name.to_str()
+                && name.ends_with(".sock")
+                && !name.starts_with('.')
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
     /// Returns its path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
