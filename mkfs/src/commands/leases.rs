@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Identity, LeaseKey, LeaseRow};
+use pramfs_control::{
+    Connection, ControlError, DIRECTORY, Directory, Identity, LeaseKey, LeaseRow,
+};
 use serde::Serialize;
 
 use super::Subcommand;
@@ -53,7 +55,9 @@ impl Subcommand for Leases {
         let (server, device) = self.server()?;
         if let Some(id) = &self.revoke {
             let lease = key(id).ok_or_else(|| {
-                Failure::usage(format!("{id} is not the ID of a lease; pramfs leases lists them"))
+                Failure::usage(format!(
+                    "{id} is not the ID of a lease; pramfs leases lists them"
+                ))
             })?;
             return server.revoke(lease).map_err(about);
         }
@@ -79,8 +83,8 @@ impl Leases {
     /// Connects to the server. Also returns the device number of its mount.
     fn server(&self) -> Result<(Connection, u64), Failure> {
         let place = &self.place;
-        let meta = std::fs::metadata(place)
-            .map_err(|e| Failure::os("cannot find", shown(place), e))?;
+        let meta =
+            std::fs::metadata(place).map_err(|e| Failure::os("cannot find", shown(place), e))?;
         let about = |e: ControlError| Failure::new("os", format!("{}: {e}", shown(place)));
         let none = || {
             Failure::new(
@@ -91,7 +95,9 @@ impl Leases {
                 ),
             )
         };
-        let directory = Directory::open(DIRECTORY).map_err(about)?.ok_or_else(none)?;
+        let directory = Directory::open(DIRECTORY)
+            .map_err(about)?
+            .ok_or_else(none)?;
         let is_region = meta.is_file() || meta.file_type().is_block_device();
         let named = Identity::of_path(place).map_err(about)?.socket_name();
         for name in directory.sockets().map_err(about)? {
@@ -120,7 +126,9 @@ fn line(row: &LeaseRow, now: u64, device: u64) -> Line {
         id: format!("{}-{:016x}", row.lease.slot, row.lease.id),
         process: row.pid,
         // A process may choose any name, with any characters.
-        command: command.ok().map(|name| name.trim().escape_debug().to_string()),
+        command: command
+            .ok()
+            .map(|name| name.trim().escape_debug().to_string()),
         user: row.uid,
         mode: "read",
         bytes: row.bytes,
@@ -202,7 +210,10 @@ mod tests {
         let line = line(&row, 160, 0);
         assert_eq!(key(&line.id), Some(lease));
         let text = line.text();
-        assert!(text.contains("inode 77 (since an earlier mount) (revoked)"), "{text}");
+        assert!(
+            text.contains("inode 77 (since an earlier mount) (revoked)"),
+            "{text}"
+        );
         assert!(text.contains(" 8192 "), "{text}");
         assert_eq!(line.age_sec, 60);
         for wrong in ["", "1", "1-", "-1", "x-1", "1-g", "1-1-1"] {
