@@ -95,7 +95,7 @@ impl Region {
         // Conflicts with every lock of another description.
         let mut lock = byte_of(slot, libc::F_WRLCK as _);
         fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;
-        Ok(i32::from(lock.l_type) != libc::F_UNLCK as i32)
+        Ok(i32::from(lock.l_type) != libc::F_UNLCK)
     }
 
     /// Whether any process holds the lock of any slot.
@@ -113,7 +113,7 @@ impl Region {
         let mut lock = byte_of(0, libc::F_WRLCK as _);
         lock.l_len = i64::from(LEASE_LOCKS);
         fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;
-        Ok(i32::from(lock.l_type) != libc::F_UNLCK as i32)
+        Ok(i32::from(lock.l_type) != libc::F_UNLCK)
     }
 
     /// Pretends that a process holds the lock of a slot, or none does. For regions without

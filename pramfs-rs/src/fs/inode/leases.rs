@@ -12,6 +12,8 @@ use pramfs_medium::volume::Volume;
 
 /// The slots of an inode. Boxed as a whole: few inodes have any.
 #[derive(Debug, Default)]
+// A vector is three words in each inode, the box is one.
+#[allow(clippy::box_collection)]
 pub(crate) struct Leases(Option<Box<Vec<Slot>>>);
 
 #[derive(Debug, Clone, Copy)]
