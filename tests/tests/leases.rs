@@ -176,6 +176,12 @@ fn punch_beside_lease_zeroes_in_place() {
     assert_eq!(bytes_at(&l.sim, &l.at), [7, 7, 0, 0, 7]);
     // The blocks are where they were.
     assert_eq!(extents(&l.fs, l.id).layout, layout);
+    // The times are durable, as after a punch without a lease.
+    let times = |fs: &Fs| fs.getattr(l.file).map(|a| (a.mtime, a.ctime)).unwrap();
+    assert_eq!(
+        times(&mount_again(&crash(&l.sim), &[0], quiet())),
+        times(&l.fs)
+    );
     l.fs.close().unwrap();
     assert_clean(&l.sim);
 }

@@ -305,8 +305,9 @@ impl Engine {
         self.zero_written(&mut tx, &state.map(), offset, end)?;
         tx.settle();
         drop(tx);
+        // Durable, as they are after a punch that frees blocks.
         self.overwritten(inode, state);
-        Ok(())
+        self.write_times(inode, state)
     }
 
     /// Checks that a range to be zeroed does not cover only a part of a lost block. The
