@@ -81,8 +81,7 @@ impl Adapter {
     pub(super) fn on_ioctl(
         &self,
         req: &Request,
-        node: INodeNo,
-        handle: FileHandle,
+        (node, handle): (INodeNo, FileHandle),
         cmd: u32,
         input: &[u8],
         out_size: u32,

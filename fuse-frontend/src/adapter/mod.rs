@@ -492,7 +492,7 @@ impl Filesystem for Adapter {
         out_size: u32,
         reply: ReplyIoctl,
     ) {
-        self.on_ioctl(req, ino, fh, cmd, in_data, out_size, reply);
+        self.on_ioctl(req, (ino, fh), cmd, in_data, out_size, reply);
     }
 
     /// Regular files are always ready. After ENOSYS the kernel never asks again.

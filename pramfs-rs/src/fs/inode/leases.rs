@@ -55,8 +55,8 @@ impl Leases {
     /// changed. The homes of the change are stored.
     #[cold]
     pub(crate) fn show(&self, vol: &Volume, layout: bool, size: u64) -> Result<()> {
-        let slots = self.0.iter().flat_map(|slots| slots.iter());
-        slots.map(|slot| slot.show(vol, layout, size)).collect()
+        let mut slots = self.0.iter().flat_map(|slots| slots.iter());
+        slots.try_for_each(|slot| slot.show(vol, layout, size))
     }
 }
 
