@@ -250,7 +250,7 @@ fn unlinked_and_replaced_file_stays_as_it_is() {
 #[test]
 fn chmod_leaves_lease_like_open_descriptor() {
     let shown = seen_after("chmod", "", |mount, file| {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o0);
         file.set_permissions(mode).unwrap();
         fs::write(mount.at("file"), "root may still write it").unwrap();
     });
