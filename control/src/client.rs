@@ -1,5 +1,6 @@
 //! The client end of a control socket.
 
+use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use rustix::net::SocketAddrUnix;
 use crate::directory::Directory;
 use crate::error::ControlError;
 use crate::identity::Identity;
+use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket};
 use crate::message::{self, Reply, Request, Served};
 use crate::wire;
 
@@ -43,23 +45,8 @@ impl Client {
         directory: &Directory,
         identity: Identity,
     ) -> Result<Option<Client>, ControlError> {
-        let socket = wire::socket()?;
-        wire::limit(&socket, IO_TIMEOUT)?;
-        let address = SocketAddrUnix::new(directory.way_to(&identity.socket_name())).map_err(
-            ControlError::os("the name of the control socket is too long"),
-        )?;
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) => {}
-            // Not bound, or its server has died. A server that is ending resets the
-            // connections in its queue.
-            Err(Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET) => return Ok(None),
-            Err(error) => {
-                let what = "cannot connect to the control socket";
-                return Err(wire::failure(error, IO_TIMEOUT, what));
-            }
-        }
-        let pid = wire::check_peer(&socket)?;
-        Ok(Some(Client {
+        let connected = connect(directory, &identity.socket_name())?;
+        Ok(connected.map(|(socket, pid)| Client {
             socket,
             identity,
             pid,
@@ -81,13 +68,11 @@ impl Client {
         let (bytes, descriptors) = wire::receive(&self.socket, IO_TIMEOUT)?;
         let served = match message::reply(&bytes)? {
             Reply::Serves(served) => served,
-            Reply::Refused { reason, message } => {
-                return Err(ControlError::Refused { reason, message });
-            }
+            other => return Err(unexpected(other)),
         };
         let wanted = match request {
-            Request::Status => 1,
             Request::Connection => 2,
+            _ => 1,
         };
         if descriptors.len() != wanted {
             return Err(ControlError::Malformed(format!(
@@ -108,5 +93,149 @@ impl Client {
 
     fn is_ours(&self, region: impl AsFd) -> bool {
         Identity::of(region).is_ok_and(|theirs| theirs == self.identity)
+    }
+}
+
+/// Connects to a socket by its name, and checks that root or this user listens. `None` if
+/// no process does.
+fn connect(directory: &Directory, name: &str) -> Result<Option<(OwnedFd, i32)>, ControlError> {
+    let socket = wire::socket()?;
+    wire::limit(&socket, IO_TIMEOUT)?;
+    let address = SocketAddrUnix::new(directory.way_to(name)).map_err(ControlError::os(
+        "the name of the control socket is too long",
+    ))?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => {}
+        // Not bound, or its server has died. A server that is ending resets the
+        // connections in its queue.
+        Err(Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET) => return Ok(None),
+        Err(error) => {
+            let what = "cannot connect to the control socket";
+            return Err(wire::failure(error, IO_TIMEOUT, what));
+        }
+    }
+    let pid = wire::check_peer(&socket)?;
+    Ok(Some((socket, pid)))
+}
+
+/// Returns the error for a reply that the request does not expect.
+fn unexpected(reply: Reply) -> ControlError {
+    match reply {
+        Reply::Refused { reason, message } => ControlError::Refused { reason, message },
+        _ => ControlError::Malformed("the answer to another request".into()),
+    }
+}
+
+/// A connection for requests about leases. It stays open between them.
+///
+/// After an error other than [`ControlError::Refused`] it is of no further use.
+pub struct Connection {
+    socket: OwnedFd,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Connects to the socket of this name. `None` if no process listens.
+    ///
+    /// # Errors
+    /// [`ControlError::Peer`] if the server is neither root's nor this user's;
+    /// [`ControlError::Timeout`].
+    pub fn open(directory: &Directory, name: &str) -> Result<Option<Connection>, ControlError> {
+        Ok(connect(directory, name)?.map(|(socket, _)| Connection { socket }))
+    }
+
+    fn ask(&self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
+        wire::send(&self.socket, &message::encode(request)?, &[], IO_TIMEOUT)?;
+        let (bytes, descriptors) = wire::receive(&self.socket, IO_TIMEOUT)?;
+        Ok((message::reply(&bytes)?, descriptors))
+    }
+
+    /// Redeems a ticket. The lease lasts as long as the descriptor, its copies and its
+    /// mappings.
+    ///
+    /// # Errors
+    /// A refusal by the server, a timeout.
+    pub fn lease(&self, ticket: Ticket) -> Result<(Granted, OwnedFd), ControlError> {
+        match self.ask(&Request::Lease { ticket })? {
+            (Reply::Granted(granted), mut descriptors) if descriptors.len() == 1 => {
+                Ok((granted, descriptors.remove(0)))
+            }
+            (Reply::Granted(_), _) => Err(ControlError::Malformed(
+                "a lease without its descriptor".into(),
+            )),
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Returns blocks of a leased file from an offset on.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn blocks(&self, lease: LeaseKey, offset: u64) -> Result<Blocks, ControlError> {
+        match self.ask(&Request::Blocks { lease, offset })?.0 {
+            Reply::Blocks(blocks) => Ok(blocks),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Tells the server that a lease has been given up: its descriptor and mappings are
+    /// closed. Without this call the server notices a little later.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn release(&self, lease: LeaseKey) -> Result<(), ControlError> {
+        self.done(&Request::Release { lease })
+    }
+
+    /// Ends the requests of a lease. Only root and the user of the server may.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn revoke(&self, lease: LeaseKey) -> Result<(), ControlError> {
+        self.done(&Request::Revoke { lease })
+    }
+
+    fn done(&self, request: &Request) -> Result<(), ControlError> {
+        match self.ask(request)?.0 {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Returns what is mounted. Unlike [`Client::ask`], this does not prove which region the
+    /// server has open.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn served(&self) -> Result<Served, ControlError> {
+        match self.ask(&Request::Status)?.0 {
+            Reply::Serves(served) => Ok(served),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Returns all leases of the mount. Only root and the user of the server may.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn leases(&self) -> Result<Vec<LeaseRow>, ControlError> {
+        let (mut all, mut from) = (Vec::new(), 0);
+        loop {
+            match self.ask(&Request::Leases { from })?.0 {
+                Reply::Leases { leases, next } => {
+                    all.extend(leases);
+                    match next {
+                        Some(next) if next > from => from = next,
+                        _ => return Ok(all),
+                    }
+                }
+                other => return Err(unexpected(other)),
+            }
+        }
     }
 }

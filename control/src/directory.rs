@@ -73,9 +73,44 @@ impl Directory {
         Directory::open(path)?.ok_or_else(|| refused(path, "has disappeared"))
     }
 
+    /// Returns the names of the control sockets in it.
+    ///
+    /// # Errors
+    /// Errors of reading the directory.
+    pub fn sockets(&self) -> Result<Vec<String>, ControlError> {
+        let os = |source| ControlError::Os {
+            what: "cannot list the control sockets",
+            source,
+        };
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(self.way_to(".")).map_err(os)? {
+            let name = entry.map_err(os)?.file_name();
+            if let Some(name) = name.to_str()
+                && name.ends_with(".sock")
+                && !name.starts_with('.')
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
     /// Returns its path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Adds permissions to those that the directory has: other servers may need theirs.
+    pub(crate) fn allow(&self, mode: Mode) -> Result<(), ControlError> {
+        let os = ControlError::os("cannot change the mode of a directory");
+        let stat = rustix::fs::fstat(&self.fd).map_err(&os)?;
+        let had = Mode::from_raw_mode(stat.st_mode);
+        match had.contains(mode) {
+            true => Ok(()),
+            // Through /proc, because the descriptor is O_PATH.
+            false => rustix::fs::chmod(self.way_to("."), had | mode).map_err(&os),
+        }
     }
 
     /// Returns a path to `name` in the open directory, short enough for a socket address.

@@ -72,7 +72,7 @@ impl Identity {
 
     /// Returns the name of its socket. The name is unique: the kinds differ in the first
     /// word, and the rest are numbers separated by dashes.
-    pub(crate) fn socket_name(&self) -> String {
+    pub fn socket_name(&self) -> String {
         format!("{self}.sock")
     }
 }

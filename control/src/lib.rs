@@ -1,7 +1,7 @@
 //! The control socket of a region that root's server has mounted.
 //!
-//! Purpose: a program that needs something from a live mount (a second mount; later its
-//! state, more space, a lease) finds the server process without trusting a name that
+//! Purpose: a program that needs something from a live mount (a second mount, a lease; later
+//! its state, more space) finds the server process without trusting a name that
 //! another user can choose.
 //!
 //! Each region has one socket, `/run/pramfs/NAME`, with NAME made of the region's device
@@ -22,16 +22,21 @@
 #![cfg_attr(not(test), deny(unreachable_pub))]
 
 mod client;
+mod connections;
 mod directory;
 mod error;
 mod identity;
+mod lease;
 mod message;
 mod server;
 mod wire;
 
-pub use client::{Client, Proved};
+pub use client::{Client, Connection, Proved};
 pub use directory::{DIRECTORY, Directory};
 pub use error::ControlError;
 pub use identity::Identity;
+pub use lease::{
+    Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refused, Ticket, TicketReply,
+};
 pub use message::{MAX_MESSAGE, Refusal, Reply, Request, Served, VERSION};
 pub use server::{Server, Service};

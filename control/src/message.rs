@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::ControlError;
+use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket};
 
 /// Version of the messages. Both sides refuse any other version.
 pub const VERSION: u16 = 1;
@@ -23,6 +24,47 @@ pub enum Request {
     /// The connection to the kernel, to mount the file system once more.
     /// Descriptors in the answer: the region, the connection.
     Connection,
+    /// A lease for the file of this ticket. Descriptor in the answer: that of the lease,
+    /// which keeps it.
+    Lease {
+        /// From the ioctl on the open file.
+        ticket: Ticket,
+    },
+    /// Blocks of a file that this connection has leased.
+    Blocks {
+        /// The lease.
+        lease: LeaseKey,
+        /// Offset in the file of the first block, bytes.
+        offset: u64,
+    },
+    /// This connection has given up a lease: test whether it has ended.
+    Release {
+        /// The lease.
+        lease: LeaseKey,
+    },
+    /// The leases of the mount, from a slot on.
+    Leases {
+        /// First slot to list.
+        from: u32,
+    },
+    /// Ends the requests of a lease.
+    Revoke {
+        /// The lease.
+        lease: LeaseKey,
+    },
+}
+
+impl Request {
+    /// Whether only root and the user of the server may ask this.
+    pub(crate) fn is_administrative(&self) -> bool {
+        match self {
+            Request::Status
+            | Request::Connection
+            | Request::Leases { .. }
+            | Request::Revoke { .. } => true,
+            Request::Lease { .. } | Request::Blocks { .. } | Request::Release { .. } => false,
+        }
+    }
 }
 
 /// The answer of a server.
@@ -31,6 +73,19 @@ pub enum Request {
 pub enum Reply {
     /// It serves a mount.
     Serves(Served),
+    /// A lease is granted.
+    Granted(Granted),
+    /// Blocks of a leased file.
+    Blocks(Blocks),
+    /// Leases, in ascending order of their slots.
+    Leases {
+        /// As many as fit a message.
+        leases: Vec<LeaseRow>,
+        /// The slot to ask from next, if there are more.
+        next: Option<u32>,
+    },
+    /// The request is done.
+    Done,
     /// It refuses the request.
     Refused {
         /// The kind of reason.
@@ -52,6 +107,18 @@ pub enum Refusal {
     Unknown,
     /// The system failed.
     System,
+    /// The user may not ask this, or the policy of the mount forbids it.
+    NotPermitted,
+    /// The ticket is unknown, used or expired.
+    Ticket,
+    /// The lease has ended, or belongs to another connection.
+    Ended,
+    /// There is no room for another lease.
+    Full,
+    /// This mount or region cannot be accessed directly.
+    Unsupported,
+    /// The file is damaged there, or the medium failed.
+    Damaged,
     /// A reason unknown to this program.
     #[serde(other)]
     Other,

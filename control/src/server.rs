@@ -1,44 +1,46 @@
 //! The server end of a control socket.
 //!
+//! One thread answers all clients. It waits for none of them: a client that does not read
+//! its answers is disconnected, and one that says nothing and has no lease is disconnected
+//! after a few seconds.
+//!
 //! Order at the start: the socket gets its mode, then a hidden name, then it listens. A
 //! rename gives it the name that clients look for and replaces the socket of a killed
 //! server. Order at the end: the name is removed first, so that no client connects to a
-//! socket that will not answer. Then the current client is disconnected, so that a silent
-//! client, or one that does not read its answer, causes no wait.
+//! socket that will not answer. Then the thread ends, and disconnects all.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, SocketAddrUnix, SocketFlags};
+use rustix::net::{Shutdown, SocketAddrUnix};
 
 use crate::client::Client;
+use crate::connections::{Connections, Limits};
 use crate::directory::Directory;
 use crate::error::ControlError;
 use crate::identity::Identity;
-use crate::message::{self, Refusal, Reply, Request, Served};
+use crate::lease::Leases;
+use crate::message::Served;
 use crate::wire;
 
-/// Time limit for a client, for each of: its request, and its reading of the answer.
+/// Time limit for a client without a lease, from one message to the next.
 const IO_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Clients that may wait.
-const QUEUE: i32 = 16;
-
-/// Wait after an accept that failed for lack of resources.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Clients that may wait to be accepted.
+const QUEUE: i32 = 64;
 
 /// The data and descriptors that a server sends.
 #[derive(Debug)]
 pub struct Service {
-    served: Served,
-    region: OwnedFd,
-    connection: OwnedFd,
-    timeout: Duration,
+    pub(crate) served: Served,
+    pub(crate) region: OwnedFd,
+    pub(crate) connection: OwnedFd,
+    pub(crate) leases: Option<Arc<dyn Leases>>,
+    limits: Limits,
 }
 
 impl Service {
@@ -64,42 +66,31 @@ impl Service {
             served,
             region,
             connection,
-            timeout: IO_TIMEOUT,
+            leases: None,
+            limits: Limits {
+                silence: IO_TIMEOUT,
+                ..Limits::default()
+            },
         })
     }
 
-    fn answer(&self, client: &OwnedFd) -> Result<(), ControlError> {
-        wire::limit(client, self.timeout)?;
-        wire::check_peer(client)?;
-        let (bytes, _closed) = wire::receive(client, self.timeout)?;
-        let region = self.region.as_fd();
-        let (reply, descriptors) = match message::request(&bytes) {
-            Ok(Request::Status) => (Reply::Serves(self.served), vec![region]),
-            Ok(Request::Connection) => (
-                Reply::Serves(self.served),
-                vec![region, self.connection.as_fd()],
-            ),
-            Err(refused) => (refused, Vec::new()),
-        };
-        let bytes = message::encode(&reply).or_else(|error| {
-            message::encode(&Reply::Refused {
-                reason: Refusal::System,
-                message: error.to_string(),
-            })
-        })?;
-        wire::send(client, &bytes, &descriptors, self.timeout)
+    /// Grants leases, to any user whom `leases` accepts. The socket then lets every user
+    /// connect.
+    #[must_use]
+    pub fn with_leases(mut self, leases: Arc<dyn Leases>) -> Service {
+        self.leases = Some(leases);
+        self
     }
-}
 
-/// The current client of the thread.
-#[derive(Debug)]
-enum Talk {
-    /// No client.
-    Idle,
-    /// This client.
-    With(Arc<OwnedFd>),
-    /// The server is ending.
-    Over,
+    /// The permissions of the socket and of its directory.
+    fn modes(&self) -> (Mode, Mode) {
+        let all = Mode::RUSR | Mode::WUSR;
+        let others = Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
+        match self.leases {
+            None => (all, Mode::RWXU),
+            Some(_) => (all | others, Mode::RWXU | Mode::XGRP | Mode::XOTH),
+        }
+    }
 }
 
 /// A thread that answers for a region until this value is dropped.
@@ -110,7 +101,6 @@ pub struct Server {
     /// Inode of the socket's name: a name with another inode is not removed.
     inode: u64,
     listener: Arc<OwnedFd>,
-    talk: Arc<Mutex<Talk>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -125,10 +115,9 @@ impl Server {
         if Client::connect(&directory, identity)?.is_some() {
             return Err(ControlError::Taken);
         }
+        let (mode, directory_mode) = service.modes();
+        directory.allow(directory_mode)?;
         let listener = wire::socket()?;
-        rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR).map_err(ControlError::os(
-            "cannot set the mode of the control socket",
-        ))?;
         let name = identity.socket_name();
         let hidden = format!(".{name}.{}", std::process::id());
         match rustix::fs::unlinkat(&directory, &hidden, AtFlags::empty()) {
@@ -137,25 +126,27 @@ impl Server {
             Err(error) => return Err(ControlError::os("cannot clear a control socket")(error)),
         }
         let bind = || -> rustix::io::Result<u64> {
+            // The name has the mode of the socket, less the umask.
+            rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
             rustix::net::bind(&listener, &SocketAddrUnix::new(directory.way_to(&hidden))?)?;
+            rustix::fs::chmodat(&directory, &hidden, mode, AtFlags::empty())?;
             rustix::net::listen(&listener, QUEUE)?;
             let stat = rustix::fs::statat(&directory, &hidden, AtFlags::SYMLINK_NOFOLLOW)?;
             rustix::fs::renameat(&directory, &hidden, &directory, &name)?;
             Ok(stat.st_ino)
         };
         let inode = bind().map_err(ControlError::os("cannot bind the control socket"))?;
+        wire::do_not_wait(&listener)?;
         let listener = Arc::new(listener);
-        let talk = Arc::new(Mutex::new(Talk::Idle));
-        let (heard, spoken) = (Arc::clone(&listener), Arc::clone(&talk));
+        let heard = Arc::clone(&listener);
         let thread = std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || serve(&heard, &spoken, &service));
+            .spawn(move || Connections::new(&heard, &service, service.limits).serve());
         let mut server = Server {
             directory,
             name,
             inode,
             listener,
-            talk,
             thread: None,
         };
         server.thread = Some(thread.map_err(|source| ControlError::Os {
@@ -166,30 +157,6 @@ impl Server {
     }
 }
 
-fn serve(listener: &OwnedFd, talk: &Mutex<Talk>, service: &Service) {
-    loop {
-        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
-            Ok(client) => {
-                let client = Arc::new(client);
-                match &mut *talk.lock() {
-                    Talk::Over => return,
-                    talk => *talk = Talk::With(Arc::clone(&client)),
-                }
-                // A failed client gets its own error; the server continues with the next.
-                drop(service.answer(&client));
-                match &mut *talk.lock() {
-                    Talk::Over => return,
-                    talk => *talk = Talk::Idle,
-                }
-            }
-            // Shut down.
-            Err(Errno::INVAL | Errno::BADF) => return,
-            Err(Errno::INTR | Errno::CONNABORTED) => {}
-            Err(_) => std::thread::sleep(PAUSE),
-        }
-    }
-}
-
 impl Drop for Server {
     fn drop(&mut self) {
         let stat = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
@@ -197,12 +164,8 @@ impl Drop for Server {
             // If the name stays, clients find that no process listens.
             let _stays = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
-        // Cannot fail: the socket listens.
+        // Wakes the thread, which ends. Cannot fail: the socket listens.
         let _listens = rustix::net::shutdown(&self.listener, Shutdown::Both);
-        // Otherwise an unmount would wait for the timeout of the current client.
-        if let Talk::With(client) = std::mem::replace(&mut *self.talk.lock(), Talk::Over) {
-            let _talks = rustix::net::shutdown(&client, Shutdown::Both);
-        }
         if let Some(thread) = self.thread.take() {
             // A panic of the thread must not cause a panic here.
             let _ended = thread.join();
@@ -233,7 +196,7 @@ mod tests {
         };
         let mut service = Service::new(served, &region, &region).unwrap();
         // Longer than the test waits.
-        service.timeout = Duration::from_secs(3600);
+        service.limits.silence = Duration::from_secs(3600);
         std::fs::create_dir(dir.path().join("sockets")).unwrap();
         let directory = Directory::open(dir.path().join("sockets"))
             .unwrap()
@@ -248,16 +211,13 @@ mod tests {
                 client
             })
             .collect();
-        while !matches!(*server.talk.lock(), Talk::With(_)) {
-            std::thread::yield_now();
-        }
         let (end, ended) = channel();
         std::thread::spawn(move || {
             drop(server);
             end.send(()).unwrap();
         });
         ended
-            .recv_timeout(Duration::from_secs(300))
+            .recv_timeout(Duration::from_secs(120))
             .expect("the server waits for a client that says nothing");
         drop(clients);
     }

@@ -13,6 +13,7 @@ use rustix::net::{
 };
 
 use crate::error::ControlError;
+use crate::lease::Peer;
 use crate::message::MAX_MESSAGE;
 
 /// Limit of descriptors in one message. The kernel truncates a larger one, which is then
@@ -40,16 +41,59 @@ pub(crate) fn limit(socket: impl AsFd, time: Duration) -> Result<(), ControlErro
     Ok(())
 }
 
-/// Checks by the kernel's credentials that the peer belongs to root or to the user of this
-/// process. Returns its pid.
-pub(crate) fn check_peer(socket: impl AsFd) -> Result<i32, ControlError> {
+/// Largest amount of answers that a client may leave unread, in bytes.
+const UNREAD: usize = 64 << 10;
+
+/// Makes calls on a socket return at once, with EAGAIN where they would wait.
+pub(crate) fn do_not_wait(socket: &OwnedFd) -> Result<(), ControlError> {
+    rustix::io::ioctl_fionbio(socket, true)
+        .map_err(ControlError::os("cannot set up a control socket"))
+}
+
+/// Bounds the answers that a client may leave unread.
+pub(crate) fn limit_unread(socket: &OwnedFd) -> Result<(), ControlError> {
+    sockopt::set_socket_send_buffer_size(socket, UNREAD)
+        .map_err(ControlError::os("cannot set up a control socket"))
+}
+
+/// Returns the peer as the kernel reports it, and whether it is root or the user of this
+/// process.
+pub(crate) fn peer(socket: impl AsFd) -> Result<(Peer, bool), ControlError> {
     let peer =
         sockopt::socket_peercred(socket).map_err(ControlError::os("cannot identify the peer"))?;
-    let (peer_id, own) = (peer.uid, rustix::process::geteuid());
-    if peer_id.is_root() || peer_id == own {
-        Ok(peer.pid.as_raw_nonzero().get())
-    } else {
-        Err(ControlError::Peer(peer_id.as_raw()))
+    let (user, own) = (peer.uid, rustix::process::geteuid());
+    let is_administrator = user.is_root() || user == own;
+    let peer = Peer {
+        pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
+        uid: user.as_raw(),
+    };
+    Ok((peer, is_administrator))
+}
+
+/// Checks that the peer is root or the user of this process. Returns its pid.
+pub(crate) fn check_peer(socket: impl AsFd) -> Result<i32, ControlError> {
+    match peer(socket)? {
+        (peer, true) => Ok(peer.pid as i32),
+        (peer, false) => Err(ControlError::Peer(peer.uid)),
+    }
+}
+
+/// As [`send`], on a socket that does not wait.
+pub(crate) fn send_now(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), ControlError> {
+    send(socket, bytes, descriptors, Duration::ZERO)
+}
+
+/// As [`receive`], on a socket that does not wait. `None` if there is no message. Closes
+/// descriptors that come with one.
+pub(crate) fn receive_now(socket: impl AsFd) -> Result<Option<Vec<u8>>, ControlError> {
+    match receive(socket, Duration::ZERO) {
+        Ok((bytes, _closed)) => Ok(Some(bytes)),
+        Err(ControlError::Timeout(_)) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -73,12 +73,7 @@ impl Checker<'_> {
         let parts = [valid(self.region, first)?, valid(self.region, copy)?];
         match parts {
             [Ok(a), Ok(b)] if a != b => {
-                let relabelled = SuperStatic {
-                    label: b.label,
-                    crc: b.crc,
-                    ..a
-                };
-                self.add(match relabelled == b {
+                self.add(match a.is_same_but_changed(&b) {
                     true => Issue::LabelsDiffer,
                     false => Issue::SuperblocksDiffer,
                 });

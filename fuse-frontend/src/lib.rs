@@ -7,6 +7,7 @@
 //! * [`mountpoint`] checks the mount point, [`kernel`] mounts;
 //! * [`session`] connects region, engine and kernel, [`shutdown`] ends the mount;
 //! * [`daemon`] mounts in the background;
+//! * [`direct`] gives other processes direct access to files;
 //! * [`privileges`] limits the rights of the server;
 //! * [`mod@remount`] changes the flags of a live mount;
 //! * [`second_mount`] mounts a live region on another directory;
@@ -22,6 +23,7 @@
 pub mod adapter;
 pub mod cli;
 pub mod daemon;
+pub mod direct;
 pub mod exit;
 pub mod kernel;
 pub mod logging;

@@ -18,9 +18,12 @@ use std::time::{Duration, Instant};
 use fuser::{Config, Session, SessionACL};
 use pramfs::pmem::{PmemError, Region, RegionOptions};
 use pramfs::{MountOptions, inode::Fs};
-use pramfs_control::{ControlError, DIRECTORY, Directory, Served, Server, Service};
+use pramfs_control::{
+    ControlError, DIRECTORY, Directory, Identity, Leases, Served, Server, Service,
+};
 
 use crate::adapter::Adapter;
+use crate::direct::{Direct, DirectPolicy};
 use crate::exit::Failure;
 use crate::kernel::{self, OwnMount};
 use crate::memory;
@@ -87,6 +90,7 @@ pub fn mount(
             path.display()
         ));
     }
+    let owner = region.ownership().map(|ownership| ownership.owner());
     let distrusted = privileges::region::distrust(region.ownership(), &path, &mut settings)?;
     notices.extend(distrusted);
     let settings = &settings;
@@ -103,7 +107,14 @@ pub fn mount(
     memory::check(&path, thread_count(settings))?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
-    let control = match answer_for(&fs, &connection, &own_mount, settings) {
+    let direct = match direct_access(&fs, owner, settings) {
+        Ok(direct) => direct,
+        Err(why) => {
+            notices.push(format!("WARNING: no direct access: {why}"));
+            None
+        }
+    };
+    let control = match answer_for(&fs, &connection, &own_mount, settings, direct.as_ref()) {
         Ok(control) => control,
         Err(error) => {
             notices.push(format!(
@@ -113,7 +124,8 @@ pub fn mount(
             None
         }
     };
-    let adapter = Adapter::new(Arc::clone(&fs), settings.cache);
+    let adapter = Adapter::new(Arc::clone(&fs), settings.cache)
+        .with_direct(direct.filter(|_| control.is_some()));
     let kernel = adapter.kernel();
     let session = Session::from_fd(
         adapter,
@@ -146,12 +158,41 @@ pub fn mount(
     })
 }
 
+/// Makes the direct access that the options ask for.
+///
+/// # Errors
+/// Why this mount can have none.
+fn direct_access(
+    fs: &Arc<Fs>,
+    owner: Option<u32>,
+    settings: &MountSettings,
+) -> Result<Option<Arc<Direct>>, String> {
+    if settings.direct == DirectPolicy::Off {
+        return Ok(None);
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err("only mounts of root have the control socket that it needs".into());
+    }
+    if fs.is_read_only() {
+        return Err("the mount is read-only".into());
+    }
+    let (Some(owner), Ok(Some(handle))) = (owner, fs.region().handle()) else {
+        return Err("the region is memory of the server".into());
+    };
+    fs.try_lease_lock()
+        .map_err(|error| format!("the locks of this region do not work for it: {error}"))?;
+    let identity = Identity::of(&handle).map_err(|error| error.to_string())?;
+    let direct = Direct::new(Arc::clone(fs), owner, identity.socket_name());
+    Ok(Some(Arc::new(direct)))
+}
+
 /// Opens the control socket for a mounted region, if root mounts.
 fn answer_for(
     fs: &Fs,
     connection: impl AsFd,
     own_mount: &OwnMount,
     settings: &MountSettings,
+    direct: Option<&Arc<Direct>>,
 ) -> Result<Option<Server>, ControlError> {
     let user = rustix::process::geteuid();
     let (true, Some(device)) = (user.is_root(), own_mount.device) else {
@@ -174,7 +215,10 @@ fn answer_for(
         noexec: !settings.exec,
         nosymfollow: !settings.symlinks,
     };
-    let service = Service::new(served, region, connection)?;
+    let mut service = Service::new(served, region, connection)?;
+    if let Some(direct) = direct {
+        service = service.with_leases(Arc::clone(direct) as Arc<dyn Leases>);
+    }
     Server::start(Directory::make(DIRECTORY)?, service).map(Some)
 }
 

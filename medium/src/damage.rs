@@ -35,7 +35,7 @@ kinds! {
     NoSuperblock = "no-superblock",
     /// One superblock page is damaged.
     SuperblockDamaged = "superblock-damaged",
-    /// The superblock pages have different labels.
+    /// The superblock pages differ in the label or in the feature `parked_leases`.
     LabelsDiffer = "labels-differ",
     /// The superblock pages describe different file systems.
     SuperblocksDiffer = "superblocks-differ",

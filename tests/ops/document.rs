@@ -25,6 +25,7 @@ fn tests(root: &Path) -> BTreeSet<String> {
         "fsck",
         "fuse-frontend",
         "control",
+        "client",
         "mkfs",
         "tests",
     ] {

@@ -377,6 +377,26 @@ fn view_words_tell_readers_of_size_and_layout() {
     assert!(view().0 > filled.0 && view().1 == 10);
 }
 
+/// A reader knows the whole last block: a write past the end that fills it must tell.
+#[test]
+fn write_past_end_into_last_block_changes_layout() {
+    for unwritten in [false, true] {
+        let (_sim, fs) = fresh(LEN, 4096).unwrap();
+        let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap().ino;
+        match unwritten {
+            false => truncate(&fs, file, 100),
+            true => fs
+                .fallocate(&CX, file, Fallocate::Allocate { keep_size: false }, 0, 100)
+                .unwrap(),
+        }
+        let id = lease(&fs, file);
+        let before = extents(&fs, id);
+        assert!(before.extents.is_empty() && before.end == BLOCK);
+        fs.write(&CX, file, 200, b"new").unwrap();
+        assert!(extents(&fs, id).layout > before.layout, "{unwritten}");
+    }
+}
+
 #[test]
 fn extents_of_lease_have_no_holes_and_come_in_packets() {
     let l = leased(4096, 2);

@@ -36,12 +36,12 @@ findings! {
         says: "the superblock pages describe different file systems";
         remedy: "copy the page that mounts use over the other";
 
-    /// Both static parts are valid and differ in the label only: a crash while the label was
-    /// changed.
+    /// Both static parts are valid and differ in the label, or the feature `parked_leases`,
+    /// only: a crash while it was changed.
     LabelsDiffer
         Warning, phase: 0, safe: true, done: Copied;
-        says: "the superblock pages have different labels";
-        remedy: "copy the label that mounts use to the other page";
+        says: "the superblock pages differ in the label or in the feature parked_leases";
+        remedy: "copy the page that mounts use to the other";
 
     /// The file system uses features that this version does not support.
     UnknownFeatures { names: Vec<String> = "Their names." }
@@ -319,7 +319,7 @@ findings! {
         says: "{}, {part}: file block {first} is missing", Who(*ino);
         remedy: part.pick("rebuild, or remove the link", "remove the attribute")
             => "of a link: remove the link; of an attribute: remove the attribute; of the orphan \
-                table: rebuild it";
+                table: rebuild it; of the lease table: empty it";
 
     /// A symbolic link has an invalid target.
     BadTarget { ino: Ino = "The inode." }

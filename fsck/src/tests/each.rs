@@ -10,6 +10,7 @@ use pramfs_medium::htree::TreeKind;
 use pramfs_medium::media::acl;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::checksum::{crc, seal};
+use pramfs_medium::media::features::PARKED_LEASES;
 use pramfs_medium::media::inode::FL_LOST;
 use pramfs_medium::media::pointer::{Ptr, SHARED};
 use pramfs_medium::media::superblock::*;
@@ -47,6 +48,10 @@ cases! {
     };
     labels_differ: "labels-differ" => |p| {
         p.fixed(p.geo.copy_offset.0, |sb| sb.label[0] = b'x');
+        vec![Issue::LabelsDiffer]
+    };
+    feature_of_leases_differs: "labels-differ" => |p| {
+        p.fixed(p.geo.copy_offset.0, |sb| sb.ro_compat ^= PARKED_LEASES);
         vec![Issue::LabelsDiffer]
     };
     unknown_features: "unknown-features" => |p| {

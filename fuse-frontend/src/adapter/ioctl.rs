@@ -1,5 +1,5 @@
 //! ioctl: the flags of lsattr(1) and chattr(1) in both forms, the label, FITRIM, and
-//! FS_IOC_SHUTDOWN. Any other one gives ENOTTY.
+//! FS_IOC_SHUTDOWN, and tickets for direct access. Any other one gives ENOTTY.
 //!
 //! FS_IOC_SHUTDOWN arrives without its argument, because its number declares no input. It
 //! is treated as the variant that loses no data.
@@ -8,13 +8,15 @@
 //! and requires the capability for `+i` and `+a`. An older kernel passes the call on, so
 //! the server checks both as well.
 
-use fuser::{Errno, INodeNo, ReplyIoctl, Request};
+use fuser::{Errno, FileHandle, INodeNo, ReplyIoctl, Request};
 use pramfs::inode::{Credentials, Fs, SetAttr};
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
+use pramfs_medium::pmem::LEASE_TICKET;
 
 use super::Adapter;
 use super::caller::{CAP_SYS_ADMIN, Caller};
 use super::convert::ino;
+use super::open::is_readable;
 use super::serve::{Refusal, Served};
 
 /// `FS_IOC_GETFLAGS` on a 64-bit machine.
@@ -79,7 +81,7 @@ impl Adapter {
     pub(super) fn on_ioctl(
         &self,
         req: &Request,
-        node: INodeNo,
+        (node, handle): (INodeNo, FileHandle),
         cmd: u32,
         input: &[u8],
         out_size: u32,
@@ -153,11 +155,44 @@ impl Adapter {
                 fs.force_shutdown()?;
                 Ok(Vec::new())
             }
+            LEASE_TICKET => self.ticket(req, node, handle),
             _ => Err(Refusal::Request(Errno::ENOTTY, "unknown ioctl")),
         };
         self.serve("ioctl", node, reply, work, |reply, out| {
             reply.ioctl(0, &out)
         });
+    }
+
+    /// Issues a ticket for direct access to an open file.
+    fn ticket(&self, req: &Request, node: INodeNo, handle: FileHandle) -> Served<Vec<u8>> {
+        let Some(direct) = &self.direct else {
+            return Err(Refusal::Request(
+                Errno::EOPNOTSUPP,
+                "this mount has no direct access",
+            ));
+        };
+        if !is_readable(handle) {
+            return Err(Refusal::Request(
+                Errno::EBADF,
+                "a ticket needs a file that is open for reading",
+            ));
+        }
+        let reply = direct.ticket(req.uid(), ino(node)?).map_err(|refused| {
+            let errno = match refused.reason {
+                pramfs_control::Refusal::NotPermitted => Errno::EACCES,
+                pramfs_control::Refusal::Ended => Errno::ESTALE,
+                pramfs_control::Refusal::Unsupported => Errno::EOPNOTSUPP,
+                _ => Errno::EIO,
+            };
+            Refusal::Request(errno, "no ticket for direct access")
+        })?;
+        match reply.encode() {
+            Some(bytes) => Ok(bytes.to_vec()),
+            None => Err(Refusal::Request(
+                Errno::EIO,
+                "the name of the control socket is too long",
+            )),
+        }
     }
 
     fn set_flags(

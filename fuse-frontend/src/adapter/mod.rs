@@ -49,6 +49,8 @@ use fuser::{
 };
 use pramfs::inode::{Fs, Repeats};
 
+use crate::direct::Direct;
+
 /// How long the kernel may cache names and attributes. While the file system is mounted,
 /// all changes pass through the kernel, and it drops entries that its own requests
 /// change. So the value means "until invalidated".
@@ -76,6 +78,7 @@ pub struct Adapter {
     /// Medium failures that have been logged.
     repeats: Mutex<Repeats>,
     kernel: Arc<OnceLock<Notifier>>,
+    direct: Option<Arc<Direct>>,
 }
 
 impl Adapter {
@@ -89,7 +92,15 @@ impl Adapter {
             failed: AtomicBool::new(false),
             repeats: Mutex::default(),
             kernel: Arc::default(),
+            direct: None,
         }
+    }
+
+    /// Issues tickets for direct access.
+    #[must_use]
+    pub fn with_direct(mut self, direct: Option<Arc<Direct>>) -> Adapter {
+        self.direct = direct;
+        self
     }
 
     /// Returns the slot for the notifier, which tells the kernel of changes that it cannot
@@ -474,14 +485,14 @@ impl Filesystem for Adapter {
         &self,
         req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         _flags: IoctlFlags,
         cmd: u32,
         in_data: &[u8],
         out_size: u32,
         reply: ReplyIoctl,
     ) {
-        self.on_ioctl(req, ino, cmd, in_data, out_size, reply);
+        self.on_ioctl(req, (ino, fh), cmd, in_data, out_size, reply);
     }
 
     /// Regular files are always ready. After ENOSYS the kernel never asks again.

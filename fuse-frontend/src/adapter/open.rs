@@ -1,7 +1,7 @@
 //! create, open, release and fsync.
 //!
-//! A file handle carries no state: every request names its node. Each open file holds
-//! one reference on the inode.
+//! A file handle tells only whether the file is open for reading: every request names its
+//! node. Each open file holds one reference on the inode.
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyEmpty, ReplyOpen};
 use pramfs::inode::{Credentials, Fs, Ino};
@@ -12,7 +12,21 @@ use super::namespace::attr_ttl;
 use super::serve::{Refusal, Served};
 use super::{Adapter, CacheMode};
 
-const NO_HANDLE: FileHandle = FileHandle(0);
+/// Bit of a handle whose file is open for reading.
+const READABLE: u64 = 1;
+
+/// Returns the handle of a file opened with these flags.
+fn handle(flags: i32) -> FileHandle {
+    match flags & libc::O_ACCMODE {
+        libc::O_WRONLY => FileHandle(0),
+        _ => FileHandle(READABLE),
+    }
+}
+
+/// Whether a handle belongs to a file that is open for reading.
+pub(super) fn is_readable(handle: FileHandle) -> bool {
+    handle.0 & READABLE != 0
+}
 
 /// Checks that chattr flags allow opening for writing. The engine would refuse the
 /// writes, but programs expect the error from open(2).
@@ -74,7 +88,7 @@ impl Adapter {
                 let (attr, generation) = entry(&made);
                 open.into_count();
                 held.into_count();
-                reply.created(&attr_ttl(&made), &attr, generation, NO_HANDLE, mode);
+                reply.created(&attr_ttl(&made), &attr, generation, handle(flags), mode);
             },
         );
     }
@@ -103,7 +117,7 @@ impl Adapter {
             Ok(mode)
         };
         self.serve("open", node, reply, work, |reply, mode| {
-            reply.opened(NO_HANDLE, mode)
+            reply.opened(handle(flags), mode)
         });
     }
 

@@ -20,6 +20,7 @@ use pramfs::pmem::{BackendKind, Durability};
 use pramfs::{AtimePolicy, ErrorPolicy};
 
 use crate::adapter::CacheMode;
+use crate::direct::DirectPolicy;
 use crate::mountinfo::FS_TYPE;
 
 use table::Takes;
@@ -75,6 +76,8 @@ pub struct MountSettings {
     pub plain_type: bool,
     /// Root's server drops the privileges that serving does not need.
     pub sandbox: bool,
+    /// Who may access files directly.
+    pub direct: DirectPolicy,
     /// Change the flags of a live mount.
     pub remount: bool,
     /// Options that only a remount may repeat, by name.
@@ -109,6 +112,7 @@ impl Default for MountSettings {
             source: None,
             plain_type: false,
             sandbox: true,
+            direct: DirectPolicy::Off,
             remount: false,
             kernel_options: Vec::new(),
             flags_given: Vec::new(),

@@ -6,6 +6,7 @@ use pramfs::pmem::{BackendKind, Durability};
 use super::flags::{Flag, Flags, NOATIME, RELATIME, STRICTATIME};
 use super::{MountSettings, values};
 use crate::adapter::CacheMode;
+use crate::direct::DirectPolicy;
 
 pub(super) type Set = fn(&mut MountSettings);
 
@@ -297,8 +298,11 @@ pub(super) const OPTIONS: &[Row] = &[
     },
     one_of(
         &["direct"],
-        &[to("off", |_| {})],
-        "direct access beside the mount; reserved: only off in this version",
+        &[
+            to("off", |s| s.direct = DirectPolicy::Off),
+            to("owner", |s| s.direct = DirectPolicy::Owner),
+        ],
+        "who may map files beside the mount: nobody, or root and the owner of the region; each of them can then read the whole region",
     ),
     Row {
         names: &["uid", "gid", "mode"],

@@ -75,6 +75,7 @@ fn choice_options_are_parsed() {
     assert_eq!(parsed("durability=power").durability, Durability::Power);
     assert_eq!(parsed("durability=process").durability, Durability::Process);
     assert_eq!(parsed("direct=off"), MountSettings::default());
+    assert_eq!(parsed("direct=owner").direct, DirectPolicy::Owner);
     assert_eq!(parsed("subtype=pramfs"), MountSettings::default());
     assert_eq!(parsed("default_permissions"), MountSettings::default());
 }
@@ -177,7 +178,7 @@ fn wrong_values_are_refused_with_choices() {
         ("errors=sometimes", "errors=remount-ro"),
         ("errors", "errors=continue"),
         ("cache=maybe", "cache=none"),
-        ("direct=owner", "direct=off"),
+        ("direct=all", "direct=off"),
         ("direct=maybe", "direct=off"),
         ("backend=disk", "backend=native"),
         ("backend", "backend=native"),

@@ -193,6 +193,9 @@ pub(super) const IF: &[(c_long, When)] = &[
     (libc::SYS_fcntl, When::Is(1, libc::F_SETFD as u64)),
     (libc::SYS_fcntl, When::Is(1, libc::F_GETFL as u64)),
     (libc::SYS_fcntl, When::Is(1, libc::F_SETFL as u64)),
+    // The locks of leases.
+    (libc::SYS_fcntl, When::Is(1, libc::F_OFD_SETLK as u64)),
+    (libc::SYS_fcntl, When::Is(1, libc::F_OFD_GETLK as u64)),
     // Reads limits; does not set them.
     (libc::SYS_prlimit64, When::Null(2)),
     // abort(3), but no signal to another process: see fcntl as well.

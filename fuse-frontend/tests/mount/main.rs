@@ -9,6 +9,7 @@ mod crash;
 mod cut;
 mod damage;
 mod data;
+mod direct;
 mod lifecycle;
 mod logging;
 mod names;

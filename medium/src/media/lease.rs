@@ -10,13 +10,13 @@ use super::checksum::line_sum;
 use super::features::PARKED_LEASES;
 use super::probe::probe_superblock;
 use crate::error::{Error, Result};
-use crate::pmem::Region;
+use crate::pmem::{LEASE_LOCKS, Region};
 use crate::types::Ino;
 
 /// `mode` of a lease that allows reading.
 pub const MODE_READ: u32 = 1;
 /// Maximum number of slots, which bounds the table.
-pub const MAX_SLOTS: u32 = 4096;
+pub const MAX_SLOTS: u32 = LEASE_LOCKS;
 /// Offset of the view line in a slot.
 pub const VIEW_OFFSET: u64 = 0x40;
 /// Bytes of a slot that records change.

@@ -1,6 +1,7 @@
 //! The superblock page: 4096 bytes at offset 0, and a copy.
 //!
-//! - The static part has a CRC. Only mkfs writes it, except for the label.
+//! - The static part has a CRC. Only mkfs writes it, except for the label and the feature
+//!   `parked_leases`.
 //! - The dynamic words change in a running file system, each by one 8-byte
 //!   store, outside that CRC. The important ones carry their own check.
 //! - The three internal inodes have a CRC like any inode.
@@ -8,6 +9,7 @@
 use zerocopy::IntoBytes;
 
 use super::checksum::crc;
+use super::features::PARKED_LEASES;
 
 /// `PRAMFSrs`, read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PRAMFSrs");
@@ -84,6 +86,19 @@ impl SuperStatic {
     /// Computes the CRC of these contents.
     pub fn expected_crc(&self) -> u32 {
         crc(0, &self.as_bytes()[..SuperStatic::SIZE - 4])
+    }
+
+    /// Whether a crash may have left the pages like this: they differ at most in what a
+    /// mounted file system changes, the label and the feature `parked_leases`.
+    pub fn is_same_but_changed(&self, other: &SuperStatic) -> bool {
+        let differ = self.ro_compat ^ other.ro_compat;
+        let expected = SuperStatic {
+            label: other.label,
+            ro_compat: other.ro_compat,
+            crc: other.crc,
+            ..*self
+        };
+        differ & !PARKED_LEASES == 0 && *other == expected
     }
 
     /// Stores the current CRC in the structure.

@@ -86,6 +86,7 @@ region_access! {
     fn can_be_leased() -> bool;
     fn lease_descriptor(slot: u32) -> std::io::Result<OwnedFd>;
     fn is_lease_held(slot: u32) -> std::io::Result<bool>;
+    fn try_lease_lock() -> std::io::Result<()>;
     fn is_any_lease_held() -> std::io::Result<bool>;
     fn faults() -> u64;
     fn faults_seen() -> u64;

@@ -13,9 +13,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use super::mapping::{Mapping, Share};
 use super::region::Region;
 use super::source::SourceKind;
-use crate::media::lease::MAX_SLOTS;
+
+/// Number of slots that can have locks.
+pub const LEASE_LOCKS: u32 = 4096;
 
 /// The byte of slot 0. Far past the end of any region; the offsets of locks are signed.
 const FIRST_BYTE: i64 = 1 << 62;
@@ -56,6 +59,27 @@ impl Region {
         Ok(anew.into())
     }
 
+    /// Tries, with a byte that no slot uses, that a mapping keeps the lock after its
+    /// descriptor is closed, and that its end releases the lock. Network file systems and
+    /// stacked ones may differ.
+    ///
+    /// # Errors
+    /// `Unsupported` if they do; those of [`lease_descriptor`](Self::lease_descriptor).
+    pub(crate) fn try_lease_lock(&self) -> io::Result<()> {
+        let spare = LEASE_LOCKS;
+        let fd = self.lease_descriptor(spare)?;
+        let unit = usize::try_from(self.backend.map_unit()).map_err(io::Error::other)?;
+        let map = Mapping::new(fd.as_fd(), unit, Share::SharedReadOnly)?;
+        drop(fd);
+        let kept = self.is_lease_held(spare)?;
+        drop(map);
+        // Another server's trial may hold it for a moment; that is no reason to refuse.
+        match kept {
+            true => Ok(()),
+            false => Err(unsupported()),
+        }
+    }
+
     /// Whether any process still holds the lock of a slot.
     ///
     /// # Errors
@@ -87,7 +111,7 @@ impl Region {
             return Ok(false);
         };
         let mut lock = byte_of(0, libc::F_WRLCK as _);
-        lock.l_len = i64::from(MAX_SLOTS);
+        lock.l_len = i64::from(LEASE_LOCKS);
         fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;
         Ok(i32::from(lock.l_type) != libc::F_UNLCK)
     }
@@ -101,6 +125,35 @@ impl Region {
             true => all.insert(slot),
             false => all.remove(&slot),
         };
+    }
+}
+
+/// Bytes that [`LEASE_TICKET`] returns.
+pub const TICKET_LEN: usize = 80;
+
+/// The ioctl of a mount that returns a ticket for an open file:
+/// `_IOR(0xf2, 1, [u8; TICKET_LEN])`.
+pub const LEASE_TICKET: u32 = 2 << 30 | (TICKET_LEN as u32) << 16 | 0xf2 << 8 | 1;
+
+/// Asks the mount of an open file for a ticket.
+///
+/// # Errors
+/// ENOTTY if the file is not on a pramfs mount; EOPNOTSUPP if the mount has no direct
+/// access; EACCES if its policy forbids it; EBADF if the file is not open for reading.
+pub fn lease_ticket(file: BorrowedFd<'_>) -> io::Result<[u8; TICKET_LEN]> {
+    let mut ticket = [0u8; TICKET_LEN];
+    // SAFETY: the number declares that TICKET_LEN bytes are written and none is read. The
+    // buffer has that many, and no pointer is kept.
+    let done = unsafe {
+        libc::ioctl(
+            file.as_raw_fd(),
+            libc::c_ulong::from(LEASE_TICKET) as _,
+            ticket.as_mut_ptr(),
+        )
+    };
+    match done {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(ticket),
     }
 }
 

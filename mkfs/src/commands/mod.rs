@@ -9,6 +9,7 @@ mod dump;
 mod extents;
 mod get;
 mod info;
+mod leases;
 mod ls;
 mod put;
 mod stat;
@@ -59,6 +60,7 @@ const TABLE: &[Entry] = &[
     entry::<put::Put>(),
     entry::<extents::Extents>(),
     entry::<check::Check>(),
+    entry::<leases::Leases>(),
     entry::<trim::Trim>(),
     entry::<dump::Dump>(),
     entry::<completions::Completions>(),

@@ -15,12 +15,13 @@ use std::ops::{Deref, DerefMut};
 
 use crate::fs::Engine;
 use crate::fs::inode::Inode;
-use crate::fs::inode::disk::put_lines;
+use crate::fs::inode::disk::{put_lines, store_healed};
 use crate::fs::inode::state::InodeState;
 use pramfs_medium::error::Result;
 use pramfs_medium::journal::RecordId;
+use pramfs_medium::map::MapRef;
 use pramfs_medium::media::DiskInode;
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{FileBlock, Ino};
 use pramfs_medium::volume::{Plan, Record, Recording};
 
 /// The next version of a locked inode. It derefs to that version.
@@ -30,8 +31,8 @@ pub(crate) struct Edit<'v> {
     new: DiskInode,
     /// The inode loses its last name.
     pub dropped: Option<Dropped>,
-    /// The change affects no block below the size: holders of leases need not look again.
-    pub keeps_layout: bool,
+    /// Blocks below the size have changed: holders of leases must look again.
+    changes_layout: bool,
 }
 
 /// What removing the last name did.
@@ -53,7 +54,7 @@ impl<'v> Edit<'v> {
             state,
             new,
             dropped: None,
-            keeps_layout: false,
+            changes_layout: false,
         }
     }
 
@@ -73,6 +74,15 @@ impl<'v> Edit<'v> {
     #[inline]
     pub(crate) fn before_mut(&mut self) -> &mut InodeState {
         self.state
+    }
+
+    /// Stores a changed file map, as the transaction leaves it. `first` is the first block
+    /// that may have changed.
+    #[inline]
+    pub(crate) fn store_map(&mut self, tx: &Record<'_>, map: &MapRef, first: FileBlock) {
+        store_healed(tx, &mut self.new, map);
+        // Readers know the whole block at the end of the file.
+        self.changes_layout |= first < tx.volume().geo.file_block_from(self.state.disk.size);
     }
 
     /// Puts the cache lines in which the inode differs from its home into a record, with a
@@ -103,10 +113,11 @@ impl<'v> Edit<'v> {
 
     #[inline]
     fn publish(&mut self, engine: &Engine) {
+        let layout = self.changes_layout || self.new.size < self.state.disk.size;
         self.state.committed(&self.new);
         if !self.state.leases.is_empty() {
             // A fault of the medium is detected at the end of the operation.
-            let shown = (self.state.leases).show(&engine.vol, !self.keeps_layout, self.new.size);
+            let shown = (self.state.leases).show(&engine.vol, layout, self.new.size);
             if let Err(e) = shown {
                 engine.note_error(&e);
             }

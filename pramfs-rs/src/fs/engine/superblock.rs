@@ -47,8 +47,8 @@ fn store(medium: Medium<'_>, dynamic: &SuperDynamic) -> Result<()> {
     Ok(())
 }
 
-/// Finishes a change of the static part that a crash interrupted: copies the label and the
-/// `ro_compat` features of the valid page to the other. True if there was such a change. A
+/// Finishes a change of the static part that a crash interrupted: copies the valid page to
+/// the other. True if there was such a change. A
 /// valid page is never changed, and other damage is not mistaken for such a change.
 pub(crate) fn finish_change_of_fixed(region: &Region, info: &SuperblockInfo) -> Result<bool> {
     let other = if info.from_copy {
@@ -57,13 +57,7 @@ pub(crate) fn finish_change_of_fixed(region: &Region, info: &SuperblockInfo) -> 
         info.fixed.copy_offset
     };
     let there: SuperStatic = region.read_pod(other)?;
-    let expected = SuperStatic {
-        label: there.label,
-        ro_compat: there.ro_compat,
-        crc: there.crc,
-        ..info.fixed
-    };
-    if there == info.fixed || there != expected {
+    if there == info.fixed || !info.fixed.is_same_but_changed(&there) {
         return Ok(false);
     }
     let w = region.window();

@@ -42,19 +42,33 @@ impl Leases {
         self.0.take_if(|slots| slots.is_empty());
     }
 
+    /// Shows the holder of a new slot, which is the last one, the size.
+    #[cold]
+    pub(crate) fn show_new(&self, vol: &Volume, size: u64) -> Result<()> {
+        match self.0.as_ref().and_then(|slots| slots.last()) {
+            Some(slot) => slot.show(vol, true, size),
+            None => Ok(()),
+        }
+    }
+
     /// Shows the holders a new size, and, if `layout`, that blocks below the old size have
     /// changed. The homes of the change are stored.
     #[cold]
     pub(crate) fn show(&self, vol: &Volume, layout: bool, size: u64) -> Result<()> {
-        let w = vol.region.window();
-        for slot in self.0.iter().flat_map(|slots| slots.iter()) {
-            let view = slot.at + VIEW_OFFSET;
-            if layout {
-                let now = vol.medium().load_u64(view)?;
-                w.store_u64_unflushed(view.0, now.wrapping_add(1))?;
-            }
-            w.store_u64_unflushed(view.word(1).0, size)?;
+        let mut slots = self.0.iter().flat_map(|slots| slots.iter());
+        slots.try_for_each(|slot| slot.show(vol, layout, size))
+    }
+}
+
+impl Slot {
+    /// The counter never starts again: the holder of an earlier lease may watch it.
+    fn show(&self, vol: &Volume, layout: bool, size: u64) -> Result<()> {
+        let (w, view) = (vol.region.window(), self.at + VIEW_OFFSET);
+        if layout {
+            let now = vol.medium().load_u64(view)?;
+            w.store_u64_unflushed(view.0, now.wrapping_add(1))?;
         }
+        w.store_u64_unflushed(view.word(1).0, size)?;
         Ok(())
     }
 }

@@ -199,7 +199,6 @@ impl Engine {
             map::insert_into(&mut record, &mut map, table, index, run)?;
             map.store(&mut new);
             new.size = size + len;
-            new.keeps_layout = true;
             touch_mtime(&mut new, self.now());
             let new = new.stage(&mut record)?;
             self.commit(record, [new])?;

@@ -11,7 +11,7 @@ use crate::fs::engine::change::Edit;
 use crate::fs::engine::completeness::Hole;
 use crate::fs::engine::room;
 use crate::fs::inode::Inode;
-use crate::fs::inode::disk::{restore_times, store_healed, touch_ctime, touch_mtime};
+use crate::fs::inode::disk::{restore_times, touch_ctime, touch_mtime};
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need};
@@ -196,7 +196,7 @@ impl Engine {
                     ))
                 };
             }
-            store_healed(&tx, &mut new, &map);
+            new.store_map(&tx, &map, geo.file_block(offset));
             match wanted {
                 State::Unwritten | State::Cleared => touch_mtime(&mut new, self.now()),
                 State::Zeroed => touch_ctime(&mut new, self.now()),
@@ -241,7 +241,7 @@ impl Engine {
     ) -> Result<FileBlock> {
         let mut map = new.before().map();
         let next = map::remove(tx, &mut map, blocks.start, blocks.end)?;
-        store_healed(tx, new, &map);
+        new.store_map(tx, &map, blocks.start);
         match before {
             Some(before) => restore_times(new, before),
             None => touch_mtime(new, self.now()),

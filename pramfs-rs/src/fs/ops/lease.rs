@@ -66,6 +66,8 @@ pub struct LeasedExtents {
     /// Whole blocks, in ascending order, without holes; the last one may reach past the
     /// size.
     pub extents: Vec<FileExtent>,
+    /// Offset in the file from which they are complete.
+    pub start: u64,
     /// Offset in the file up to which they are complete.
     pub end: u64,
 }
@@ -74,6 +76,16 @@ impl Engine {
     /// Whether the region is of a kind that can be leased.
     pub fn can_lease(&self) -> bool {
         self.vol.region.can_be_leased()
+    }
+
+    /// Checks with the region itself that a mapping keeps a lease after its descriptor is
+    /// closed. A mount that is to grant leases calls this once.
+    ///
+    /// # Errors
+    /// `Unsupported` if it does not, or the kind of region cannot be leased; errors of the
+    /// system.
+    pub fn try_lease_lock(&self) -> io::Result<()> {
+        self.vol.region.try_lease_lock()
     }
 
     /// Grants a lease to read a file. It is durable when this returns.
@@ -120,7 +132,7 @@ impl Engine {
                 engine: self,
                 lease: held,
             };
-            state.leases.show(&self.vol, true, state.disk.size)?;
+            state.leases.show_new(&self.vol, state.disk.size)?;
             Ok(grant)
         })
     }
@@ -176,6 +188,7 @@ impl Engine {
                             size,
                             view: view.0,
                             extents,
+                            start,
                             end,
                         });
                     }
@@ -190,6 +203,7 @@ impl Engine {
                 size,
                 view: view.0,
                 extents,
+                start,
                 end,
             })
         })
@@ -300,7 +314,7 @@ impl Engine {
             .insert(slot, HeldLease::new(slot, at, lease, true));
         self.refs.add(lease.ino, 1, By::Guard);
         if !self.is_read_only() {
-            state.leases.show(&self.vol, true, state.disk.size)?;
+            state.leases.show_new(&self.vol, state.disk.size)?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::fs::cache::extent_cache::ExtentCache;
 use crate::fs::engine::change::Edit;
 use crate::fs::engine::room;
 use crate::fs::inode::Inode;
-use crate::fs::inode::disk::{store_healed, touch_mtime};
+use crate::fs::inode::disk::touch_mtime;
 use crate::fs::inode::lock::InodeGuard;
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::ops::write_source::WriteSource;
@@ -339,8 +339,7 @@ impl Engine {
             record.settle();
             return Ok(Attempt::WrittenInPlace((pos - offset) as usize));
         }
-        store_healed(&record, &mut new, &map);
-        new.keeps_layout = offset >= new.size;
+        new.store_map(&record, &map, self.vol.geo.file_block(offset));
         new.size = new.size.max(pos);
         touch_mtime(&mut new, self.now());
         let new = new.stage(&mut record)?;

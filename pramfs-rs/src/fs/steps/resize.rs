@@ -12,7 +12,7 @@
 
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
-use crate::fs::inode::disk::{store_healed, touch_mtime};
+use crate::fs::inode::disk::touch_mtime;
 use crate::fs::inode::state::InodeState;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
@@ -55,7 +55,7 @@ impl Engine {
                 return Ok((true, slot));
             }
             let next = map::remove(tx, &mut map, geo.file_block_from(size), FileBlock::END)?;
-            store_healed(tx, new, &map);
+            new.store_map(tx, &map, geo.file_block(size));
             let done = next == FileBlock::END;
             // A file without a name has a slot already.
             let slot = if !done && new.before().orphan_slot.is_none() {
@@ -135,7 +135,7 @@ impl Engine {
             let (next, slot) = self.change(inode, state, |tx, new| {
                 let mut map = new.before().map();
                 let next = map::remove(tx, &mut map, from, FileBlock::END)?;
-                store_healed(tx, new, &map);
+                new.store_map(tx, &map, from);
                 let is_last = next == FileBlock::END && new.nlink > 0;
                 let slot = new.before().orphan_slot.filter(|_| is_last);
                 if let Some(slot) = slot {

@@ -1,0 +1,116 @@
+//! Errors of direct access.
+
+use std::io;
+use std::path::PathBuf;
+
+use pramfs_control::{ControlError, Refusal};
+use pramfs_medium::pmem::PmemError;
+
+/// Why a file cannot be accessed directly.
+///
+/// The mount serves the same file by ordinary system calls in all of these cases, unless
+/// its server has died.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file cannot be opened through the mount.
+    #[error("cannot open {}: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The mount gives no ticket for the file.
+    #[error("the mount gives no direct access to this file: {0}{hint}", hint = hint(.0))]
+    NoTicket(#[source] io::Error),
+    /// The server refuses the lease, or a request about it.
+    #[error("the server refuses direct access: {message}")]
+    Refused {
+        /// The kind of reason.
+        reason: Refusal,
+        /// The reason, in words.
+        message: String,
+    },
+    /// The server of the mount is gone. What the file knows of its blocks can still be
+    /// read.
+    #[error("the server of the mount has ended; mount the region again")]
+    ServerGone,
+    /// Another file has the name now.
+    #[error("{} is another file since the server has ended", .0.display())]
+    Replaced(PathBuf),
+    /// The conversation with the server failed.
+    #[error(transparent)]
+    Control(ControlError),
+    /// The region cannot be mapped or read.
+    #[error(transparent)]
+    Medium(#[from] PmemError),
+    /// The range is empty or exceeds the file.
+    #[error("the range is empty or extends past the end of the file")]
+    Range,
+    /// The file changes faster than its blocks can be asked for.
+    #[error("the file changed again and again while it was read")]
+    Unstable,
+}
+
+/// A result with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOTTY) => " (it is not on a pramfs mount)",
+        Some(libc::EOPNOTSUPP) => " (mount it with the option direct=owner)",
+        Some(libc::EACCES) => " (the policy of the mount does not allow this user)",
+        _ => "",
+    }
+}
+
+impl Error {
+    /// Returns the errno that a system call would set.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Open { source, .. } | Error::NoTicket(source) => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            Error::Refused { reason, .. } => match reason {
+                Refusal::NotPermitted => libc::EACCES,
+                Refusal::Ticket | Refusal::Ended => libc::ESTALE,
+                Refusal::Full => libc::ENOSPC,
+                Refusal::Unsupported | Refusal::Unknown | Refusal::Version => libc::EOPNOTSUPP,
+                _ => libc::EIO,
+            },
+            Error::ServerGone => libc::ENOTCONN,
+            Error::Replaced(_) => libc::ESTALE,
+            Error::Control(ControlError::Timeout(_)) => libc::ETIMEDOUT,
+            Error::Control(ControlError::Os { source, .. }) => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            Error::Control(_) => libc::EIO,
+            Error::Medium(error) => error.errno(),
+            Error::Range => libc::EINVAL,
+            Error::Unstable => libc::EAGAIN,
+        }
+    }
+
+    /// Whether the server has ended, so that a later call may find the next one.
+    pub fn is_server_gone(&self) -> bool {
+        matches!(self, Error::ServerGone)
+    }
+}
+
+impl From<ControlError> for Error {
+    fn from(error: ControlError) -> Error {
+        match error {
+            ControlError::Refused { reason, message } => Error::Refused { reason, message },
+            ControlError::Gone => Error::ServerGone,
+            other => Error::Control(other),
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = io::Error::from_raw_os_error(error.errno()).kind();
+        io::Error::new(kind, error)
+    }
+}

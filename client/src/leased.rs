@@ -1,0 +1,185 @@
+//! A lease, and the memory that it gives access to.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use parking_lot::RwLock;
+use pramfs_control::{Blocks, ControlError, LeaseKey, TicketReply};
+use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, lease_ticket};
+
+use crate::blocks::{KnownBlocks, is_sound};
+use crate::error::{Error, Result};
+use crate::link::Link;
+
+/// Attempts to read while the file changes.
+const ATTEMPTS: usize = 1000;
+
+/// A file with a lease.
+#[derive(Debug)]
+pub(crate) struct Leased {
+    /// Mapped through the descriptor of the lease, which it keeps. Dropped first.
+    region: Option<Region>,
+    /// The open file of the mount. While it is open, the tools can name it.
+    pub file: std::fs::File,
+    link: Arc<Link>,
+    lease: LeaseKey,
+    /// Place of the layout counter and the size in the region.
+    view: u64,
+    /// Inode number and generation.
+    pub identity: (u64, u64),
+    blocks: RwLock<KnownBlocks>,
+}
+
+impl Leased {
+    /// Asks for a lease on an open file.
+    pub(crate) fn new(file: std::fs::File, directory: Option<&PathBuf>) -> Result<Leased> {
+        let ticket = lease_ticket(file.as_fd()).map_err(Error::NoTicket)?;
+        let ticket = TicketReply::decode(&ticket)?;
+        let link = Link::to(directory, &ticket)?;
+        let (granted, descriptor) = link.ask(|server| server.lease(ticket.ticket))?;
+        let region = RegionOptions::new()
+            .read_only(true)
+            .lock(false)
+            .from_fd(descriptor, "the region of the mount")?;
+        if !is_sound(&granted.blocks) || granted.view % 8 != 0 {
+            return Err(malformed());
+        }
+        // Both words lie in the region.
+        region.load_u64(granted.view)?;
+        region.load_u64(granted.view.saturating_add(8))?;
+        Ok(Leased {
+            region: Some(region),
+            file,
+            link,
+            lease: granted.lease,
+            view: granted.view,
+            identity: (granted.inode, granted.generation),
+            blocks: RwLock::new(KnownBlocks::new(&granted.blocks)),
+        })
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        self.region.as_ref().expect("it is there until the drop")
+    }
+
+    fn layout(&self) -> Result<u64> {
+        Ok(self.region().load_u64(self.view)?)
+    }
+
+    /// Returns the current size of the file.
+    pub(crate) fn size(&self) -> Result<u64> {
+        Ok(self.region().load_u64(self.view + 8)?)
+    }
+
+    /// Whether blocks below the size of the file are where they were in a layout.
+    pub(crate) fn is_current(&self, layout: u64) -> Result<bool> {
+        Ok(self.layout()? == layout)
+    }
+
+    /// Copies bytes out, up to the end of the file.
+    pub(crate) fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let region = self.region();
+        region.check_owner()?;
+        for _ in 0..ATTEMPTS {
+            // Acquire: the size and the bytes are those of this layout, or later ones.
+            let layout = self.layout()?;
+            let size = self.size()?;
+            if offset >= size || buf.is_empty() {
+                return Ok(0);
+            }
+            let n = buf
+                .len()
+                .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+            let end = offset + n as u64;
+            {
+                let known = self.blocks.read();
+                if known.layout == layout && known.end >= end {
+                    let mut into = &mut buf[..n];
+                    for (place, len) in known.pieces(offset, end) {
+                        let (now, rest) = into.split_at_mut(len as usize);
+                        match place {
+                            Some(at) => region.read(at, now)?,
+                            None => now.fill(0),
+                        }
+                        into = rest;
+                    }
+                    // The copy precedes the second load of the counter.
+                    fence(Ordering::Acquire);
+                    if self.layout()? == layout {
+                        return Ok(n);
+                    }
+                    continue;
+                }
+            }
+            self.learn(layout, end)?;
+        }
+        Err(Error::Unstable)
+    }
+
+    /// Asks the server for the blocks of a layout, up to an offset in the file.
+    fn learn(&self, layout: u64, end: u64) -> Result<()> {
+        let mut known = self.blocks.write();
+        // Another thread may have asked meanwhile. A layout that is no longer current is
+        // asked for as well: the answer is the current one.
+        if known.layout != layout || known.end == 0 {
+            *known = KnownBlocks::new(&self.ask(0)?);
+        }
+        while known.end < end {
+            let from = known.end;
+            let more = self.ask(from)?;
+            if !known.extend(&more) {
+                // The layout has changed: from the start.
+                *known = KnownBlocks::new(&self.ask(0)?);
+            } else if known.end == from {
+                // The file is shorter now; the reader looks at its size again.
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&self, offset: u64) -> Result<Blocks> {
+        let blocks = self.link.ask(|server| server.blocks(self.lease, offset))?;
+        match is_sound(&blocks) {
+            true => Ok(blocks),
+            false => Err(malformed()),
+        }
+    }
+
+    /// Returns the blocks of the current layout, known up to `end` or the end of the file.
+    pub(crate) fn known(&self, end: u64) -> Result<KnownBlocks> {
+        self.region().check_owner()?;
+        for _ in 0..ATTEMPTS {
+            let layout = self.layout()?;
+            let size = self.size()?;
+            if end > size {
+                return Err(Error::Range);
+            }
+            {
+                let known = self.blocks.read();
+                if known.layout == layout && known.end >= end {
+                    return Ok(known.clone());
+                }
+            }
+            self.learn(layout, end)?;
+        }
+        Err(Error::Unstable)
+    }
+}
+
+fn malformed() -> Error {
+    Error::Control(ControlError::Malformed(
+        "the blocks of a file are out of order".into(),
+    ))
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        // Unmapped and closed first: the server tests the lock at the request.
+        self.region = None;
+        // Otherwise the server notices by itself, a little later.
+        let _noticed = self.link.ask(|server| server.release(self.lease));
+    }
+}

@@ -1,0 +1,75 @@
+//! The connections to servers: one for each control socket, shared by all files.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use parking_lot::Mutex;
+use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Refusal, TicketReply};
+
+use crate::error::{Error, Result};
+
+/// A connection to a server. It ends with the first failure; the next file connects anew.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// The process that connected. A forked child shares the socket and must not use it.
+    process: u32,
+    /// `None` once it has failed.
+    connection: Mutex<Option<Connection>>,
+}
+
+type Links = Mutex<HashMap<(PathBuf, String), Arc<Link>>>;
+
+static LINKS: LazyLock<Links> = LazyLock::new(Links::default);
+
+impl Link {
+    /// Returns the link to the socket that a ticket names.
+    pub(crate) fn to(directory: Option<&PathBuf>, ticket: &TicketReply) -> Result<Arc<Link>> {
+        let path = directory.cloned().unwrap_or_else(|| DIRECTORY.into());
+        let key = (path, ticket.socket.clone());
+        if let Some(link) = LINKS.lock().get(&key)
+            && link.is_usable()
+        {
+            return Ok(Arc::clone(link));
+        }
+        let Some(opened) = Directory::open(&key.0)? else {
+            return Err(Error::ServerGone);
+        };
+        let Some(connection) = Connection::open(&opened, &ticket.socket)? else {
+            return Err(Error::ServerGone);
+        };
+        let link = Arc::new(Link {
+            process: std::process::id(),
+            connection: Mutex::new(Some(connection)),
+        });
+        LINKS.lock().insert(key, Arc::clone(&link));
+        Ok(link)
+    }
+
+    fn is_usable(&self) -> bool {
+        // A busy connection has not failed yet.
+        self.process == std::process::id() && self.connection.try_lock().is_none_or(|c| c.is_some())
+    }
+
+    /// Asks the server.
+    pub(crate) fn ask<T>(
+        &self,
+        ask: impl FnOnce(&Connection) -> Result<T, ControlError>,
+    ) -> Result<T> {
+        if self.process != std::process::id() {
+            return Err(Error::Refused {
+                reason: Refusal::Ended,
+                message: "the file was opened before this process was forked".into(),
+            });
+        }
+        let mut connection = self.connection.lock();
+        let asked = ask(connection.as_ref().ok_or(Error::ServerGone)?);
+        if let Err(error) = &asked
+            && !matches!(error, ControlError::Refused { .. })
+        {
+            // An answer that comes later would be taken for that of the next request.
+            *connection = None;
+        }
+        Ok(asked?)
+    }
+}

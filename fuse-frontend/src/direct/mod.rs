@@ -1,0 +1,250 @@
+//! Direct access to files of a mount: the policy, and the leases that clients get.
+//!
+//! A client opens a file through the mount, so the kernel has decided that it may read the
+//! file. It asks for a ticket by an ioctl on the descriptor ([`Direct::ticket`]), and
+//! redeems it at the control socket ([`Leases::grant`]). `docs/leases.md` has the protocol.
+//!
+//! A client can read the whole region through the descriptor of its lease. So the policy,
+//! and not the permissions of one file, decides who gets one.
+//!
+//! Not here: what a lease does to the file (the engine), connections (`pramfs_control`).
+
+mod tickets;
+
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use pramfs::inode::{Fs, HeldLease, Ino, LeasedExtents};
+use pramfs::{Error, FileType};
+use pramfs_control::{
+    Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refusal, Refused, Ticket,
+    TicketReply,
+};
+
+use tickets::{Claim, Tickets};
+
+/// Leases that one user other than root may have.
+const OF_USER: usize = 512;
+
+/// Who may access files directly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DirectPolicy {
+    /// Nobody.
+    #[default]
+    Off,
+    /// Root, and the user who owns the region.
+    Owner,
+}
+
+/// Direct access to the files of a mount.
+#[derive(Debug)]
+pub struct Direct {
+    fs: Arc<Fs>,
+    /// The user who owns the region.
+    owner: u32,
+    /// Name of the control socket.
+    socket: String,
+    tickets: Mutex<Tickets>,
+    /// Leases whose requests have been ended.
+    revoked: Mutex<HashSet<LeaseKey>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Direct {
+    /// Makes the direct access of a writable mount. `owner` owns the region, and `socket` is
+    /// the name of the control socket.
+    pub fn new(fs: Arc<Fs>, owner: u32, socket: String) -> Direct {
+        Direct {
+            fs,
+            owner,
+            socket,
+            tickets: Mutex::default(),
+            revoked: Mutex::default(),
+        }
+    }
+
+    fn check_user(&self, uid: u32) -> Result<(), Refused> {
+        if uid == 0 || uid == self.owner {
+            return Ok(());
+        }
+        Err(Refused::new(
+            Refusal::NotPermitted,
+            "the policy of this mount allows direct access to root and to the owner of the region only",
+        ))
+    }
+
+    /// Issues a ticket for a file that `uid` has open for reading.
+    ///
+    /// # Errors
+    /// The policy forbids it, or it is not a regular file.
+    pub fn ticket(&self, uid: u32, ino: Ino) -> Result<TicketReply, Refused> {
+        self.check_user(uid)?;
+        let attr = self.fs.getattr(ino).map_err(refused)?;
+        if attr.kind != FileType::Regular {
+            return Err(Refused::new(
+                Refusal::Unsupported,
+                "only regular files can be accessed directly",
+            ));
+        }
+        let claim = Claim {
+            ino,
+            generation: attr.generation,
+            uid,
+        };
+        let ticket = lock(&self.tickets).issue(claim, Instant::now())?;
+        Ok(TicketReply {
+            ticket,
+            socket: self.socket.clone(),
+        })
+    }
+
+    fn check_live(&self, lease: LeaseKey) -> Result<(), Refused> {
+        match lock(&self.revoked).contains(&lease) {
+            false => Ok(()),
+            true => Err(Refused::new(Refusal::Ended, "the lease has been revoked")),
+        }
+    }
+
+    fn row(&self, lease: &HeldLease) -> LeaseRow {
+        let key = key(lease);
+        let attr = self.fs.getattr(lease.ino);
+        LeaseRow {
+            lease: key,
+            inode: lease.ino.0,
+            pid: lease.pid,
+            uid: lease.uid,
+            bytes: attr.map_or(0, |attr| attr.blocks.saturating_mul(512)),
+            granted_sec: lease.granted_sec,
+            adopted: lease.is_adopted,
+            revoked: lock(&self.revoked).contains(&key),
+        }
+    }
+}
+
+fn key(lease: &HeldLease) -> LeaseKey {
+    LeaseKey {
+        slot: lease.slot,
+        id: lease.id,
+    }
+}
+
+/// Converts an error of the engine.
+fn refused(error: Error) -> Refused {
+    let reason = match &error {
+        Error::Stale(_) => Refusal::Ended,
+        Error::NoSpace(_) => Refusal::Full,
+        Error::ReadOnly(_) | Error::NotSupported(_) => Refusal::Unsupported,
+        Error::Corrupt { .. } | Error::Lost { .. } | Error::Io { .. } | Error::Pmem(_) => {
+            Refusal::Damaged
+        }
+        _ => Refusal::System,
+    };
+    Refused::new(reason, error.to_string())
+}
+
+fn blocks(found: LeasedExtents) -> Blocks {
+    let extents = found.extents.iter().filter_map(|extent| {
+        Some(Extent {
+            file_offset: extent.file_offset,
+            region_offset: extent.region_offset?,
+            len: extent.len,
+        })
+    });
+    Blocks {
+        layout: found.layout,
+        size: found.size,
+        start: found.start,
+        end: found.end,
+        extents: extents.collect(),
+    }
+}
+
+impl Leases for Direct {
+    fn grant(
+        &self,
+        ticket: Ticket,
+        peer: Peer,
+        most: usize,
+        send: &mut dyn FnMut(&Granted, std::os::fd::BorrowedFd<'_>),
+    ) -> Result<LeaseKey, Refused> {
+        let claim = lock(&self.tickets).redeem(ticket, peer.uid, Instant::now())?;
+        self.check_user(peer.uid)?;
+        let same = self.fs.leases();
+        let same = same.iter().filter(|lease| lease.uid == peer.uid).count();
+        if peer.uid != 0 && same >= OF_USER {
+            return Err(Refused::new(
+                Refusal::Full,
+                format!("user {} has {OF_USER} leases", peer.uid),
+            ));
+        }
+        let grant = self
+            .fs
+            .grant_lease(claim.ino, claim.generation, peer.pid, peer.uid)
+            .map_err(refused)?;
+        // Durable in its slot from here on.
+        let lease = *grant.lease();
+        let descriptor = grant.descriptor().map_err(|error| {
+            Refused::new(
+                Refusal::System,
+                format!("the region cannot be opened for a client: {error}"),
+            )
+        })?;
+        let found = self.fs.leased_extents(lease.slot, lease.id, 0, most);
+        let found = found.map_err(refused)?;
+        let granted = Granted {
+            lease: key(&lease),
+            inode: lease.ino.0,
+            generation: claim.generation,
+            block_size: self.fs.superblock().geometry().block_size,
+            view: found.view,
+            blocks: blocks(found),
+        };
+        // The message keeps the descriptor open until the client has it or is gone.
+        send(&granted, descriptor.as_fd());
+        Ok(granted.lease)
+    }
+
+    fn blocks(&self, lease: LeaseKey, offset: u64, most: usize) -> Result<Blocks, Refused> {
+        self.check_live(lease)?;
+        let found = self
+            .fs
+            .leased_extents(lease.slot, lease.id, offset, most)
+            .map_err(refused)?;
+        Ok(blocks(found))
+    }
+
+    fn end_released(&self) {
+        if self.fs.is_read_only() {
+            return;
+        }
+        if let Err(error) = self.fs.end_released_leases() {
+            tracing::warn!("could not end the leases of processes that are gone: {error}");
+        }
+        let live: HashSet<LeaseKey> = self.fs.leases().iter().map(key).collect();
+        lock(&self.revoked).retain(|lease| live.contains(lease));
+    }
+
+    fn list(&self, from: u32, most: usize) -> (Vec<LeaseRow>, Option<u32>) {
+        let all = self.fs.leases();
+        let mut rest = all.iter().filter(|lease| lease.slot >= from);
+        let rows = rest.by_ref().take(most).map(|lease| self.row(lease));
+        let rows = rows.collect();
+        (rows, rest.next().map(|lease| lease.slot))
+    }
+
+    fn revoke(&self, lease: LeaseKey) -> Result<(), Refused> {
+        if !self.fs.leases().iter().any(|held| key(held) == lease) {
+            return Err(Refused::new(Refusal::Ended, "there is no such lease"));
+        }
+        lock(&self.revoked).insert(lease);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! The server's part of leases, without a mount and without a socket.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use pramfs::MountOptions;
+use pramfs::format::{FormatOptions, format};
+use pramfs::inode::Credentials;
+use pramfs::pmem::RegionOptions;
+
+use super::*;
+
+const OWNER: u32 = 1000;
+const ROOT: u32 = 0;
+
+struct Scene {
+    direct: Direct,
+    file: Ino,
+}
+
+fn scene() -> Scene {
+    let region = RegionOptions::new().memfd("direct", 8 << 20).unwrap();
+    format(&region, &FormatOptions::default()).unwrap();
+    let options = MountOptions {
+        background: false,
+        ..MountOptions::default()
+    };
+    let fs = Arc::new(Fs::open(region, options).unwrap());
+    let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o600);
+    let file = file.unwrap().ino;
+    fs.write(&Credentials::ROOT, file, 0, &[7; 10_000]).unwrap();
+    Scene {
+        direct: Direct::new(fs, OWNER, "file-0-1-2.sock".into()),
+        file,
+    }
+}
+
+fn peer(uid: u32) -> Peer {
+    Peer { pid: 1, uid }
+}
+
+impl Scene {
+    fn lease(&self, uid: u32) -> Result<(Granted, OwnedFd), Refused> {
+        let ticket = self.direct.ticket(uid, self.file)?.ticket;
+        let mut sent = None;
+        let key = self
+            .direct
+            .grant(ticket, peer(uid), 10, &mut |granted, fd| {
+                sent = Some((granted.clone(), fd.try_clone_to_owned().unwrap()));
+            })?;
+        let (granted, fd) = sent.expect("the answer is sent");
+        assert_eq!(granted.lease, key);
+        Ok((granted, fd))
+    }
+}
+
+#[test]
+fn policy_owner_refuses_other_users() {
+    let scene = scene();
+    for (uid, allowed) in [
+        (ROOT, true),
+        (OWNER, true),
+        (1001, false),
+        (u32::MAX, false),
+    ] {
+        let lease = scene.lease(uid).map(drop).map_err(|refused| refused.reason);
+        let expect = match allowed {
+            true => Ok(()),
+            false => Err(Refusal::NotPermitted),
+        };
+        assert_eq!(lease, expect, "user {uid}");
+    }
+}
+
+#[test]
+fn ticket_for_directory_is_refused() {
+    let refused = scene().direct.ticket(ROOT, Ino::ROOT).unwrap_err();
+    assert_eq!(refused.reason, Refusal::Unsupported);
+}
+
+#[test]
+fn lease_ends_with_its_descriptor() {
+    let scene = scene();
+    let (granted, fd) = scene.lease(OWNER).unwrap();
+    assert_eq!(granted.blocks.size, 10_000);
+    assert!(fd.as_raw_fd() > 2);
+    scene.direct.end_released();
+    let (rows, next) = scene.direct.list(0, 10);
+    assert_eq!((rows.len(), next), (1, None));
+    assert_eq!((rows[0].uid, rows[0].bytes), (OWNER, 4 * 4096));
+    drop(fd);
+    scene.direct.end_released();
+    assert_eq!(scene.direct.list(0, 10), (Vec::new(), None));
+    let ended = scene.direct.blocks(granted.lease, 0, 1).unwrap_err();
+    assert_eq!(ended.reason, Refusal::Ended);
+}
+
+#[test]
+fn file_replaced_since_ticket_is_not_leased() {
+    let scene = scene();
+    let fs = &scene.direct.fs;
+    let ticket = scene.direct.ticket(ROOT, scene.file).unwrap().ticket;
+    fs.unlink(Ino::ROOT, b"file").unwrap();
+    fs.free_forgotten();
+    let grant = |ticket| {
+        let sent = &mut |_: &Granted, _: std::os::fd::BorrowedFd<'_>| panic!("nothing is sent");
+        scene.direct.grant(ticket, peer(ROOT), 1, sent)
+    };
+    assert_eq!(grant(ticket).unwrap_err().reason, Refusal::Ended);
+}
+
+#[test]
+fn revoked_lease_gets_no_blocks_and_keeps_file() {
+    let scene = scene();
+    let (granted, fd) = scene.lease(OWNER).unwrap();
+    let other = LeaseKey {
+        id: granted.lease.id + 1,
+        ..granted.lease
+    };
+    let unknown = scene.direct.revoke(other).unwrap_err();
+    assert_eq!(unknown.reason, Refusal::Ended);
+    scene.direct.revoke(granted.lease).unwrap();
+    let ended = scene.direct.blocks(granted.lease, 0, 1).unwrap_err();
+    assert_eq!(ended.reason, Refusal::Ended);
+    scene.direct.end_released();
+    assert!(scene.direct.list(0, 10).0[0].revoked);
+    drop(fd);
+    scene.direct.end_released();
+    assert!(lock(&scene.direct.revoked).is_empty());
+}
+
+#[test]
+fn listing_continues_where_it_stopped() {
+    let scene = scene();
+    let held: Vec<_> = (0..5).map(|_| scene.lease(ROOT).unwrap()).collect();
+    let (first, next) = scene.direct.list(0, 3);
+    let (rest, end) = scene.direct.list(next.unwrap(), 3);
+    let slots: Vec<u32> = first
+        .iter()
+        .chain(&rest)
+        .map(|row| row.lease.slot)
+        .collect();
+    assert_eq!((slots, end), (vec![0, 1, 2, 3, 4], None));
+    drop(held);
+}
+
+#[test]
+fn leases_of_one_user_are_bounded() {
+    let scene = scene();
+    let held: Vec<_> = (0..OF_USER).map(|_| scene.lease(OWNER).unwrap()).collect();
+    let refused = scene.lease(OWNER).unwrap_err();
+    assert_eq!(refused.reason, Refusal::Full);
+    scene.lease(ROOT).unwrap();
+    drop(held);
+    scene.direct.end_released();
+    scene.lease(OWNER).unwrap();
+}

@@ -1,0 +1,621 @@
+//! Direct access beside a mount: leases, with the kernel, real processes and their deaths.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use pramfs_client::{Error, View};
+use pramfs_control::{Connection, DIRECTORY, Directory, Identity, LeaseRow, Refusal, Ticket};
+use pramfs_medium::pmem::lease_ticket;
+use pramfs_tests::mounted::{Mounted, wait_until};
+use rustix::fs::FallocateFlags;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+
+use crate::mounted;
+
+const BLOCK: usize = 4096;
+const OPTIONS: &str = "direct=owner";
+
+fn connection(mount: &Mounted) -> Connection {
+    let directory = Directory::open(DIRECTORY).unwrap().unwrap();
+    let name = Identity::of_path(&mount.region()).unwrap().socket_name();
+    Connection::open(&directory, &name).unwrap().unwrap()
+}
+
+fn leases(mount: &Mounted) -> Vec<LeaseRow> {
+    connection(mount).leases().unwrap()
+}
+
+/// A file of `blocks` blocks; the bytes of a block are its number, from 1.
+fn file(mount: &Mounted, name: &str, blocks: usize) -> File {
+    let options = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .clone();
+    let file = options.open(mount.at(name)).unwrap();
+    let bytes: Vec<u8> = (0..blocks * BLOCK).map(|i| (i / BLOCK + 1) as u8).collect();
+    file.write_all_at(&bytes, 0).unwrap();
+    file
+}
+
+fn contents(file: &pramfs_client::File) -> Vec<u8> {
+    let mut bytes = vec![0xee; file.len().unwrap() as usize + 100];
+    let n = file.read_at(&mut bytes, 0).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+fn view_contents(view: &View) -> Vec<u8> {
+    let mut bytes = vec![0xee; view.len() as usize];
+    view.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+// ---- coherence: what a change through the mount shows a direct reader
+
+/// Checks a change by a process with the mount: a direct reader, opened before it, sees the
+/// file as the mount shows it. Returns the view that was made before, and whether it still
+/// counts as current.
+fn seen_after(
+    test: &str,
+    options: &str,
+    change: impl Fn(&Mounted, &File),
+) -> Option<(Vec<u8>, bool)> {
+    let (mount, _dog) = mounted(test, &format!("{OPTIONS}{options}"))?;
+    let through = file(&mount, "file", 4);
+    let direct = pramfs_client::File::open(mount.at("file")).unwrap();
+    let view = direct.map(0..4 * BLOCK as u64).unwrap();
+    assert_eq!(contents(&direct), fs::read(mount.at("file")).unwrap());
+    change(&mount, &through);
+    let size = through.metadata().unwrap().len() as usize;
+    let mut expect = vec![0; size];
+    through.read_exact_at(&mut expect, 0).unwrap();
+    assert!(contents(&direct) == expect, "{test}{options}");
+    // A reader that opens it afterwards.
+    if let Ok(later) = pramfs_client::File::open(mount.at("file")) {
+        assert!(contents(&later) == expect, "{test}{options}, later");
+    }
+    let shown = (view_contents(&view), view.is_current().unwrap());
+    drop((through, direct, view));
+    mount.unmount();
+    Some(shown)
+}
+
+/// The modes in which a file can be changed through a mount.
+const MODES: [(&str, i32); 3] = [("", 0), ("", libc::O_DIRECT), (",cache=none", 0)];
+
+fn in_all_modes(test: &str, change: impl Fn(&File)) -> Vec<(Vec<u8>, bool)> {
+    let mut shown = Vec::new();
+    for (options, flags) in MODES {
+        shown.extend(seen_after(test, options, |mount, _| {
+            let mut how = File::options();
+            how.read(true).write(true).custom_flags(flags);
+            change(&how.open(mount.at("file")).unwrap());
+        }));
+    }
+    shown
+}
+
+#[test]
+fn write_through_mount_is_seen_at_once() {
+    for (view, current) in in_all_modes("write", |file| {
+        file.write_all_at(&aligned(9), BLOCK as u64).unwrap();
+    }) {
+        assert_eq!(view[BLOCK], 9);
+        assert!(current);
+    }
+}
+
+/// A block of this byte, aligned as O_DIRECT wants it.
+fn aligned(byte: u8) -> Vec<u8> {
+    vec![byte; BLOCK]
+}
+
+#[test]
+fn append_through_mount_is_seen_at_once() {
+    for (view, current) in in_all_modes("append", |file| {
+        file.write_all_at(&aligned(9), 4 * BLOCK as u64).unwrap();
+    }) {
+        assert_eq!(view[..BLOCK], [1; BLOCK]);
+        assert!(current);
+    }
+}
+
+#[test]
+fn truncation_through_mount_is_seen_at_once() {
+    for (view, current) in in_all_modes("truncate", |file| {
+        file.set_len(BLOCK as u64 + 10).unwrap();
+    }) {
+        // The view keeps its blocks.
+        assert_eq!(view[3 * BLOCK..], [4; BLOCK]);
+        assert!(!current);
+    }
+}
+
+#[test]
+fn truncation_and_growth_through_mount_read_zeros() {
+    in_all_modes("truncate and grow", |file| {
+        file.set_len(10).unwrap();
+        file.set_len(5 * BLOCK as u64).unwrap();
+    });
+}
+
+#[test]
+fn punch_through_mount_is_seen_at_once() {
+    for (view, current) in in_all_modes("punch", |file| {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(file, flags, BLOCK as u64 + 5, 2 * BLOCK as u64).unwrap();
+    }) {
+        assert_eq!((view[BLOCK + 4], view[BLOCK + 5]), (2, 0));
+        assert!(current, "the blocks are where they were");
+    }
+}
+
+#[test]
+fn fallocate_through_mount_is_seen_at_once() {
+    in_all_modes("fallocate", |file| {
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, 9 * BLOCK as u64).unwrap();
+    });
+}
+
+#[test]
+fn copy_file_range_through_mount_is_seen_at_once() {
+    for (view, _) in in_all_modes("copy_file_range", |file| {
+        let (mut from, mut to) = (0, 2 * BLOCK as u64);
+        let n = rustix::fs::copy_file_range(file, Some(&mut from), file, Some(&mut to), BLOCK);
+        assert_eq!(n, Ok(BLOCK));
+    }) {
+        assert_eq!(view[2 * BLOCK], 1);
+    }
+}
+
+#[test]
+fn write_into_hole_through_mount_is_seen_at_once() {
+    in_all_modes("hole", |file| {
+        file.set_len(20 * BLOCK as u64).unwrap();
+        file.write_all_at(&aligned(9), 10 * BLOCK as u64).unwrap();
+        file.write_all_at(&aligned(8), 5 * BLOCK as u64).unwrap();
+    });
+}
+
+#[test]
+fn write_past_end_into_last_hole_is_seen_at_once() {
+    in_all_modes("last hole", |file| {
+        file.set_len(5 * BLOCK as u64 + 100).unwrap();
+    });
+    let shown = seen_after("last hole, filled", "", |mount, file| {
+        file.set_len(5 * BLOCK as u64 + 100).unwrap();
+        let reader = pramfs_client::File::open(mount.at("file")).unwrap();
+        let zeros = contents(&reader)[5 * BLOCK..].to_vec();
+        assert_eq!(zeros, [0; 100]);
+        file.write_all_at(b"new", 5 * BLOCK as u64 + 200).unwrap();
+        assert_eq!(contents(&reader)[5 * BLOCK + 200..], *b"new");
+    });
+    assert!(shown.is_none_or(|(_, current)| !current));
+}
+
+#[test]
+fn store_through_mapping_of_mount_is_seen_after_msync() {
+    let shown = seen_after("mmap", "", |_, file| {
+        // SAFETY: a new mapping of the file at an address that the kernel chooses.
+        unsafe {
+            let at = rustix::mm::mmap(
+                std::ptr::null_mut(),
+                BLOCK,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                0,
+            );
+            let at = at.unwrap();
+            at.cast::<u8>().add(100).write_volatile(77);
+            rustix::mm::msync(at, BLOCK, MsyncFlags::SYNC).unwrap();
+            rustix::mm::munmap(at, BLOCK).unwrap();
+        }
+    });
+    if let Some((view, current)) = shown {
+        assert!(view[100] == 77 && current);
+    }
+}
+
+#[test]
+fn unlinked_and_replaced_file_stays_as_it_is() {
+    for (name, rename) in [("unlink", false), ("rename", true)] {
+        let shown = seen_after(name, "", |mount, _| {
+            if rename {
+                fs::write(mount.at("other"), "another file").unwrap();
+                fs::rename(mount.at("other"), mount.at("file")).unwrap();
+                // The reader that opens it later finds the other one.
+                fs::remove_file(mount.at("file")).unwrap();
+            } else {
+                fs::remove_file(mount.at("file")).unwrap();
+            }
+            fs::write(mount.at("filler"), vec![9; 40 << 20]).unwrap();
+        });
+        if let Some((view, current)) = shown {
+            assert_eq!(
+                (view[0], view[4 * BLOCK - 1], current),
+                (1, 4, true),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn chmod_leaves_lease_like_open_descriptor() {
+    let shown = seen_after("chmod", "", |mount, file| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o0);
+        file.set_permissions(mode).unwrap();
+        fs::write(mount.at("file"), "root may still write it").unwrap();
+    });
+    assert!(shown.is_none_or(|(_, current)| !current));
+}
+
+// ---- who gets a lease
+
+#[test]
+fn mount_without_direct_access_refuses_tickets() {
+    let Some((mount, _dog)) = mounted("direct=off", "") else {
+        return;
+    };
+    drop(file(&mount, "file", 1));
+    let refused = pramfs_client::File::open(mount.at("file")).unwrap_err();
+    assert_eq!(refused.errno(), libc::EOPNOTSUPP, "{refused}");
+    assert!(refused.to_string().contains("direct=owner"), "{refused}");
+    // Another file system.
+    let other = tempfile::NamedTempFile::new().unwrap();
+    let refused = pramfs_client::File::open(other.path()).unwrap_err();
+    assert_eq!(refused.errno(), libc::ENOTTY, "{refused}");
+    mount.unmount();
+}
+
+#[test]
+fn descriptor_not_open_for_reading_gets_no_ticket() {
+    let Some((mount, _dog)) = mounted("write-only", OPTIONS) else {
+        return;
+    };
+    drop(file(&mount, "file", 1));
+    let write_only = OpenOptions::new().write(true).open(mount.at("file"));
+    let refused = lease_ticket(write_only.unwrap().as_fd()).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
+    let directory = File::open(mount.path()).unwrap();
+    assert!(lease_ticket(directory.as_fd()).is_err());
+    drop(directory);
+    mount.unmount();
+}
+
+#[test]
+fn stolen_forged_and_used_tickets_are_refused() {
+    let Some((mount, _dog)) = mounted("tickets", OPTIONS) else {
+        return;
+    };
+    let file = file(&mount, "file", 1);
+    let server = connection(&mount);
+    let bytes = lease_ticket(file.as_fd()).unwrap();
+    let ticket = pramfs_control::TicketReply::decode(&bytes).unwrap().ticket;
+    let reason = |ticket| match server.lease(ticket) {
+        Err(pramfs_control::ControlError::Refused { reason, .. }) => Some(reason),
+        _ => None,
+    };
+    assert_eq!(reason(Ticket([7; 16])), Some(Refusal::Ticket));
+    // Another user has stolen it.
+    let stolen = as_user(4242, &mount, "redeem", &[ticket.to_string()]);
+    assert!(stolen.contains("refused: Ticket"), "{stolen}");
+    assert_eq!(reason(ticket), None, "it was not used up");
+    assert_eq!(reason(ticket), Some(Refusal::Ticket), "it is used up now");
+    drop(file);
+    mount.unmount();
+}
+
+#[test]
+fn other_user_gets_no_lease_and_cannot_administer() {
+    let Some((mount, _dog)) = mounted("other users", OPTIONS) else {
+        return;
+    };
+    let file = file(&mount, "file", 1);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    file.set_permissions(mode).unwrap();
+    let said = as_user(4242, &mount, "open", &[]);
+    assert!(said.contains("error: 13"), "{said}");
+    let said = as_user(4242, &mount, "leases", &[]);
+    assert!(said.contains("refused: NotPermitted"), "{said}");
+    drop(file);
+    mount.unmount();
+}
+
+// ---- deaths
+
+#[test]
+fn killed_client_leaves_no_lease() {
+    let Some((mount, _dog)) = mounted("killed client", OPTIONS) else {
+        return;
+    };
+    drop(file(&mount, "file", 100));
+    let free = || rustix::fs::statvfs(mount.path()).unwrap().f_bfree;
+    let mut client = start(None, &mount, "hold", &[]);
+    assert_eq!(leases(&mount).len(), 1);
+    let before = free();
+    fs::remove_file(mount.at("file")).unwrap();
+    assert!(free() < before + 100, "its blocks are given away");
+    client.child.kill().unwrap();
+    client.child.wait().unwrap();
+    assert!(wait_until(|| leases(&mount).is_empty()));
+    assert!(wait_until(|| free() >= before + 100));
+    mount.unmount();
+    assert_checked(&mount);
+}
+
+/// The client closes its socket and its descriptor and keeps the mapping: a child of it
+/// does not have the mapping, so only the client counts.
+#[test]
+fn client_reads_on_after_death_of_server() {
+    let Some((mount, _dog)) = mounted("killed server", OPTIONS) else {
+        return;
+    };
+    drop(file(&mount, "file", 4));
+    let direct = pramfs_client::File::open(mount.at("file")).unwrap();
+    let view = direct.map(0..4 * BLOCK as u64).unwrap();
+    mount.crash();
+    let mut byte = [0];
+    direct.read_exact_at(&mut byte, 3 * BLOCK as u64).unwrap();
+    assert_eq!((byte, view.load::<u8>(0).unwrap()), ([4], 1));
+    // What it does not know needs a server.
+    assert!(File::open(mount.at("file")).is_err());
+    mount.mount(OPTIONS);
+    let adopted = leases(&mount);
+    assert!(adopted.len() == 1 && adopted[0].adopted, "{adopted:?}");
+    // The next server gives none of its blocks away.
+    fs::remove_file(mount.at("file")).unwrap();
+    fs::write(mount.at("filler"), vec![9; 50 << 20]).unwrap();
+    assert_eq!(view_contents(&view)[3 * BLOCK..], [4; BLOCK]);
+    // The layout has moved on, and the name is gone.
+    let gone = direct.read_exact_at(&mut byte, 0).unwrap_err();
+    assert!(
+        matches!(gone, Error::ServerGone | Error::Open { .. }),
+        "{gone}"
+    );
+    drop((view, direct));
+    assert!(wait_until(|| leases(&mount).is_empty()));
+    mount.unmount();
+    assert_checked(&mount);
+}
+
+#[test]
+fn client_takes_up_again_with_next_server() {
+    let Some((mount, _dog)) = mounted("next server", OPTIONS) else {
+        return;
+    };
+    let through = file(&mount, "file", 4);
+    let direct = pramfs_client::File::open(mount.at("file")).unwrap();
+    drop(through);
+    mount.crash();
+    mount.mount(OPTIONS);
+    let through = OpenOptions::new().write(true).open(mount.at("file"));
+    through.unwrap().set_len(10).unwrap();
+    assert_eq!(contents(&direct), [1; 10]);
+    fs::write(mount.at("file"), "new contents").unwrap();
+    assert_eq!(contents(&direct), b"new contents");
+    // The lease of the dead server has ended, the new one lives.
+    assert!(wait_until(|| leases(&mount).len() == 1));
+    assert!(!leases(&mount)[0].adopted);
+    drop(direct);
+    mount.unmount();
+    assert_checked(&mount);
+}
+
+/// Server and client die at once; the mapping of a third process lives on.
+#[test]
+fn both_deaths_leave_no_lease() {
+    let Some((mount, _dog)) = mounted("both", OPTIONS) else {
+        return;
+    };
+    drop(file(&mount, "file", 4));
+    let mut client = start(None, &mount, "hold", &[]);
+    let server = mount.process();
+    rustix::process::kill_process(server, rustix::process::Signal::STOP).unwrap();
+    client.child.kill().unwrap();
+    mount.crash();
+    client.child.wait().unwrap();
+    mount.mount(OPTIONS);
+    assert_eq!(leases(&mount), []);
+    mount.unmount();
+    assert_checked(&mount);
+}
+
+#[test]
+fn unmounted_region_keeps_lease_of_live_client() {
+    let Some((mount, _dog)) = mounted("unmount", OPTIONS) else {
+        return;
+    };
+    drop(file(&mount, "file", 4));
+    let client = start(None, &mount, "hold-only-view", &[]);
+    mount.unmount();
+    // Nobody may format or repair it meanwhile.
+    let region = pramfs::pmem::RegionOptions::new()
+        .open(mount.region())
+        .unwrap();
+    let refused = pramfs::format::format(&region, &Default::default()).unwrap_err();
+    assert_eq!(refused.errno(), libc::EBUSY, "{refused}");
+    drop(region);
+    mount.mount(OPTIONS);
+    assert!(leases(&mount)[0].adopted);
+    drop(client);
+    assert!(wait_until(|| leases(&mount).is_empty()));
+    mount.unmount();
+    assert_checked(&mount);
+}
+
+/// Many times: a client dies at any moment of opening, reading and closing.
+#[test]
+fn client_killed_at_any_moment_leaves_no_lease() {
+    let Some((mount, _dog)) = mounted("any moment", OPTIONS) else {
+        return;
+    };
+    for n in 0..8 {
+        drop(file(&mount, &format!("file{n}"), 10));
+    }
+    let rounds = 30;
+    for round in 0..rounds {
+        let mut client = start(None, &mount, "churn", &[]);
+        std::thread::sleep(std::time::Duration::from_micros(500 * (round % 7)));
+        client.child.kill().unwrap();
+        client.child.wait().unwrap();
+    }
+    assert!(wait_until(|| leases(&mount).is_empty()));
+    mount.unmount();
+    assert_checked(&mount);
+}
+
+// ---- the other process
+
+/// A client process that has said that it is ready. Killed on drop.
+struct Client {
+    child: Child,
+    said: String,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _ended = self.child.wait();
+    }
+}
+
+/// Starts this program as a client, perhaps as another user, and waits for its first line.
+fn start(user: Option<u32>, mount: &Mounted, what: &str, args: &[String]) -> Client {
+    let dir = tempfile::tempdir().unwrap();
+    let mut program = std::env::current_exe().unwrap();
+    if user.is_some() {
+        // In a place where that user may execute it.
+        let copy = dir.path().join("program");
+        fs::copy(&program, &copy).unwrap();
+        let open = |path: &Path| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            fs::set_permissions(path, mode).unwrap();
+        };
+        open(&copy);
+        open(dir.path());
+        open(mount.path().parent().unwrap());
+        program = copy;
+    }
+    let mut command = Command::new(program);
+    command
+        .args(["--exact", "direct::client_process", "--nocapture"])
+        .env("PRAMFS_TEST_CLIENT", what)
+        .env("PRAMFS_TEST_FILE", mount.at("file"))
+        .env("PRAMFS_TEST_REGION", mount.region())
+        .env("PRAMFS_TEST_ARGS", args.join(" "))
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let said = lines.find_map(|line| line.ok()?.strip_prefix("client: ").map(str::to_owned));
+    Client {
+        child,
+        said: said.expect("the client says something"),
+    }
+}
+
+fn as_user(user: u32, mount: &Mounted, what: &str, args: &[String]) -> String {
+    start(Some(user), mount, what, args).said.clone()
+}
+
+/// Runs in the processes that the tests start.
+#[test]
+fn client_process() {
+    let Ok(what) = std::env::var("PRAMFS_TEST_CLIENT") else {
+        return;
+    };
+    let env = |name| std::env::var(name).unwrap();
+    let path = env("PRAMFS_TEST_FILE");
+    let say = |what: &str| {
+        println!("client: {what}");
+        std::io::stdout().flush().unwrap();
+    };
+    let refusal = |result: Result<(), pramfs_control::ControlError>| match result {
+        Err(pramfs_control::ControlError::Refused { reason, .. }) => format!("refused: {reason:?}"),
+        other => format!("{other:?}"),
+    };
+    let server = || {
+        let directory = Directory::open(DIRECTORY).unwrap().unwrap();
+        let identity = Identity::of_path(env("PRAMFS_TEST_REGION").as_ref()).unwrap();
+        Connection::open(&directory, &identity.socket_name())
+            .unwrap()
+            .unwrap()
+    };
+    let wait = || {
+        let mut byte = [0];
+        let _ended = rustix::io::read(std::io::stdin(), &mut byte);
+    };
+    match what.as_str() {
+        "open" => match pramfs_client::File::open(path) {
+            Ok(_) => say("opened"),
+            Err(error) => say(&format!("error: {} {error}", error.errno())),
+        },
+        "redeem" => {
+            let ticket = env("PRAMFS_TEST_ARGS").parse().unwrap();
+            say(&refusal(server().lease(ticket).map(drop)));
+        }
+        "leases" => say(&refusal(server().leases().map(drop))),
+        "hold" => {
+            let file = pramfs_client::File::open(path).unwrap();
+            let view = file.map(0..file.len().unwrap()).unwrap();
+            say("holding");
+            wait();
+            drop((view, file));
+        }
+        "hold-only-view" => {
+            let file = pramfs_client::File::open(path).unwrap();
+            let view = file.map(0..file.len().unwrap()).unwrap();
+            drop(file);
+            // The open file of the mount would keep it busy.
+            close_files_of_mount();
+            say("holding");
+            wait();
+            drop(view);
+        }
+        "churn" => {
+            say("churning");
+            let dir = Path::new(&path).parent().unwrap().to_owned();
+            for n in (0..8).cycle() {
+                let file = pramfs_client::File::open(dir.join(format!("file{n}"))).unwrap();
+                let mut bytes = [0; 5000];
+                file.read_exact_at(&mut bytes, 3 * BLOCK as u64).unwrap();
+                let view = file.map(0..BLOCK as u64).unwrap();
+                assert_eq!(view.load::<u8>(0).unwrap(), 1);
+            }
+        }
+        other => panic!("unknown: {other}"),
+    }
+}
+
+/// Closes the descriptors of files of the mount, as a program does that only maps.
+fn close_files_of_mount() {
+    let path = std::env::var("PRAMFS_TEST_FILE").unwrap();
+    for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        if fs::read_link(entry.path()).is_ok_and(|to| to == Path::new(&path)) {
+            let number = entry.file_name().to_str().unwrap().parse().unwrap();
+            // SAFETY: the process ends without using the file again.
+            drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(number) });
+        }
+    }
+}
+
+fn assert_checked(mount: &Mounted) {
+    let region = pramfs::pmem::RegionOptions::new()
+        .read_only(true)
+        .open(mount.region())
+        .unwrap();
+    let report = pramfs_fsck::check(&region, &Default::default());
+    assert!(report.is_clean(), "{report}");
+}
