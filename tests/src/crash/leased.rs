@@ -214,7 +214,7 @@ pub fn files(f: &Follower) -> Vec<NodeId> {
     nodes.map(|(id, _)| id).collect()
 }
 
-/// The operations of [`ops`](super::workload::ops), and those of leases.
+/// The operations of [`ops`], and those of leases.
 pub fn lease_ops() -> Vec<Op> {
     let mut all = ops();
     let mut add = |name, steps| {

@@ -15,10 +15,7 @@ impl Engine {
         if state.gone || !(state.lazy.mtime || state.lazy.atime) {
             return Ok(());
         }
-        self.change(inode, state, |_, new| {
-            new.keeps_layout = true;
-            Ok(())
-        })
+        self.change(inode, state, |_, _| Ok(()))
     }
 
     /// Writes the lazy mtimes that are due.
