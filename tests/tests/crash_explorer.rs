@@ -340,12 +340,30 @@ fn crash_images_of_two_operations_beside_leases_are_valid() {
 #[test]
 fn crash_images_of_grant_and_end_of_leases_are_valid() {
     let ops = lease_ops();
+    let (settings, fixture) = (beside_leases(TWICE), fixture(512));
     let all = [1, 2, 3].map(|length| sequences(&ops, length, true, &grants_or_ends));
     let name = "grant and end of leases";
-    let settings = beside_leases(TWICE);
-    let sum = explore(name, &settings, &fixture(512), &ops, &all.concat());
+    let sum = explore(name, &settings, &fixture, &ops, &all.concat());
     assert!(sum.workloads > 500 && sum.images > 50_000, "{sum}");
     assert!(sum.recoveries > 1000, "{sum}");
+}
+
+/// The first lease of the slot was granted in another lane, or has ended there. Its record must
+/// not be replayed over the new lease.
+#[test]
+fn crash_images_of_slot_used_again_are_valid() {
+    let ops = lease_ops();
+    let names = [
+        "lease /foo; end lease /foo [lane 1]; chmod /A [lane 1]; setfacl -d /A [lane 1]; \
+         lease /A/foo [lane 1]; truncate /A/foo 0 [lane 1]; create /A/new [lane 1]; \
+         mkdir /A/dir [lane 1]",
+        "lease /foo; end lease /foo; lease /A/foo [lane 1]; truncate /A/foo 0 [lane 1]; \
+         create /A/new [lane 1]; mkdir /A/dir [lane 1]",
+    ];
+    let all = names.map(|name| Workload::parse(name, &ops).unwrap());
+    let settings = beside_leases(LIMITS);
+    let sum = explore("a slot used again", &settings, &fixture(512), &ops, &all);
+    assert_eq!(sum.workloads, 2, "{sum}");
 }
 
 /// Without rule 6, a truncation and a punch take blocks away that processes map.
