@@ -397,6 +397,31 @@ fn write_past_end_into_last_block_changes_layout() {
     }
 }
 
+/// The server died between a change and the stores of these words.
+#[test]
+fn adoption_raises_counter_of_each_lease_and_shows_size() {
+    let l = leased(4096, 2);
+    let ids = [l.id, lease(&l.fs, l.file)];
+    let before = ids.map(|id| extents(&l.fs, id));
+    truncate(&l.fs, l.file, 100);
+    let sim = crash(&l.sim);
+    let region = region_of(&sim);
+    for old in &before {
+        for (i, word) in [old.layout, old.size].into_iter().enumerate() {
+            let at = old.view + i as u64 * 8;
+            region.window().store_u64_unflushed(at, word).unwrap();
+        }
+    }
+    let fs = mount_again(&sim, &[0, 1], quiet());
+    for (id, old) in ids.into_iter().zip(before) {
+        let now = extents(&fs, id);
+        assert!(now.layout > old.layout, "{now:?}");
+        assert_eq!((now.size, now.view), (100, old.view));
+        let shown = fs.region_to_damage().load_u64(old.view + 8).unwrap();
+        assert_eq!(shown, 100);
+    }
+}
+
 #[test]
 fn extents_of_lease_have_no_holes_and_come_in_packets() {
     let l = leased(4096, 2);
