@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::link::Link;
 
 /// Attempts to read while the file changes.
-const ATTEMPTS: usize = 1000;
+const ATTEMPTS: usize = 100;
 
 /// A file with a lease.
 #[derive(Debug)]
@@ -35,10 +35,20 @@ pub(crate) struct Leased {
 impl Leased {
     /// Asks for a lease on an open file.
     pub(crate) fn new(file: std::fs::File, directory: Option<&PathBuf>) -> Result<Leased> {
-        let ticket = lease_ticket(file.as_fd()).map_err(Error::NoTicket)?;
-        let ticket = TicketReply::decode(&ticket)?;
-        let link = Link::to(directory, &ticket)?;
-        let (granted, descriptor) = link.ask(|server| server.lease(ticket.ticket))?;
+        let ask = || {
+            let ticket = lease_ticket(file.as_fd()).map_err(Error::NoTicket)?;
+            let ticket = TicketReply::decode(&ticket)?;
+            let link = Link::to(directory, &ticket)?;
+            let granted = link.ask(|server| server.lease(ticket.ticket))?;
+            Ok((link, granted))
+        };
+        let asked = match ask() {
+            // The server has closed a connection that was silent for long; the next one is
+            // new.
+            Err(Error::ServerGone) => ask(),
+            asked => asked,
+        };
+        let (link, (granted, descriptor)) = asked?;
         let region = RegionOptions::new()
             .read_only(true)
             .lock(false)
@@ -129,11 +139,9 @@ impl Leased {
         while known.end < end {
             let from = known.end;
             let more = self.ask(from)?;
-            if !known.extend(&more) {
-                // The layout has changed: from the start.
-                *known = KnownBlocks::new(&self.ask(0)?);
-            } else if known.end == from {
-                // The file is shorter now; the reader looks at its size again.
+            if !known.extend(&more) || known.end == from {
+                // The layout has changed, or the file is shorter now: the reader looks again,
+                // a limited number of times.
                 break;
             }
         }

@@ -397,6 +397,38 @@ fn write_past_end_into_last_block_changes_layout() {
     }
 }
 
+/// A 2 MiB leaf that reaches past the end becomes written as a whole.
+#[test]
+fn write_past_end_into_huge_leaf_changes_layout() {
+    let (_sim, fs) = fresh(16 << 20, 4096).unwrap();
+    let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap().ino;
+    let ahead = Fallocate::Allocate { keep_size: true };
+    fs.fallocate(&CX, file, ahead, 0, 2 << 20).unwrap();
+    truncate(&fs, file, BLOCK);
+    fs.fallocate(&CX, file, ahead, 0, 2 << 20).unwrap();
+    let id = lease(&fs, file);
+    let before = extents(&fs, id);
+    assert!(before.extents.is_empty());
+    fs.write(&CX, file, 1 << 20, b"new").unwrap();
+    let after = extents(&fs, id);
+    assert!(after.layout > before.layout && !after.extents.is_empty());
+}
+
+#[test]
+fn remount_rw_tells_holders_to_look_again() {
+    let l = leased(4096, 5);
+    let before = extents(&l.fs, l.id);
+    let sim = crash(&l.sim);
+    let read_only = MountOptions {
+        read_only: true,
+        ..quiet()
+    };
+    let fs = mount_again(&sim, &[0], read_only);
+    fs.make_writable().unwrap();
+    let after = extents(&fs, l.id);
+    assert!(after.layout > before.layout && after.size == before.size);
+}
+
 #[test]
 fn extents_of_lease_have_no_holes_and_come_in_packets() {
     let l = leased(4096, 2);
