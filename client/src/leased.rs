@@ -1,12 +1,14 @@
 //! A lease, and the memory that it gives access to.
 
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use parking_lot::RwLock;
-use pramfs_control::{Blocks, ControlError, LeaseKey, TicketReply};
+use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply};
 use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, lease_ticket};
 
 use crate::blocks::{KnownBlocks, is_sound};
@@ -14,7 +16,9 @@ use crate::error::{Error, Result};
 use crate::link::Link;
 
 /// Attempts to read while the file changes.
-const ATTEMPTS: usize = 100;
+const ATTEMPTS: usize = 20;
+/// Requests of one attempt.
+const REQUESTS: usize = 256;
 
 /// A file with a lease.
 #[derive(Debug)]
@@ -123,9 +127,30 @@ impl Leased {
                     continue;
                 }
             }
-            self.learn(layout, end)?;
+            match self.learn(layout, end) {
+                // A part of the file that this range need not touch.
+                Err(Error::Refused {
+                    reason: Refusal::Damaged,
+                    ..
+                }) => break,
+                learned => learned?,
+            }
         }
-        Err(Error::Unstable)
+        // The file changes faster than its blocks can be asked for, or has too many.
+        self.read_through_mount(buf, offset)
+    }
+
+    fn read_through_mount(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::Mount(error)),
+            }
+        }
+        Ok(done)
     }
 
     /// Asks the server for the blocks of a layout, up to an offset in the file.
@@ -136,7 +161,10 @@ impl Leased {
         if known.layout != layout || known.end == 0 {
             *known = KnownBlocks::new(&self.ask(0)?);
         }
-        while known.end < end {
+        for _ in 0..REQUESTS {
+            if known.end >= end {
+                break;
+            }
             let from = known.end;
             let more = self.ask(from)?;
             if !known.extend(&more) || known.end == from {

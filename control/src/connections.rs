@@ -175,7 +175,8 @@ impl<'s> Connections<'s> {
     fn admit(&self, socket: OwnedFd) -> Result<Connection, ControlError> {
         wire::limit_unread(&socket)?;
         let (peer, is_administrator) = wire::peer(&socket)?;
-        if !is_administrator && self.service.leases.is_none() {
+        // The mode of the socket keeps others out as well.
+        if !is_administrator {
             return Err(ControlError::Peer(peer.uid));
         }
         let same = self.open.iter().filter(|c| c.peer.uid == peer.uid).count();

@@ -322,6 +322,13 @@ fn damaged_slot_of_live_lease_makes_mount_read_only() {
     let fs = mount_again(&crash(&sim), &[], options());
     assert!(!fs.is_read_only());
     drop(fs);
+    let read_only = MountOptions {
+        read_only: true,
+        ..options()
+    };
+    let fs = mount_again(&sim, &[0], read_only);
+    assert_eq!(fs.make_writable().unwrap_err().errno(), libc::EROFS);
+    drop(fs);
     let fs = mount_again(&sim, &[0], options());
     assert!(fs.is_read_only());
     assert_eq!(fs.make_writable().unwrap_err().errno(), libc::EROFS);
@@ -495,6 +502,24 @@ fn lease_table_has_bounded_number_of_slots_and_reuses_them() {
     assert_eq!(fs.statfs().unwrap().free, table);
     fs.close().unwrap();
     assert_clean(&sim);
+}
+
+/// The free slots of a table are known again after a mount.
+#[test]
+fn lease_table_does_not_grow_with_each_mount() {
+    let l = leased(512, 1);
+    hold(&l.fs, 0, false);
+    l.fs.close().unwrap();
+    let mut sizes = Vec::new();
+    for _ in 0..20 {
+        let fs = mount_again(&l.sim, &[], quiet());
+        lease(&fs, l.file);
+        hold(&fs, fs.leases()[0].slot, false);
+        sizes.push(free(&fs));
+        fs.close().unwrap();
+    }
+    assert_eq!(sizes[0], sizes[19], "{sizes:?}");
+    assert_clean(&l.sim);
 }
 
 #[test]

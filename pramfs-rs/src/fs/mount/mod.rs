@@ -98,7 +98,8 @@ impl Fs {
         let blind = engine.adopt_leases()?;
         let orphans = engine.read_orphans(damage, start)?;
         let unfinished = engine.claim_orphans(orphans);
-        let read_only = read_only || engine.stop_changes_if(blind);
+        // Also of a read-only mount, which may become writable later.
+        let read_only = engine.stop_changes_if(blind) || read_only;
         let fs = Fs {
             engine: Arc::new(engine),
             background: Mutex::new(None),
@@ -270,7 +271,9 @@ impl Engine {
         region.backend().advise_random();
         self.quiet.store(false, Ordering::Relaxed);
         // The server before may have died between a change and its view words.
-        self.show_leases()?;
+        if let Err(e) = self.show_leases() {
+            self.note_error(&e);
+        }
         self.read_only.store(false, Ordering::Relaxed);
         Ok(true)
     }

@@ -287,10 +287,15 @@ impl Engine {
     /// operation runs. True if the mount must stay read-only: a process maps blocks, and
     /// the slot that says which is damaged.
     pub(crate) fn adopt_leases(&self) -> Result<bool> {
-        if !self.has_lease_table() {
-            return Ok(false);
-        }
-        let LeaseSlots { used, free } = self.read_lease_table()?;
+        // Also without the feature: the table keeps its free slots.
+        let LeaseSlots { used, free } = match self.read_lease_table() {
+            Err(e @ Error::Corrupt { .. }) => {
+                self.note_damage(&e);
+                let held = self.vol.region.is_any_lease_held();
+                return Ok(held.unwrap_or(true));
+            }
+            read => read?,
+        };
         self.vol.free(free.into_iter().rev());
         let mut blind = false;
         for (slot, at, contents) in used {
