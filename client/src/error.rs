@@ -45,11 +45,14 @@ pub enum Error {
     /// The region cannot be mapped or read.
     #[error(transparent)]
     Medium(#[from] PmemError),
+    /// The mount cannot read what cannot be read directly.
+    #[error("cannot read through the mount: {0}")]
+    Mount(#[source] io::Error),
     /// The range is empty or exceeds the file.
     #[error("the range is empty or extends past the end of the file")]
     Range,
     /// The file changes faster than its blocks can be asked for.
-    #[error("the file changed again and again while it was read")]
+    #[error("the file changed again and again while it was mapped")]
     Unstable,
 }
 
@@ -69,7 +72,7 @@ impl Error {
     /// Returns the errno that a system call would set.
     pub fn errno(&self) -> i32 {
         match self {
-            Error::Open { source, .. } | Error::NoTicket(source) => {
+            Error::Open { source, .. } | Error::NoTicket(source) | Error::Mount(source) => {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }
             Error::Refused { reason, .. } => match reason {

@@ -163,7 +163,8 @@ impl File {
     ///
     /// # Errors
     /// [`Error::ServerGone`] if the blocks of the range are not known, and no server can be
-    /// asked; [`Error::Refused`] if bytes were lost; [`Error::Medium`].
+    /// asked; [`Error::Medium`]. If the file changes too fast, or a part of it was lost, the
+    /// call reads through the mount: [`Error::Mount`].
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         // The buffer is borrowed by one attempt at a time.
         let buf = std::cell::RefCell::new(buf);

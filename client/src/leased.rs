@@ -1,12 +1,14 @@
 //! A lease, and the memory that it gives access to.
 
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use parking_lot::RwLock;
-use pramfs_control::{Blocks, ControlError, LeaseKey, TicketReply};
+use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply};
 use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, lease_ticket};
 
 use crate::blocks::{KnownBlocks, is_sound};
@@ -14,7 +16,9 @@ use crate::error::{Error, Result};
 use crate::link::Link;
 
 /// Attempts to read while the file changes.
-const ATTEMPTS: usize = 1000;
+const ATTEMPTS: usize = 20;
+/// Requests of one attempt.
+const REQUESTS: usize = 256;
 
 /// A file with a lease.
 #[derive(Debug)]
@@ -35,10 +39,20 @@ pub(crate) struct Leased {
 impl Leased {
     /// Asks for a lease on an open file.
     pub(crate) fn new(file: std::fs::File, directory: Option<&PathBuf>) -> Result<Leased> {
-        let ticket = lease_ticket(file.as_fd()).map_err(Error::NoTicket)?;
-        let ticket = TicketReply::decode(&ticket)?;
-        let link = Link::to(directory, &ticket)?;
-        let (granted, descriptor) = link.ask(|server| server.lease(ticket.ticket))?;
+        let ask = || {
+            let ticket = lease_ticket(file.as_fd()).map_err(Error::NoTicket)?;
+            let ticket = TicketReply::decode(&ticket)?;
+            let link = Link::to(directory, &ticket)?;
+            let granted = link.ask(|server| server.lease(ticket.ticket))?;
+            Ok((link, granted))
+        };
+        let asked = match ask() {
+            // The server has closed a connection that was silent for long; the next one is
+            // new.
+            Err(Error::ServerGone) => ask(),
+            asked => asked,
+        };
+        let (link, (granted, descriptor)) = asked?;
         let region = RegionOptions::new()
             .read_only(true)
             .lock(false)
@@ -113,9 +127,30 @@ impl Leased {
                     continue;
                 }
             }
-            self.learn(layout, end)?;
+            match self.learn(layout, end) {
+                // A part of the file that this range need not touch.
+                Err(Error::Refused {
+                    reason: Refusal::Damaged,
+                    ..
+                }) => break,
+                learned => learned?,
+            }
         }
-        Err(Error::Unstable)
+        // The file changes faster than its blocks can be asked for, or has too many.
+        self.read_through_mount(buf, offset)
+    }
+
+    fn read_through_mount(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::Mount(error)),
+            }
+        }
+        Ok(done)
     }
 
     /// Asks the server for the blocks of a layout, up to an offset in the file.
@@ -126,14 +161,15 @@ impl Leased {
         if known.layout != layout || known.end == 0 {
             *known = KnownBlocks::new(&self.ask(0)?);
         }
-        while known.end < end {
+        for _ in 0..REQUESTS {
+            if known.end >= end {
+                break;
+            }
             let from = known.end;
             let more = self.ask(from)?;
-            if !known.extend(&more) {
-                // The layout has changed: from the start.
-                *known = KnownBlocks::new(&self.ask(0)?);
-            } else if known.end == from {
-                // The file is shorter now; the reader looks at its size again.
+            if !known.extend(&more) || known.end == from {
+                // The layout has changed, or the file is shorter now: the reader looks again,
+                // a limited number of times.
                 break;
             }
         }

@@ -41,7 +41,10 @@ impl View {
         let unit = source.unit();
         let start = range.start / unit * unit;
         let known = leased.known(range.end)?;
-        let stop = range.end.next_multiple_of(unit);
+        let stop = range
+            .end
+            .checked_next_multiple_of(unit)
+            .ok_or(Error::Range)?;
         let pieces: Vec<_> = known.pieces(start, stop.min(known.end)).collect();
         let first = pieces.iter().find_map(|(place, _)| *place).unwrap_or(0);
         let mut stitcher = Stitcher::new(stop - start, first)?;

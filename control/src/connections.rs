@@ -18,6 +18,9 @@ use crate::wire;
 /// A client never makes the thread wait.
 const ACCEPTED: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
+/// Clients accepted before the next look at the messages.
+const AT_ONCE: usize = 64;
+
 /// Wait after an accept that failed for lack of resources.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -28,7 +31,8 @@ pub(crate) struct Limits {
     pub silence: Duration,
     /// Connections in all.
     pub connections: usize,
-    /// Connections of one user other than root and the server's.
+    /// Connections of one user other than root and the server's. So many are also kept for
+    /// root and the server's user.
     pub of_user: usize,
     /// Leases of one connection.
     pub leases: usize,
@@ -149,7 +153,8 @@ impl<'s> Connections<'s> {
 
     /// Accepts the clients that wait.
     fn accept(&mut self) {
-        loop {
+        // The others wait for an answer meanwhile.
+        for _ in 0..AT_ONCE {
             match rustix::net::accept_with(self.listener, ACCEPTED) {
                 Ok(socket) => {
                     // A failed client gets its own error; the server goes on.
@@ -170,13 +175,16 @@ impl<'s> Connections<'s> {
     fn admit(&self, socket: OwnedFd) -> Result<Connection, ControlError> {
         wire::limit_unread(&socket)?;
         let (peer, is_administrator) = wire::peer(&socket)?;
-        if !is_administrator && self.service.leases.is_none() {
+        // The mode of the socket keeps others out as well.
+        if !is_administrator {
             return Err(ControlError::Peer(peer.uid));
         }
         let same = self.open.iter().filter(|c| c.peer.uid == peer.uid).count();
-        if self.open.len() >= self.limits.connections
-            || !is_administrator && same >= self.limits.of_user
-        {
+        let most = match is_administrator {
+            true => self.limits.connections,
+            false => self.limits.connections - self.limits.of_user,
+        };
+        if self.open.len() >= most || !is_administrator && same >= self.limits.of_user {
             return Err(ControlError::Gone);
         }
         Ok(Connection {

@@ -101,18 +101,6 @@ impl Directory {
         &self.path
     }
 
-    /// Adds permissions to those that the directory has: other servers may need theirs.
-    pub(crate) fn allow(&self, mode: Mode) -> Result<(), ControlError> {
-        let os = ControlError::os("cannot change the mode of a directory");
-        let stat = rustix::fs::fstat(&self.fd).map_err(&os)?;
-        let had = Mode::from_raw_mode(stat.st_mode);
-        match had.contains(mode) {
-            true => Ok(()),
-            // Through /proc, because the descriptor is O_PATH.
-            false => rustix::fs::chmod(self.way_to("."), had | mode).map_err(&os),
-        }
-    }
-
     /// Returns a path to `name` in the open directory, short enough for a socket address.
     pub(crate) fn way_to(&self, name: &str) -> String {
         format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd())

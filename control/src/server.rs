@@ -74,22 +74,13 @@ impl Service {
         })
     }
 
-    /// Grants leases, to any user whom `leases` accepts. The socket then lets every user
-    /// connect.
+    /// Grants leases, to root and the user of this process: nobody else can connect. (A
+    /// client of another user could make the thread wait, by passing it a descriptor whose
+    /// close takes long.)
     #[must_use]
     pub fn with_leases(mut self, leases: Arc<dyn Leases>) -> Service {
         self.leases = Some(leases);
         self
-    }
-
-    /// The permissions of the socket and of its directory.
-    fn modes(&self) -> (Mode, Mode) {
-        let all = Mode::RUSR | Mode::WUSR;
-        let others = Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
-        match self.leases {
-            None => (all, Mode::RWXU),
-            Some(_) => (all | others, Mode::RWXU | Mode::XGRP | Mode::XOTH),
-        }
     }
 }
 
@@ -115,8 +106,6 @@ impl Server {
         if Client::connect(&directory, identity)?.is_some() {
             return Err(ControlError::Taken);
         }
-        let (mode, directory_mode) = service.modes();
-        directory.allow(directory_mode)?;
         let listener = wire::socket()?;
         let name = identity.socket_name();
         let hidden = format!(".{name}.{}", std::process::id());
@@ -126,10 +115,8 @@ impl Server {
             Err(error) => return Err(ControlError::os("cannot clear a control socket")(error)),
         }
         let bind = || -> rustix::io::Result<u64> {
-            // The name has the mode of the socket, less the umask.
             rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
             rustix::net::bind(&listener, &SocketAddrUnix::new(directory.way_to(&hidden))?)?;
-            rustix::fs::chmodat(&directory, &hidden, mode, AtFlags::empty())?;
             rustix::net::listen(&listener, QUEUE)?;
             let stat = rustix::fs::statat(&directory, &hidden, AtFlags::SYMLINK_NOFOLLOW)?;
             rustix::fs::renameat(&directory, &hidden, &directory, &name)?;

@@ -124,6 +124,9 @@ pub fn mount(
             None
         }
     };
+    if direct.is_some() && control.is_none() {
+        notices.push("WARNING: no direct access: the control socket is missing".into());
+    }
     let adapter = Adapter::new(Arc::clone(&fs), settings.cache)
         .with_direct(direct.filter(|_| control.is_some()));
     let kernel = adapter.kernel();

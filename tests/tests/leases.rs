@@ -322,6 +322,13 @@ fn damaged_slot_of_live_lease_makes_mount_read_only() {
     let fs = mount_again(&crash(&sim), &[], options());
     assert!(!fs.is_read_only());
     drop(fs);
+    let read_only = MountOptions {
+        read_only: true,
+        ..options()
+    };
+    let fs = mount_again(&sim, &[0], read_only);
+    assert_eq!(fs.make_writable().unwrap_err().errno(), libc::EROFS);
+    drop(fs);
     let fs = mount_again(&sim, &[0], options());
     assert!(fs.is_read_only());
     assert_eq!(fs.make_writable().unwrap_err().errno(), libc::EROFS);
@@ -422,6 +429,38 @@ fn adoption_raises_counter_of_each_lease_and_shows_size() {
     }
 }
 
+/// A 2 MiB leaf that reaches past the end becomes written as a whole.
+#[test]
+fn write_past_end_into_huge_leaf_changes_layout() {
+    let (_sim, fs) = fresh(16 << 20, 4096).unwrap();
+    let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap().ino;
+    let ahead = Fallocate::Allocate { keep_size: true };
+    fs.fallocate(&CX, file, ahead, 0, 2 << 20).unwrap();
+    truncate(&fs, file, BLOCK);
+    fs.fallocate(&CX, file, ahead, 0, 2 << 20).unwrap();
+    let id = lease(&fs, file);
+    let before = extents(&fs, id);
+    assert!(before.extents.is_empty());
+    fs.write(&CX, file, 1 << 20, b"new").unwrap();
+    let after = extents(&fs, id);
+    assert!(after.layout > before.layout && !after.extents.is_empty());
+}
+
+#[test]
+fn remount_rw_tells_holders_to_look_again() {
+    let l = leased(4096, 5);
+    let before = extents(&l.fs, l.id);
+    let sim = crash(&l.sim);
+    let read_only = MountOptions {
+        read_only: true,
+        ..quiet()
+    };
+    let fs = mount_again(&sim, &[0], read_only);
+    fs.make_writable().unwrap();
+    let after = extents(&fs, l.id);
+    assert!(after.layout > before.layout && after.size == before.size);
+}
+
 #[test]
 fn extents_of_lease_have_no_holes_and_come_in_packets() {
     let l = leased(4096, 2);
@@ -488,6 +527,24 @@ fn lease_table_has_bounded_number_of_slots_and_reuses_them() {
     assert_eq!(fs.statfs().unwrap().free, table);
     fs.close().unwrap();
     assert_clean(&sim);
+}
+
+/// The free slots of a table are known again after a mount.
+#[test]
+fn lease_table_does_not_grow_with_each_mount() {
+    let l = leased(512, 1);
+    hold(&l.fs, 0, false);
+    l.fs.close().unwrap();
+    let mut sizes = Vec::new();
+    for _ in 0..20 {
+        let fs = mount_again(&l.sim, &[], quiet());
+        lease(&fs, l.file);
+        hold(&fs, fs.leases()[0].slot, false);
+        sizes.push(free(&fs));
+        fs.close().unwrap();
+    }
+    assert_eq!(sizes[0], sizes[19], "{sizes:?}");
+    assert_clean(&l.sim);
 }
 
 #[test]

@@ -133,12 +133,12 @@ impl LeaseSlot {
 /// changes a region without the engine calls this first.
 ///
 /// # Errors
-/// [`Error::Busy`]; [`Error::Io`] if the locks cannot be tested. A region without a file
-/// system has no leases.
+/// [`Error::Busy`]; [`Error::Io`] if the locks cannot be tested.
 pub fn refuse_if_leased(region: &Region) -> Result<()> {
-    let leased =
-        probe_superblock(region).is_ok_and(|info| info.fixed.ro_compat & PARKED_LEASES != 0);
-    let held = leased
+    // A superblock that cannot be read tells nothing; then the locks count alone.
+    let unused =
+        probe_superblock(region).is_ok_and(|info| info.fixed.ro_compat & PARKED_LEASES == 0);
+    let held = !unused
         && region
             .is_any_lease_held()
             .map_err(|e| Error::io_failed("cannot test the locks of leases", e))?;

@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use pramfs_medium::media::lease::refuse_if_leased;
 use pramfs_medium::media::superblock::MIN_REGION;
 use pramfs_medium::pmem::{
     Ownership, REGION_UNIT, Region, RegionAccess, RegionOptions, open_when_unlocked, probe,
@@ -273,8 +274,18 @@ impl Target {
         let region = match self.state {
             // Only a new file: another process owns one that appeared meanwhile.
             State::Missing(place) => place.make(&self.path, self.len)?,
-            State::Region(region) => region,
+            State::Region(region) => {
+                // Before anything is discarded or wiped.
+                refuse_if_leased(&region).map_err(|e| Failure::about(shown(&self.path), e))?;
+                region
+            }
             State::Resize { file, .. } => {
+                if let Ok(copy) = file.try_clone()
+                    && let Ok(region) = (RegionOptions::new().read_only(true).lock(false))
+                        .from_fd(OwnedFd::from(copy), &self.path.to_string_lossy())
+                {
+                    refuse_if_leased(&region).map_err(|e| Failure::about(shown(&self.path), e))?;
+                }
                 file.set_len(self.len)
                     .map_err(|e| Failure::os("cannot resize", &self.path, e))?;
                 RegionOptions::new().from_fd(OwnedFd::from(file), &self.path.to_string_lossy())?

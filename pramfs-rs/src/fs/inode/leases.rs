@@ -64,6 +64,12 @@ impl Slot {
     /// The counter never starts again: the holder of an earlier lease may watch it.
     fn show(&self, vol: &Volume, layout: bool, size: u64) -> Result<()> {
         let (w, view) = (vol.region.window(), self.at + VIEW_OFFSET);
+        // A reader loads the counter before the size, and again after its copy. So a new
+        // layout never has the larger size of the old one, and a larger size never belongs to
+        // the old layout.
+        if size < vol.medium().load_u64(view.word(1))? {
+            w.store_u64_unflushed(view.word(1).0, size)?;
+        }
         if layout {
             let now = vol.medium().load_u64(view)?;
             w.store_u64_unflushed(view.0, now.wrapping_add(1))?;

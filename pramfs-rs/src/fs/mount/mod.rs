@@ -98,7 +98,8 @@ impl Fs {
         let blind = engine.adopt_leases()?;
         let orphans = engine.read_orphans(damage, start)?;
         let unfinished = engine.claim_orphans(orphans);
-        let read_only = read_only || engine.stop_changes_if(blind);
+        // Also of a read-only mount, which may become writable later.
+        let read_only = engine.stop_changes_if(blind) || read_only;
         let fs = Fs {
             engine: Arc::new(engine),
             background: Mutex::new(None),
@@ -106,7 +107,7 @@ impl Fs {
         };
         if !read_only {
             if !fs.is_read_only() {
-                fs.end_released_leases()?;
+                fs.end_leases_of_last_mount();
             }
             fs.fill_reserve()?;
             warn_if_host_is_short(&fs.vol.region);
@@ -159,7 +160,7 @@ impl Fs {
         }
         let mut background = self.background.lock();
         if self.become_writable()? {
-            self.end_released_leases()?;
+            self.end_leases_of_last_mount();
             // The mount is writable now. Even without a reserve, it frees the orphans
             // and starts the timer.
             if let Err(e) = self.fill_reserve() {
@@ -269,6 +270,10 @@ impl Engine {
         fail_if_faulted(region, faults)?;
         region.backend().advise_random();
         self.quiet.store(false, Ordering::Relaxed);
+        // The server before may have died between a change and its view words.
+        if let Err(e) = self.show_leases() {
+            self.note_error(&e);
+        }
         self.read_only.store(false, Ordering::Relaxed);
         Ok(true)
     }

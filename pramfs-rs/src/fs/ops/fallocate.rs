@@ -159,6 +159,7 @@ impl Engine {
                 engine: self,
                 state: new.before(),
                 map: new.before().map(),
+                first: index,
                 index,
                 last,
                 wanted,
@@ -178,6 +179,7 @@ impl Engine {
             index = step.index;
             let Step {
                 map,
+                first,
                 filled: now_filled,
                 ..
             } = step;
@@ -196,7 +198,7 @@ impl Engine {
                     ))
                 };
             }
-            new.store_map(&tx, &map, geo.file_block(offset));
+            new.store_map(&tx, &map, first);
             match wanted {
                 State::Unwritten | State::Cleared => touch_mtime(&mut new, self.now()),
                 State::Zeroed => touch_ctime(&mut new, self.now()),
@@ -331,6 +333,8 @@ struct Step<'a> {
     /// The inode before the record.
     state: &'a InodeState,
     map: MapRef,
+    /// The first block whose pointer the record changes.
+    first: FileBlock,
     /// Next block to process.
     index: FileBlock,
     /// Last block of the range.
@@ -401,6 +405,7 @@ impl Step<'_> {
             Some(whole) if leaf.count > 1 => (leaf.first, whole, leaf.count),
             _ => (self.index, block, count),
         };
+        self.first = self.first.min(first);
         let n = map::set_written(tx, &mut self.map, first, want)?;
         tx.zero_new(geo.offset(at), geo.bytes(n))?;
         self.index = self.index.max(first + n);

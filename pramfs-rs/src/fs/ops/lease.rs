@@ -172,6 +172,7 @@ impl Engine {
             let size = state.disk.size;
             let start = geo.file_offset(geo.file_block(offset.min(geo.max_file_size())));
             let stop = geo.file_offset(geo.file_block_from(size)).max(start);
+            let stop = stop.min(start.saturating_add(SCAN));
             let (mut extents, mut end) = (Vec::new(), start);
             // In pieces, so that a file of many extents is not walked for each message.
             while end < stop && extents.len() < max {
@@ -194,7 +195,7 @@ impl Engine {
                     }
                     end = extent.file_offset + extent.len;
                     if extent.region_offset.is_some() && !extent.unwritten {
-                        extents.push(extent);
+                        add(&mut extents, extent);
                     }
                 }
             }
@@ -247,24 +248,54 @@ impl Engine {
     /// # Errors
     /// Those of the medium; [`Error::ReadOnly`].
     pub fn end_released_leases(&self) -> Result<usize> {
-        let mut ended = 0;
+        let (mut ended, mut failed) = (0, Ok(()));
         for lease in self.leases() {
             // A grant that is being dropped may be tested once more.
-            if !lease.is_new && !self.is_slot_locked(lease.slot) {
-                ended += usize::from(self.end_lease(&lease)?);
+            if lease.is_new || self.is_slot_locked(lease.slot) {
+                continue;
+            }
+            match self.end_lease(&lease) {
+                Ok(true) => ended += 1,
+                Ok(false) => {}
+                // Another thread has ended it, and freed the file.
+                Err(Error::Stale(_)) if self.find_lease(lease.slot, lease.id).is_none() => {}
+                // The others must not wait for it.
+                Err(e) => failed = failed.and(Err(e)),
             }
         }
-        Ok(ended)
+        failed.map(|()| ended)
+    }
+
+    /// Ends the leases of the last mount that no process holds any more.
+    pub(crate) fn end_leases_of_last_mount(&self) {
+        if let Err(e) = self.end_released_leases() {
+            tracing::warn!(error = %e, "could not end the leases of an earlier mount; the timer tries again");
+        }
+    }
+
+    /// Shows the holders of all leases the current sizes, and that they must look again.
+    pub(crate) fn show_leases(&self) -> Result<()> {
+        for lease in self.leases() {
+            let inode = self.iget(lease.ino)?;
+            let state = inode.state.write();
+            state.leases.show(&self.vol, true, state.disk.size)?;
+        }
+        Ok(())
     }
 
     /// Adopts the leases in the lease table, before anything is freed and before any
     /// operation runs. True if the mount must stay read-only: a process maps blocks, and
     /// the slot that says which is damaged.
     pub(crate) fn adopt_leases(&self) -> Result<bool> {
-        if !self.has_lease_table() {
-            return Ok(false);
-        }
-        let LeaseSlots { used, free } = self.read_lease_table()?;
+        // Also without the feature: the table keeps its free slots.
+        let LeaseSlots { used, free } = match self.read_lease_table() {
+            Err(e @ Error::Corrupt { .. }) => {
+                self.note_damage(&e);
+                let held = self.vol.region.is_any_lease_held();
+                return Ok(held.unwrap_or(true));
+            }
+            read => read?,
+        };
         self.vol.free(free.into_iter().rev());
         let mut blind = false;
         for (slot, at, contents) in used {
@@ -320,5 +351,20 @@ impl Engine {
     }
 }
 
+/// Adds an extent, to the one before it if they are adjacent in file and region.
+fn add(extents: &mut Vec<FileExtent>, next: FileExtent) {
+    match extents.last_mut() {
+        Some(last)
+            if last.file_offset + last.len == next.file_offset
+                && last.region_offset.map(|at| at + last.len) == next.region_offset =>
+        {
+            last.len += next.len;
+        }
+        _ => extents.push(next),
+    }
+}
+
 /// Bytes of a file whose extents are looked up together.
-const PIECE: u64 = 256 << 20;
+const PIECE: u64 = 16 << 20;
+/// Bytes of a file that one call looks at, so that it does not hold the lock for long.
+const SCAN: u64 = 16 << 30;

@@ -299,6 +299,7 @@ impl Engine {
             size: new.before().disk.size,
             offset,
             from,
+            first: self.vol.geo.file_block(offset),
             pos: offset,
             last: None,
             tried: 0,
@@ -334,12 +335,18 @@ impl Engine {
             }
             Err(e) => return Err(e),
         };
-        let Writer { pos, map, size, .. } = w;
+        let Writer {
+            pos,
+            map,
+            size,
+            first,
+            ..
+        } = w;
         if pos <= size && map == new.before().map() && record.has_no_record() {
             record.settle();
             return Ok(Attempt::WrittenInPlace((pos - offset) as usize));
         }
-        new.store_map(&record, &map, self.vol.geo.file_block(offset));
+        new.store_map(&record, &map, first);
         new.size = new.size.max(pos);
         touch_mtime(&mut new, self.now());
         let new = new.stage(&mut record)?;

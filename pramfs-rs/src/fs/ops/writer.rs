@@ -28,6 +28,8 @@ pub(super) struct Writer<'a, 'c, S> {
     /// Where `from` is written.
     pub(super) offset: u64,
     pub(super) from: S,
+    /// The first block whose pointer the write changes.
+    pub(super) first: FileBlock,
     /// Everything before this is written.
     pub(super) pos: u64,
     /// The block after the last that was written.
@@ -189,6 +191,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         };
         if leaf.count > 1 {
             // A 2 MiB leaf becomes written as a whole.
+            self.first = self.first.min(leaf.first);
             if map::set_written(tx, &mut self.map, leaf.first, leaf.count)? == 0 {
                 return Ok(Step::Full);
             }

@@ -47,6 +47,9 @@ impl Engine {
                 return Ok((true, None));
             }
             if self.keeps_blocks(new.before()) {
+                if size == old_size {
+                    return Ok((true, None));
+                }
                 // The blocks past the new end stay until the last lease has ended.
                 let slot = match new.before().orphan_slot {
                     None => Some(self.put_orphan(tx, inode.ino)?),
