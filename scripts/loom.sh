@@ -11,7 +11,7 @@ PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 cargo build --locked -p pramfs-loom
 program=${CARGO_TARGET_DIR:-target}/debug/pramfs-loom
 
-in_sources=$(grep -rhoE '\b(acquire|release|seq_cst)\("[a-z-]+"' --include='*.rs' medium/src pramfs-rs/src |
+in_sources=$(grep -rhoE '\b(acquire|release|seq_cst)\("[a-z-]+"' --include='*.rs' medium/src pramfs-rs/src client/src |
     sed 's/.*("\(.*\)"/\1/' | sort -u)
 if ! diff <(printf '%s\n' "$in_sources") <("$program" --orderings | sort -u); then
     echo "loom: the orderings named in the sources (<) are not those of the models (>)" >&2

@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
 use crate::leased::Leased;
+use crate::snapshot::Shown as _;
 use crate::view::View;
 
 /// How to open a file.

@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use parking_lot::RwLock;
 use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply};
@@ -14,6 +13,7 @@ use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, lease_ticket
 use crate::blocks::{KnownBlocks, is_sound};
 use crate::error::{Error, Result};
 use crate::link::Link;
+use crate::snapshot::{Shown, copy_of_one_layout, is_still};
 
 /// Attempts to read while the file changes.
 const ATTEMPTS: usize = 20;
@@ -78,18 +78,9 @@ impl Leased {
         self.region.as_ref().expect("it is there until the drop")
     }
 
-    fn layout(&self) -> Result<u64> {
-        Ok(self.region().load_u64(self.view)?)
-    }
-
-    /// Returns the current size of the file.
-    pub(crate) fn size(&self) -> Result<u64> {
-        Ok(self.region().load_u64(self.view + 8)?)
-    }
-
     /// Whether blocks below the size of the file are where they were in a layout.
     pub(crate) fn is_current(&self, layout: u64) -> Result<bool> {
-        Ok(self.layout()? == layout)
+        is_still(self, layout)
     }
 
     /// Copies bytes out, up to the end of the file.
@@ -97,36 +88,36 @@ impl Leased {
         let region = self.region();
         region.check_owner()?;
         for _ in 0..ATTEMPTS {
-            // Acquire: the size and the bytes are those of this layout, or later ones.
-            let layout = self.layout()?;
-            let size = self.size()?;
-            if offset >= size || buf.is_empty() {
-                return Ok(0);
-            }
-            let n = buf
-                .len()
-                .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
-            let end = offset + n as u64;
-            {
-                let known = self.blocks.read();
-                if known.layout == layout && known.end >= end {
-                    let mut into = &mut buf[..n];
-                    for (place, len) in known.pieces(offset, end) {
-                        let (now, rest) = into.split_at_mut(len as usize);
-                        match place {
-                            Some(at) => region.read(at, now)?,
-                            None => now.fill(0),
-                        }
-                        into = rest;
-                    }
-                    // The copy precedes the second load of the counter.
-                    fence(Ordering::Acquire);
-                    if self.layout()? == layout {
-                        return Ok(n);
-                    }
-                    continue;
+            let mut unknown = None;
+            let copied = copy_of_one_layout(self, |layout, size| {
+                let most = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+                let n = buf.len().min(most);
+                if n == 0 {
+                    return Ok(Some(0));
                 }
+                let end = offset + n as u64;
+                let known = self.blocks.read();
+                if known.layout != layout || known.end < end {
+                    unknown = Some((layout, end));
+                    return Ok(None);
+                }
+                let mut into = &mut buf[..n];
+                for (place, len) in known.pieces(offset, end) {
+                    let (now, rest) = into.split_at_mut(len as usize);
+                    match place {
+                        Some(at) => region.read(at, now)?,
+                        None => now.fill(0),
+                    }
+                    into = rest;
+                }
+                Ok(Some(n))
+            })?;
+            if let Some(n) = copied {
+                return Ok(n);
             }
+            let Some((layout, end)) = unknown else {
+                continue;
+            };
             match self.learn(layout, end) {
                 // A part of the file that this range need not touch.
                 Err(Error::Refused {
@@ -209,6 +200,18 @@ fn malformed() -> Error {
     Error::Control(ControlError::Malformed(
         "the blocks of a file are out of order".into(),
     ))
+}
+
+impl Shown for Leased {
+    type Error = Error;
+
+    fn layout(&self) -> Result<u64> {
+        Ok(self.region().load_u64(self.view)?)
+    }
+
+    fn size(&self) -> Result<u64> {
+        Ok(self.region().load_u64(self.view + 8)?)
+    }
 }
 
 impl Drop for Leased {

@@ -40,6 +40,7 @@ mod error;
 mod file;
 mod leased;
 mod link;
+mod snapshot;
 mod view;
 
 pub use error::{Error, Result};

@@ -104,6 +104,7 @@ impl View {
 
     /// Whether the view still shows the file: since it was made, the file has not become
     /// shorter and no hole of it was filled. A file that has only grown counts as the same.
+    /// True means that this holds for all loads through the view before this call.
     ///
     /// # Errors
     /// [`Error::Medium`].

@@ -41,13 +41,17 @@ mod pins;
 #[path = "../../medium/src/volume/verified.rs"]
 mod verified;
 
+// What another process does with the words of a lease.
+#[path = "../../client/src/snapshot.rs"]
+mod snapshot;
+
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use models::{Model, VIOLATED};
-pub use stand_in::{map, media, pmem, types};
+pub use stand_in::{error, map, media, pmem, types, volume};
 
 /// Executions of the model so far.
 static RUNS: AtomicU64 = AtomicU64::new(0);

@@ -9,6 +9,22 @@ pub mod types {
     pub struct Bno(pub u64);
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct RegionOffset(pub u64);
+
+    impl RegionOffset {
+        pub fn word(self, n: u64) -> RegionOffset {
+            RegionOffset(self.0 + 8 * n)
+        }
+    }
+
+    impl std::ops::Add<u64> for RegionOffset {
+        type Output = RegionOffset;
+        fn add(self, bytes: u64) -> RegionOffset {
+            RegionOffset(self.0 + bytes)
+        }
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct BlockRun {
         pub start: Bno,
         pub len: u64,
@@ -58,8 +74,38 @@ pub mod map {
     }
 }
 
+/// `medium/src/error.rs`.
+pub mod error {
+    pub type Result<T> = std::result::Result<T, std::convert::Infallible>;
+}
+
+/// `medium/src/volume`.
+pub mod volume {
+    pub struct Volume {
+        pub region: super::pmem::Region,
+    }
+
+    impl Volume {
+        pub fn medium(&self) -> &super::pmem::Region {
+            &self.region
+        }
+    }
+}
+
 /// `medium/src/media`.
 pub mod media {
+    pub mod lease {
+        pub const VIEW_OFFSET: u64 = 0;
+
+        pub struct Lease {
+            pub ino: crate::stand_in::types::Ino,
+            pub id: u64,
+            pub pid: u32,
+            pub uid: u32,
+            pub granted_sec: i64,
+        }
+    }
+
     pub mod pointer {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Ptr(pub u64);
@@ -78,7 +124,59 @@ pub mod media {
 pub mod pmem {
     use std::ops::Deref;
 
-    use crate::sync::atomic::AtomicU64;
+    use super::error::Result;
+    use super::types::RegionOffset;
+    use crate::sync::atomic::{AtomicU64, Ordering};
+    use crate::sync::order::{acquire, release};
+
+    /// A region of a few words. The named orderings are those of `Region::load_u64` and of
+    /// `WriteWindow::store_u64_unflushed`.
+    #[derive(Debug)]
+    pub struct Region(Vec<AtomicU64>);
+
+    impl Region {
+        pub fn new(words: &[u64]) -> Region {
+            Region(words.iter().map(|word| AtomicU64::new(*word)).collect())
+        }
+
+        fn word(&self, at: RegionOffset) -> &AtomicU64 {
+            &self.0[(at.0 / 8) as usize]
+        }
+
+        pub fn load_u64(&self, at: RegionOffset) -> Result<u64> {
+            Ok(self.word(at).load(acquire("region-load")))
+        }
+
+        /// As a copy of bytes loads them.
+        pub fn copy(&self, at: RegionOffset) -> u64 {
+            self.word(at).load(Ordering::Relaxed)
+        }
+
+        /// As bytes are stored.
+        pub fn store(&self, at: RegionOffset, value: u64) {
+            self.word(at).store(value, Ordering::Relaxed);
+        }
+    }
+
+    pub trait RegionAccess {
+        fn window(&self) -> Window<'_>;
+    }
+
+    impl RegionAccess for Region {
+        fn window(&self) -> Window<'_> {
+            Window(self)
+        }
+    }
+
+    pub struct Window<'a>(&'a Region);
+
+    impl Window<'_> {
+        pub fn store_u64_unflushed(&self, at: u64, value: u64) -> Result<()> {
+            let word = self.0.word(RegionOffset(at));
+            word.store(value, release("region-store"));
+            Ok(())
+        }
+    }
 
     pub fn prefetch_object<T: ?Sized>(_: &T) {}
 

@@ -16,6 +16,7 @@ mod extent_cache;
 mod fault_range;
 mod inode_lock;
 mod known_room;
+mod lease_view;
 mod once_bits;
 mod pins;
 mod refs;
@@ -47,6 +48,7 @@ pub fn all() -> impl Iterator<Item = &'static Model> {
         once_bits::MODELS,
         fault_range::MODELS,
         known_room::MODELS,
+        lease_view::MODELS,
         verified::MODELS,
     ]
     .into_iter()

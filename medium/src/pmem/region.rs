@@ -2,7 +2,7 @@
 //! [`window`](super::window).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -17,6 +17,7 @@ use super::mapping;
 use super::room::KnownRoom;
 use super::source::{Ownership, SourceKind};
 use super::window::WriteWindow;
+use crate::sync::order::acquire;
 
 /// Bytes of a cache line: the unit of flushing and of ordering.
 pub const LINE: u64 = 64;
@@ -396,7 +397,7 @@ impl Region {
         let p: *mut u64 = self.bounded(offset, 8)?.cast();
         // SAFETY: p is aligned and in the mapping for the life of &self; every other access
         // to it follows the rules of `live`.
-        let word = unsafe { AtomicU64::from_ptr(p) }.load(Ordering::Acquire);
+        let word = unsafe { AtomicU64::from_ptr(p) }.load(acquire("region-load"));
         self.sound(p.cast(), offset, 8)?;
         Ok(word)
     }

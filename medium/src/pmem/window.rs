@@ -5,13 +5,14 @@
 //! into [`Fenced`], the witness that a publishing store requires.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use super::error::PmemError;
 use super::fault;
 use super::live;
 use super::mutants::{self, Kind, has_bug};
 use super::region::{FLUSH_ALL_MIN, LINE, Region};
+use crate::sync::order::release;
 
 /// Stored and flushed by this thread, but not yet known to be durable.
 #[must_use = "a store is durable only after a fence"]
@@ -85,7 +86,7 @@ impl WriteWindow<'_> {
         // rules of `live`.
         unsafe {
             match self.region.cpu {
-                Some(_) => AtomicU64::from_ptr(dst).store(value, Ordering::Release),
+                Some(_) => AtomicU64::from_ptr(dst).store(value, release("region-store")),
                 None => self.region.backend.store_u64(dst, value),
             }
         };

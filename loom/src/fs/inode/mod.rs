@@ -1,4 +1,4 @@
-//! The lock of an inode, and references.
+//! The lock of an inode, its leases, and references.
 
 pub mod state {
     use crate::types::FileType;
@@ -30,6 +30,8 @@ pub mod state {
     }
 }
 
+#[path = "../../../../pramfs-rs/src/fs/inode/leases.rs"]
+pub mod leases;
 #[path = "../../../../pramfs-rs/src/fs/inode/lock.rs"]
 pub mod lock;
 #[path = "../../../../pramfs-rs/src/fs/inode/refs.rs"]

@@ -7,6 +7,8 @@
 use pramfs_medium::error::Result;
 use pramfs_medium::media::lease::{Lease, VIEW_OFFSET};
 use pramfs_medium::pmem::RegionAccess as _;
+use pramfs_medium::sync::atomic::fence;
+use pramfs_medium::sync::order::release;
 use pramfs_medium::types::{Ino, RegionOffset};
 use pramfs_medium::volume::Volume;
 
@@ -75,6 +77,9 @@ impl Slot {
             w.store_u64_unflushed(view.0, now.wrapping_add(1))?;
         }
         w.store_u64_unflushed(view.word(1).0, size)?;
+        // The stores of the next change come after the counter. So a reader that copies one
+        // of them sees the counter too.
+        fence(release("lease-shown"));
         Ok(())
     }
 }
