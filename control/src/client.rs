@@ -114,7 +114,7 @@ fn connect(directory: &Directory, name: &str) -> Result<Option<(OwnedFd, i32)>, 
             return Err(wire::failure(error, IO_TIMEOUT, what));
         }
     }
-    let pid = wire::check_peer(&socket)?;
+    let pid = wire::check_peer(&socket)?.pid.cast_signed();
     Ok(Some((socket, pid)))
 }
 

@@ -31,9 +31,6 @@ pub(crate) struct Limits {
     pub silence: Duration,
     /// Connections in all.
     pub connections: usize,
-    /// Connections of one user other than root and the server's. So many are also kept for
-    /// root and the server's user.
-    pub of_user: usize,
     /// Leases of one connection.
     pub leases: usize,
 }
@@ -43,7 +40,6 @@ impl Default for Limits {
         Limits {
             silence: Duration::from_secs(3),
             connections: 256,
-            of_user: 32,
             leases: 512,
         }
     }
@@ -54,8 +50,6 @@ impl Default for Limits {
 struct Connection {
     socket: OwnedFd,
     peer: Peer,
-    /// Its user is root or the server's.
-    is_administrator: bool,
     /// When it last sent a message, or connected.
     heard: Instant,
     /// The leases granted to it. Whether they still exist is left to the engine.
@@ -174,23 +168,14 @@ impl<'s> Connections<'s> {
 
     fn admit(&self, socket: OwnedFd) -> Result<Connection, ControlError> {
         wire::limit_unread(&socket)?;
-        let (peer, is_administrator) = wire::peer(&socket)?;
         // The mode of the socket keeps others out as well.
-        if !is_administrator {
-            return Err(ControlError::Peer(peer.uid));
-        }
-        let same = self.open.iter().filter(|c| c.peer.uid == peer.uid).count();
-        let most = match is_administrator {
-            true => self.limits.connections,
-            false => self.limits.connections - self.limits.of_user,
-        };
-        if self.open.len() >= most || !is_administrator && same >= self.limits.of_user {
+        let peer = wire::check_peer(&socket)?;
+        if self.open.len() >= self.limits.connections {
             return Err(ControlError::Gone);
         }
         Ok(Connection {
             socket,
             peer,
-            is_administrator,
             heard: Instant::now(),
             leases: HashSet::new(),
         })
@@ -241,10 +226,6 @@ impl Connection {
         request: &Request,
         most_leases: usize,
     ) -> Result<Next, Refused> {
-        if request.is_administrative() && !self.is_administrator {
-            let message = format!("user {} may not ask this", self.peer.uid);
-            return Err(Refused::new(Refusal::NotPermitted, message));
-        }
         let leases = || {
             service.leases.as_deref().ok_or_else(|| {
                 Refused::new(

@@ -56,25 +56,19 @@ pub(crate) fn limit_unread(socket: &OwnedFd) -> Result<(), ControlError> {
         .map_err(ControlError::os("cannot set up a control socket"))
 }
 
-/// Returns the peer as the kernel reports it, and whether it is root or the user of this
-/// process.
-pub(crate) fn peer(socket: impl AsFd) -> Result<(Peer, bool), ControlError> {
+/// Checks by the kernel's credentials that the peer belongs to root or to the user of this
+/// process. Returns it.
+pub(crate) fn check_peer(socket: impl AsFd) -> Result<Peer, ControlError> {
     let peer =
         sockopt::socket_peercred(socket).map_err(ControlError::os("cannot identify the peer"))?;
     let (user, own) = (peer.uid, rustix::process::geteuid());
-    let is_administrator = user.is_root() || user == own;
-    let peer = Peer {
-        pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
-        uid: user.as_raw(),
-    };
-    Ok((peer, is_administrator))
-}
-
-/// Checks that the peer is root or the user of this process. Returns its pid.
-pub(crate) fn check_peer(socket: impl AsFd) -> Result<i32, ControlError> {
-    match peer(socket)? {
-        (peer, true) => Ok(peer.pid as i32),
-        (peer, false) => Err(ControlError::Peer(peer.uid)),
+    if user.is_root() || user == own {
+        Ok(Peer {
+            pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
+            uid: user.as_raw(),
+        })
+    } else {
+        Err(ControlError::Peer(user.as_raw()))
     }
 }
 

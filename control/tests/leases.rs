@@ -237,9 +237,8 @@ fn revoked_lease_gets_no_blocks() {
     assert_eq!(reason(server.blocks(granted.lease, 0)), Refusal::Ended);
 }
 
-/// The limit of a user is not that of root, who runs the tests: here all connections count.
 #[test]
-fn connections_of_one_user_are_bounded() {
+fn connections_are_bounded() {
     let scene = scene();
     let mut open = Vec::new();
     // Many more than are served at a time. Refused ones are closed at once.
