@@ -23,12 +23,12 @@ const REQUESTS: usize = 256;
 /// A file with a lease.
 #[derive(Debug)]
 pub(crate) struct Leased {
-    /// Mapped through the descriptor of the lease, which it keeps. Dropped first.
-    region: Option<Region>,
+    /// Mapped through the descriptor of the lease, which it keeps. Before the release: the
+    /// server tests the lock at the request.
+    region: Region,
+    release: Release,
     /// The open file of the mount. While it is open, the tools can name it.
     pub file: std::fs::File,
-    link: Arc<Link>,
-    lease: LeaseKey,
     /// Place of the layout counter and the size in the region.
     view: u64,
     /// Inode number and generation.
@@ -64,10 +64,12 @@ impl Leased {
         region.load_u64(granted.view)?;
         region.load_u64(granted.view.saturating_add(8))?;
         Ok(Leased {
-            region: Some(region),
+            region,
+            release: Release {
+                link,
+                lease: granted.lease,
+            },
             file,
-            link,
-            lease: granted.lease,
             view: granted.view,
             identity: (granted.inode, granted.generation),
             blocks: RwLock::new(KnownBlocks::new(&granted.blocks)),
@@ -75,7 +77,7 @@ impl Leased {
     }
 
     pub(crate) fn region(&self) -> &Region {
-        self.region.as_ref().expect("it is there until the drop")
+        &self.region
     }
 
     /// Whether blocks below the size of the file are where they were in a layout.
@@ -168,7 +170,8 @@ impl Leased {
     }
 
     fn ask(&self, offset: u64) -> Result<Blocks> {
-        let blocks = self.link.ask(|server| server.blocks(self.lease, offset))?;
+        let Release { link, lease } = &self.release;
+        let blocks = link.ask(|server| server.blocks(*lease, offset))?;
         match is_sound(&blocks) {
             true => Ok(blocks),
             false => Err(malformed()),
@@ -214,10 +217,15 @@ impl Shown for Leased {
     }
 }
 
-impl Drop for Leased {
+/// Tells the server, when it is dropped, that a lease has been given up.
+#[derive(Debug)]
+struct Release {
+    link: Arc<Link>,
+    lease: LeaseKey,
+}
+
+impl Drop for Release {
     fn drop(&mut self) {
-        // Unmapped and closed first: the server tests the lock at the request.
-        self.region = None;
         // Otherwise the server notices by itself, a little later.
         let _noticed = self.link.ask(|server| server.release(self.lease));
     }

@@ -25,7 +25,7 @@ use crate::leased::Leased;
 pub struct View {
     // Dropped before the lease.
     map: StitchedMap,
-    /// Offset of the range in the map, which consists of whole pages.
+    /// Offset of the range in the map. The map consists of whole pages.
     head: u64,
     len: u64,
     layout: u64,

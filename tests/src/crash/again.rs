@@ -35,7 +35,7 @@ pub(super) struct Again<'w> {
 
 impl Again<'_> {
     /// Fails the power in a recovery, and in the recoveries from that, until
-    /// there is none that is new.
+    /// no recovery is new.
     pub(super) fn crash(&mut self, first: Recovery, at: &At<'_>) -> Result<(), Failed> {
         let mut left = vec![first];
         while let Some(r) = left.pop() {
