@@ -625,3 +625,30 @@ impl Drop for Tmpfs<'_> {
         let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
     }
 }
+
+/// A process maps files by a lease that outlived its server. Its lock alone must suffice:
+/// the superblock of this region cannot be read.
+#[test]
+fn mkfs_beside_live_lease_changes_nothing() {
+    let dir = scratch();
+    let region = made(dir.path(), "1M");
+    let mut bytes = fs::read(&region).unwrap();
+    bytes[..8].fill(0);
+    bytes[64 << 10..][..8].fill(0);
+    fs::write(&region, &bytes).unwrap();
+    let path = s(&region);
+    for args in [
+        &["-f", path][..],
+        &["-f", "--discard", path],
+        &["-f", path, "512K"],
+    ] {
+        let file = File::open(&region).unwrap();
+        // A lock on the whole file covers the bytes of the leases.
+        let shared = rustix::fs::FlockOperation::NonBlockingLockShared;
+        rustix::fs::fcntl_lock(&file, shared).unwrap();
+        mkfs(args.iter().copied()).refused(&["still maps files"]);
+        // Closing any descriptor of the file gives the lock back.
+        assert!(fs::read(&region).unwrap() == bytes, "{args:?}");
+    }
+    mkfs(["-f", path]).ok();
+}
