@@ -158,9 +158,22 @@ fn punch_through_mount_is_seen_at_once() {
 
 #[test]
 fn fallocate_through_mount_is_seen_at_once() {
-    in_all_modes("fallocate", |file| {
+    for (_, current) in in_all_modes("fallocate", |file| {
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, 9 * BLOCK as u64).unwrap();
-    });
+    }) {
+        assert!(current, "unwritten blocks read as the hole did");
+    }
+}
+
+#[test]
+fn zero_range_through_mount_is_seen_at_once() {
+    for (view, current) in in_all_modes("zero range", |file| {
+        let flags = FallocateFlags::ZERO_RANGE;
+        rustix::fs::fallocate(file, flags, 2 * BLOCK as u64, 6 * BLOCK as u64).unwrap();
+    }) {
+        assert_eq!((view[2 * BLOCK - 1], view[2 * BLOCK]), (2, 0));
+        assert!(current, "the blocks are where they were");
+    }
 }
 
 #[test]
@@ -351,8 +364,6 @@ fn killed_client_leaves_no_lease() {
     assert_checked(&mount);
 }
 
-/// The client closes its socket and its descriptor and keeps the mapping: a child of it
-/// does not have the mapping, so only the client counts.
 #[test]
 fn client_reads_on_after_death_of_server() {
     let Some((mount, _dog)) = mounted("killed server", OPTIONS) else {
@@ -409,7 +420,7 @@ fn client_takes_up_again_with_next_server() {
     assert_checked(&mount);
 }
 
-/// Server and client die at once; the mapping of a third process lives on.
+/// Server and client die at once.
 #[test]
 fn both_deaths_leave_no_lease() {
     let Some((mount, _dog)) = mounted("both", OPTIONS) else {

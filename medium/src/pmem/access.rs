@@ -83,7 +83,6 @@ region_access! {
     fn lock_shared() -> Result<(), PmemError>;
     fn lock_exclusive() -> Result<(), PmemError>;
     fn backend() -> &dyn PmemBackend;
-    fn can_be_leased() -> bool;
     fn lease_descriptor(slot: u32) -> std::io::Result<OwnedFd>;
     fn is_lease_held(slot: u32) -> std::io::Result<bool>;
     fn try_lease_lock() -> std::io::Result<()>;

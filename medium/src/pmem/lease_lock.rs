@@ -26,7 +26,7 @@ const FIRST_BYTE: i64 = 1 << 62;
 impl Region {
     /// Whether leases work on this kind of source. They do not work on devices: their locks
     /// belong to the node, and a second node of the same device has other locks.
-    pub(crate) fn can_be_leased(&self) -> bool {
+    fn can_be_leased(&self) -> bool {
         self.backend.source_fd().is_some()
             && matches!(
                 self.backend.source_kind(),

@@ -14,8 +14,10 @@ use pramfs_medium::volume::Volume;
 
 /// The slots of an inode. Boxed as a whole: few inodes have any.
 #[derive(Debug, Default)]
-// A vector is three words in each inode, the box is one.
-#[allow(clippy::box_collection)]
+#[allow(
+    clippy::box_collection,
+    reason = "a vector is three words in each inode, the box is one"
+)]
 pub(crate) struct Leases(Option<Box<Vec<Slot>>>);
 
 #[derive(Debug, Clone, Copy)]

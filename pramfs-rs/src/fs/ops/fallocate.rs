@@ -198,6 +198,11 @@ impl Engine {
                     ))
                 };
             }
+            // New unwritten blocks read as zeros, like the holes that they fill.
+            let first = match wanted {
+                State::Zeroed => first,
+                State::Unwritten | State::Cleared => FileBlock::END,
+            };
             new.store_map(&tx, &map, first);
             match wanted {
                 State::Unwritten | State::Cleared => touch_mtime(&mut new, self.now()),

@@ -73,11 +73,6 @@ pub struct LeasedExtents {
 }
 
 impl Engine {
-    /// Whether the region is of a kind that can be leased.
-    pub fn can_lease(&self) -> bool {
-        self.vol.region.can_be_leased()
-    }
-
     /// Checks with the region itself that a mapping keeps a lease after its descriptor is
     /// closed. A mount that is to grant leases calls this once.
     ///
