@@ -45,9 +45,15 @@ pub enum Error {
     /// The region cannot be mapped or read.
     #[error(transparent)]
     Medium(#[from] PmemError),
-    /// The mount cannot read what cannot be read directly.
-    #[error("cannot read through the mount: {0}")]
+    /// The mount cannot do what cannot be done directly.
+    #[error("cannot read or write through the mount: {0}")]
     Mount(#[source] io::Error),
+    /// The file was not opened for writing.
+    #[error("the file was not opened for writing")]
+    NotWritable,
+    /// A page of the range has failed.
+    #[error("the medium has failed under a page of the file")]
+    Faulted,
     /// The range is empty or exceeds the file.
     #[error("the range is empty or extends past the end of the file")]
     Range,
@@ -64,6 +70,7 @@ fn hint(error: &io::Error) -> &'static str {
         Some(libc::ENOTTY) => " (it is not on a pramfs mount)",
         Some(libc::EOPNOTSUPP) => " (mount it with the option direct=owner)",
         Some(libc::EACCES) => " (the policy of the mount does not allow this user)",
+        Some(libc::EPERM) => " (the file is immutable or append-only)",
         _ => "",
     }
 }
@@ -79,6 +86,8 @@ impl Error {
                 Refusal::NotPermitted => libc::EACCES,
                 Refusal::Ticket | Refusal::Ended => libc::ESTALE,
                 Refusal::Full => libc::ENOSPC,
+                Refusal::Busy => libc::EBUSY,
+                Refusal::Immutable => libc::EPERM,
                 Refusal::Unsupported | Refusal::Unknown | Refusal::Version => libc::EOPNOTSUPP,
                 _ => libc::EIO,
             },
@@ -90,6 +99,8 @@ impl Error {
             }
             Error::Control(_) => libc::EIO,
             Error::Medium(error) => error.errno(),
+            Error::NotWritable => libc::EBADF,
+            Error::Faulted => libc::EIO,
             Error::Range => libc::EINVAL,
             Error::Unstable => libc::EAGAIN,
         }

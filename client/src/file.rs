@@ -1,17 +1,19 @@
 //! [`File`]: a file of a mount, read directly.
 
 use std::fs::Metadata;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use pramfs_medium::types::{Access, LeaseMode};
 
 use crate::error::{Error, Result};
 use crate::leased::Leased;
+use crate::mapped::MappedFile;
 use crate::snapshot::Shown as _;
-use crate::view::View;
 
 /// How to open a file.
 ///
@@ -22,12 +24,40 @@ use crate::view::View;
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
     directory: Option<PathBuf>,
+    write: bool,
 }
 
 impl OpenOptions {
     /// For reading.
     pub fn new() -> OpenOptions {
         OpenOptions::default()
+    }
+
+    /// For writing too: [`File::write_at`], and views for stores. The lease is refused while
+    /// any program has the file open through the page cache of the kernel. While it lives,
+    /// programs that open the file through the mount use no page cache, and cannot map it
+    /// with `MAP_SHARED`.
+    ///
+    /// ```no_run
+    /// use pramfs_client::{Access, OpenOptions};
+    ///
+    /// let file = OpenOptions::new().write(true).open("/mnt/data/table")?;
+    /// file.write_all_at(b"durable when this returns", 4096)?;
+    /// let view = file.map(0..4096, Access::Write)?;
+    /// view.store(64, 1u64)?;
+    /// view.persist(64..72)?;
+    /// # Ok::<(), pramfs_client::Error>(())
+    /// ```
+    pub fn write(mut self, write: bool) -> OpenOptions {
+        self.write = write;
+        self
+    }
+
+    fn mode(&self) -> LeaseMode {
+        match self.write {
+            true => LeaseMode::Write,
+            false => LeaseMode::Read,
+        }
     }
 
     /// Looks for the control sockets of servers in another directory than `/run/pramfs`.
@@ -40,8 +70,9 @@ impl OpenOptions {
     /// Opens a file of a mount, and asks for a lease.
     ///
     /// # Errors
-    /// [`Error::Open`], [`Error::NoTicket`], [`Error::Refused`], [`Error::ServerGone`];
-    /// [`Error::Medium`] if the region cannot be mapped.
+    /// [`Error::Open`], [`Error::NoTicket`], [`Error::ServerGone`]; [`Error::Refused`], with
+    /// EBUSY for writing if the file is open through the page cache; [`Error::Medium`] if the
+    /// region cannot be mapped.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let given = path.as_ref();
         // The current directory may be another one when the next server is there.
@@ -57,13 +88,14 @@ impl OpenOptions {
         })
     }
 
-    /// Asks for a lease on an open file of a mount. After the death of its server, such a
-    /// file cannot be opened again.
+    /// Asks for a lease on an open file of a mount. For writing it must have been opened for
+    /// reading and writing, with O_DIRECT. After the death of its server, such a file cannot
+    /// be opened again.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn from_file(&self, file: std::fs::File) -> Result<File> {
-        let leased = Leased::new(file, self.directory.as_ref())?;
+        let leased = Leased::new(file, self.mode(), self.directory.as_ref())?;
         Ok(File {
             options: self.clone(),
             path: None,
@@ -74,14 +106,16 @@ impl OpenOptions {
     fn lease(&self, path: &Path) -> Result<Leased> {
         let file = std::fs::OpenOptions::new()
             .read(true)
-            // A pipe would wait for a writer.
-            .custom_flags(libc::O_NONBLOCK)
+            .write(self.write)
+            // A pipe would wait for a writer. An open through the page cache would refuse
+            // the leases of writers.
+            .custom_flags(libc::O_NONBLOCK | libc::O_DIRECT)
             .open(path)
             .map_err(|source| Error::Open {
                 path: path.to_owned(),
                 source,
             })?;
-        Leased::new(file, self.directory.as_ref())
+        Leased::new(file, self.mode(), self.directory.as_ref())
     }
 }
 
@@ -183,17 +217,58 @@ impl File {
         }
     }
 
-    /// Maps a range of the file as memory. Holes read as zeros.
+    /// Writes bytes at an offset; they are durable when it returns. Returns the number of
+    /// bytes written: fewer if the region is full.
     ///
-    /// The view keeps showing the same blocks. [`View::is_current`] tells whether they are
-    /// still those of the file.
+    /// An overwrite is in place, without a system call, and atomic in units of 8 aligned
+    /// bytes. Holes, and bytes past the end of the file, are written through the mount. Two
+    /// writers of the same bytes can mix them.
+    ///
+    /// # Errors
+    /// [`Error::NotWritable`]; as [`read_at`](Self::read_at).
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.may_write()?;
+        self.with(|leased| leased.write_at(buf, offset))
+    }
+
+    /// As [`write_at`](Self::write_at), but writes all bytes.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at). Some of the bytes may have been written by then.
+    pub fn write_all_at(&self, mut buf: &[u8], mut offset: u64) -> Result<()> {
+        while !buf.is_empty() {
+            match self.write_at(buf, offset)? {
+                0 => return Err(Error::Mount(ErrorKind::WriteZero.into())),
+                n => {
+                    buf = &buf[n..];
+                    offset += n as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn may_write(&self) -> Result<()> {
+        match self.options.write {
+            true => Ok(()),
+            false => Err(Error::NotWritable),
+        }
+    }
+
+    /// Maps a range of the file as memory. Holes read as zeros; for stores they are filled.
+    ///
+    /// The view keeps showing the same blocks. [`MappedFile::is_current`] tells whether they
+    /// are still those of the file.
     ///
     /// # Errors
     /// [`Error::Range`] for an empty range and past the end of the file;
     /// [`Error::Medium`] if the region cannot be mapped so (small blocks, too many
-    /// mappings, no addresses); as [`read_at`](Self::read_at).
-    pub fn map(&self, range: Range<u64>) -> Result<View> {
-        self.with(|leased| View::new(leased, range.clone()))
+    /// mappings, no addresses); [`Error::NotWritable`]; as [`read_at`](Self::read_at).
+    pub fn map(&self, range: Range<u64>, access: Access) -> Result<MappedFile> {
+        if access == Access::Write {
+            self.may_write()?;
+        }
+        self.with(|leased| MappedFile::new(leased, range.clone(), access))
     }
 
     /// Returns the size of the file in bytes, without a system call.

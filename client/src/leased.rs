@@ -1,6 +1,7 @@
 //! A lease, and the memory that it gives access to.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -8,7 +9,8 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply};
-use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, lease_ticket};
+use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, Unfenced, lease_ticket};
+use pramfs_medium::types::LeaseMode;
 
 use crate::blocks::{KnownBlocks, is_sound};
 use crate::error::{Error, Result};
@@ -31,6 +33,8 @@ pub(crate) struct Leased {
     pub file: std::fs::File,
     /// Place of the layout counter and the size in the region.
     view: u64,
+    /// Place of the word in which stores are noted. `None`: the lease is for reading.
+    stored: Option<u64>,
     /// Inode number and generation.
     pub identity: (u64, u64),
     blocks: RwLock<KnownBlocks>,
@@ -38,9 +42,13 @@ pub(crate) struct Leased {
 
 impl Leased {
     /// Asks for a lease on an open file.
-    pub(crate) fn new(file: std::fs::File, directory: Option<&PathBuf>) -> Result<Leased> {
+    pub(crate) fn new(
+        file: std::fs::File,
+        mode: LeaseMode,
+        directory: Option<&PathBuf>,
+    ) -> Result<Leased> {
         let ask = || {
-            let ticket = lease_ticket(file.as_fd()).map_err(Error::NoTicket)?;
+            let ticket = lease_ticket(file.as_fd(), mode).map_err(Error::NoTicket)?;
             let ticket = TicketReply::decode(&ticket)?;
             let link = Link::to(directory, &ticket)?;
             let granted = link.ask(|server| server.lease(ticket.ticket))?;
@@ -54,15 +62,18 @@ impl Leased {
         };
         let (link, (granted, descriptor)) = asked?;
         let region = RegionOptions::new()
-            .read_only(true)
+            .read_only(mode == LeaseMode::Read)
             .lock(false)
             .from_fd(descriptor, "the region of the mount")?;
-        if !is_sound(&granted.blocks) || granted.view % 8 != 0 {
+        let stored = (mode == LeaseMode::Write).then_some(granted.stored);
+        if !is_sound(&granted.blocks) || stored == Some(0) {
             return Err(malformed());
         }
-        // Both words lie in the region.
-        region.load_u64(granted.view)?;
-        region.load_u64(granted.view.saturating_add(8))?;
+        // The words lie in the region, and are aligned.
+        for word in [granted.view, granted.view.saturating_add(8)] {
+            region.load_u64(word)?;
+        }
+        stored.map_or(Ok(0), |word| region.load_u64(word))?;
         Ok(Leased {
             region,
             release: Release {
@@ -71,6 +82,7 @@ impl Leased {
             },
             file,
             view: granted.view,
+            stored,
             identity: (granted.inode, granted.generation),
             blocks: RwLock::new(KnownBlocks::new(&granted.blocks)),
         })
@@ -140,10 +152,108 @@ impl Leased {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::Mount(error)),
+                Err(error) => return Err(through_mount(error)),
             }
         }
         Ok(done)
+    }
+
+    /// Copies bytes in, and makes them durable.
+    pub(crate) fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.region().check_owner()?;
+        for _ in 0..ATTEMPTS {
+            let (layout, size) = (self.layout()?, self.size()?);
+            let end = match offset.checked_add(buf.len() as u64) {
+                // The server gives blocks to what lies past the end.
+                Some(end) if end <= size => end,
+                _ => break,
+            };
+            let known = self.blocks.read();
+            if known.layout != layout || known.end < end {
+                drop(known);
+                match self.learn(layout, end) {
+                    Err(Error::Refused {
+                        reason: Refusal::Damaged,
+                        ..
+                    }) => break,
+                    learned => learned?,
+                }
+                continue;
+            }
+            // All of it, or nothing: a short write would say that the region is full.
+            if known.pieces(offset, end).any(|(place, _)| place.is_none()) {
+                break;
+            }
+            // No block leaves the file while the lease lives. So these are stores to the
+            // file, even if its layout changes meanwhile.
+            let (window, mut from) = (self.region().window(), buf);
+            let mut pending = Unfenced::none();
+            for (place, len) in known.pieces(offset, end) {
+                let (now, rest) = from.split_at(len as usize);
+                if let Some(at) = place {
+                    pending = pending.join(window.nt_store(at, now)?);
+                }
+                from = rest;
+            }
+            window.fence(pending);
+            self.note_store()?;
+            return Ok(buf.len());
+        }
+        self.write_through_mount(buf, offset)
+    }
+
+    fn write_through_mount(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.write_at(&buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // As write(2) does.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(through_mount(error)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Notes for the server that the file has been stored to.
+    pub(crate) fn note_store(&self) -> Result<()> {
+        let region = self.region();
+        region.check_owner()?;
+        // The server clears the word, and takes the time after that.
+        if let Some(word) = self.stored
+            && region.load_u64(word)? == 0
+        {
+            region.window().store_u64_unflushed(word, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Has the holes of a range filled, and returns the blocks.
+    pub(crate) fn written(&self, range: Range<u64>) -> Result<KnownBlocks> {
+        let mut filled = range.start;
+        for _ in 0..ATTEMPTS {
+            let known = self.known(range.end)?;
+            let hole = known
+                .pieces(range.start, range.end)
+                .any(|(place, _)| place.is_none());
+            if !hole {
+                return Ok(known);
+            }
+            while filled < range.end {
+                let Release { link, lease } = &self.release;
+                let end = link.ask(|server| server.fill(*lease, filled..range.end))?;
+                if end <= filled {
+                    // The file is shorter now.
+                    return Err(Error::Range);
+                }
+                filled = end;
+            }
+            // Another process may have made the file shorter and longer meanwhile.
+            filled = range.start;
+        }
+        Err(Error::Unstable)
     }
 
     /// Asks the server for the blocks of a layout, up to an offset in the file.
@@ -196,6 +306,14 @@ impl Leased {
             self.learn(layout, end)?;
         }
         Err(Error::Unstable)
+    }
+}
+
+/// Converts an error of the mount.
+fn through_mount(error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENOTCONN | libc::ECONNABORTED) => Error::ServerGone,
+        _ => Error::Mount(error),
     }
 }
 

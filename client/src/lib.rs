@@ -2,14 +2,16 @@
 //!
 //! A [`File`] is opened through the mount, so the kernel checks the permissions. The server
 //! of the mount then grants a *lease*: a promise that the blocks of the file stay its
-//! blocks. With it, [`File::read_at`] and [`File::map`] read the medium itself, without a
-//! system call. Every other program goes on using the mount, and sees no difference.
+//! blocks. With it, [`File::read_at`], [`File::write_at`] and [`File::map`] access the medium
+//! itself, without a system call. Every other program goes on using the mount.
 //!
 //! ```no_run
-//! let file = pramfs_client::File::open("/mnt/data/table")?;
+//! use pramfs_client::{Access, File};
+//!
+//! let file = File::open("/mnt/data/table")?;
 //! let mut buf = [0; 4096];
 //! let n = file.read_at(&mut buf, 8192)?;
-//! let view = file.map(0..file.len()?)?;
+//! let view = file.map(0..file.len()?, Access::Read)?;
 //! let first: u64 = view.load(0)?;
 //! # Ok::<(), pramfs_client::Error>(())
 //! ```
@@ -21,16 +23,24 @@
 //! - Stores through a `mmap` of the mount, once the kernel has written the page back.
 //! - After `unlink` or a rename over it, the file stays as it is.
 //!
+//! # Writing
+//! A file opened with [`OpenOptions::write`] can be stored to. Several processes may do so at
+//! the same time, as in any shared mapping. Programs with the mount see each store at once;
+//! while such a file is open, the kernel caches nothing of it, and programs cannot map it
+//! with `MAP_SHARED`. The mtime of the file follows the stores.
+//!
+//! The process can write all of the region, so a stray store of it can damage the file system.
+//!
 //! # The end of the server
-//! A file goes on reading what it knows after the death of the server. It opens the file
+//! A file goes on reading, and storing to, what it knows after the death of the server. It opens the file
 //! again, by its path, when the next server has changed something. Nothing that it could
 //! read is ever given to another file before it has ended.
 //!
 //! # Threads and forks
-//! [`File`] and [`View`] are [`Send`] and [`Sync`]; all methods take `&self`. In a forked
+//! [`File`] and [`MappedFile`] are [`Send`] and [`Sync`]; all methods take `&self`. In a forked
 //! child every call fails with EIO; the child opens the file anew.
 //!
-//! Not here: writing. Use the mount, or link `pramfs` if the program owns the region.
+//! Not here: growth without a system call. An append goes through the mount.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(unreachable_pub))]
@@ -40,10 +50,11 @@ mod error;
 mod file;
 mod leased;
 mod link;
+mod mapped;
 mod snapshot;
-mod view;
 
 pub use error::{Error, Result};
 pub use file::{File, OpenOptions};
+pub use mapped::MappedFile;
 pub use pramfs_medium::pmem::Atom;
-pub use view::View;
+pub use pramfs_medium::types::Access;

@@ -1,6 +1,7 @@
 //! The client end of a control socket.
 
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -179,6 +180,20 @@ impl Connection {
     pub fn blocks(&self, lease: LeaseKey, offset: u64) -> Result<Blocks, ControlError> {
         match self.ask(&Request::Blocks { lease, offset })?.0 {
             Reply::Blocks(blocks) => Ok(blocks),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Fills holes of a file that is leased to write. Returns the offset up to which this is
+    /// done: the server fills a limited number of bytes at once, and nothing past the end of
+    /// the file.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn fill(&self, lease: LeaseKey, range: Range<u64>) -> Result<u64, ControlError> {
+        let (offset, end) = (range.start, range.end);
+        match self.ask(&Request::Fill { lease, offset, end })?.0 {
+            Reply::Filled { end } => Ok(end),
             other => Err(unexpected(other)),
         }
     }

@@ -259,6 +259,11 @@ impl Connection {
                 let blocks = leases()?.blocks(lease, offset, MOST_EXTENTS)?;
                 self.say(&Reply::Blocks(blocks), &[])
             }
+            Request::Fill { lease, offset, end } => {
+                self.check(lease)?;
+                let end = leases()?.fill(lease, offset..end)?;
+                self.say(&Reply::Filled { end }, &[])
+            }
             Request::Release { lease } => {
                 self.check(lease)?;
                 self.leases.remove(&lease);

@@ -2,6 +2,7 @@
 //! for them.
 
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 
@@ -160,6 +161,10 @@ pub struct Granted {
     /// Offset in the region of the two words that the reader watches: the layout counter
     /// and the size.
     pub view: u64,
+    /// Offset in the region of the word in which the holder notes that it has stored to the
+    /// file. Zero in the answer of a server without leases to write.
+    #[serde(default)]
+    pub stored: u64,
     /// The first blocks of the file.
     pub blocks: Blocks,
 }
@@ -175,6 +180,9 @@ pub struct LeaseRow {
     pub pid: u32,
     /// User of that process.
     pub uid: u32,
+    /// It allows stores.
+    #[serde(default)]
+    pub write: bool,
     /// Bytes of the file that it keeps allocated.
     pub bytes: u64,
     /// Time of the grant, seconds since the epoch.
@@ -239,6 +247,13 @@ pub trait Leases: fmt::Debug + Send + Sync {
     /// # Errors
     /// The reason for a refusal.
     fn blocks(&self, lease: LeaseKey, offset: u64, most: usize) -> Result<Blocks, Refused>;
+
+    /// Fills holes and unwritten blocks of a file that is leased to write, so that its holder
+    /// can store to all of a range. Returns how far; the caller asks again for the rest.
+    ///
+    /// # Errors
+    /// The reason for a refusal.
+    fn fill(&self, lease: LeaseKey, range: Range<u64>) -> Result<u64, Refused>;
 
     /// Ends the leases that no process holds any more.
     fn end_released(&self);
@@ -309,6 +324,7 @@ mod tests {
             generation: u64::MAX,
             block_size: 4096,
             view: u64::MAX,
+            stored: u64::MAX,
             blocks,
         };
         let row = LeaseRow {
@@ -316,6 +332,7 @@ mod tests {
             inode: u64::MAX,
             pid: u32::MAX,
             uid: u32::MAX,
+            write: false,
             bytes: u64::MAX,
             granted_sec: i64::MIN,
             adopted: false,

@@ -37,6 +37,15 @@ pub enum Request {
         /// Offset in the file of the first block, bytes.
         offset: u64,
     },
+    /// Fills holes of a file that this connection has leased to write.
+    Fill {
+        /// The lease.
+        lease: LeaseKey,
+        /// Offset in the file, bytes.
+        offset: u64,
+        /// Offset of the end.
+        end: u64,
+    },
     /// This connection has given up a lease: test whether it has ended.
     Release {
         /// The lease.
@@ -64,6 +73,11 @@ pub enum Reply {
     Granted(Granted),
     /// Blocks of a leased file.
     Blocks(Blocks),
+    /// A range is filled.
+    Filled {
+        /// Offset of the end of what is filled. It may be less than was asked for.
+        end: u64,
+    },
     /// Leases, in ascending order of their slots.
     Leases {
         /// As many as fit a message.
@@ -100,8 +114,12 @@ pub enum Refusal {
     Ticket,
     /// The lease has ended, or belongs to another connection.
     Ended,
-    /// There is no room for another lease.
+    /// There is no room, for another lease or for blocks.
     Full,
+    /// The file is open through the page cache, which would not see direct stores.
+    Busy,
+    /// The file is immutable or append-only.
+    Immutable,
     /// This mount or region cannot be accessed directly.
     Unsupported,
     /// The file is damaged there, or the medium failed.

@@ -2,6 +2,7 @@
 //! faked: a file stands in for the descriptor.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -65,6 +66,7 @@ impl Leases for Fake {
             generation: 5,
             block_size: 4096,
             view: 64,
+            stored: 128,
             blocks: blocks(0, most),
         };
         send(&granted, self.descriptor.as_fd());
@@ -78,6 +80,10 @@ impl Leases for Fake {
         }
     }
 
+    fn fill(&self, _: LeaseKey, range: Range<u64>) -> Result<u64, Refused> {
+        Ok(range.end.min(range.start + 4096))
+    }
+
     fn end_released(&self) {
         self.tested.fetch_add(1, Ordering::Relaxed);
     }
@@ -89,6 +95,7 @@ impl Leases for Fake {
             inode: 77,
             pid: 1,
             uid: 2,
+            write: false,
             bytes: 3,
             granted_sec: 4,
             adopted: false,

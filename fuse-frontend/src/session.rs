@@ -12,7 +12,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use fuser::{Config, Session, SessionACL};
@@ -23,7 +23,7 @@ use pramfs_control::{
 };
 
 use crate::adapter::Adapter;
-use crate::direct::{Direct, DirectPolicy};
+use crate::direct::{Direct, DirectPolicy, Opens};
 use crate::exit::Failure;
 use crate::kernel::{self, OwnMount};
 use crate::memory;
@@ -107,7 +107,9 @@ pub fn mount(
     memory::check(&path, thread_count(settings))?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
-    let direct = match direct_access(&fs, owner, settings) {
+    let kernel = Arc::new(OnceLock::new());
+    let opens = Opens::of(&fs, Arc::clone(&kernel));
+    let direct = match direct_access(&fs, owner, settings, &opens) {
         Ok(direct) => direct,
         Err(why) => {
             notices.push(format!("WARNING: no direct access: {why}"));
@@ -127,9 +129,13 @@ pub fn mount(
     if direct.is_some() && control.is_none() {
         notices.push("WARNING: no direct access: the control socket is missing".into());
     }
+    let direct = direct.filter(|_| control.is_some());
+    // Also without direct access: a process may still store by a lease of an earlier mount.
+    let opens = Some(opens).filter(|opens| direct.is_some() || opens.are_written());
     let adapter = Adapter::new(Arc::clone(&fs), settings.cache)
-        .with_direct(direct.filter(|_| control.is_some()));
-    let kernel = adapter.kernel();
+        .with_kernel(Arc::clone(&kernel))
+        .with_opens(opens)
+        .with_direct(direct);
     let session = Session::from_fd(
         adapter,
         connection,
@@ -169,6 +175,7 @@ fn direct_access(
     fs: &Arc<Fs>,
     owner: Option<u32>,
     settings: &MountSettings,
+    opens: &Arc<Opens>,
 ) -> Result<Option<Arc<Direct>>, String> {
     if settings.direct == DirectPolicy::Off {
         return Ok(None);
@@ -185,7 +192,12 @@ fn direct_access(
     fs.try_lease_lock()
         .map_err(|error| format!("the locks of this region do not work for it: {error}"))?;
     let identity = Identity::of(&handle).map_err(|error| error.to_string())?;
-    let direct = Direct::new(Arc::clone(fs), owner, identity.socket_name());
+    let direct = Direct::new(
+        Arc::clone(fs),
+        owner,
+        identity.socket_name(),
+        Arc::clone(opens),
+    );
     Ok(Some(Arc::new(direct)))
 }
 

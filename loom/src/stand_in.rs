@@ -3,6 +3,11 @@
 /// `medium/src/types.rs`.
 pub mod types {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum LeaseMode {
+        Read = 1,
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Ino(pub u64);
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,10 +101,12 @@ pub mod volume {
 pub mod media {
     pub mod lease {
         pub const VIEW_OFFSET: u64 = 0;
+        pub const STORED_OFFSET: u64 = 128;
 
         pub struct Lease {
             pub ino: crate::stand_in::types::Ino,
             pub id: u64,
+            pub mode: crate::stand_in::types::LeaseMode,
             pub pid: u32,
             pub uid: u32,
             pub granted_sec: i64,

@@ -414,6 +414,33 @@ pub struct FileExtent {
     pub lost: bool,
 }
 
+/// The accesses that a view of a file allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Loads.
+    Read,
+    /// Loads and stores.
+    Write,
+}
+
+/// What the holder of a lease may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaseMode {
+    /// Load from the blocks of the file.
+    Read = 1,
+    /// Load, and store to blocks that are written already. Others may do so at the same time.
+    Write = 2,
+}
+
+impl LeaseMode {
+    /// Returns the mode of a number on the medium.
+    pub(crate) fn of(mode: u32) -> Option<LeaseMode> {
+        [LeaseMode::Read, LeaseMode::Write]
+            .into_iter()
+            .find(|known| *known as u32 == mode)
+    }
+}
+
 /// How `setxattr` treats an existing attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XattrMode {

@@ -32,4 +32,4 @@ pub use crate::fs::{
     MemoryUse, Repeats, Taken, Writability,
 };
 pub use pramfs_medium::pmem::{Lent, RegionView};
-pub use pramfs_medium::types::{Attr, Bno, DirEntry, Ino, Lsn, SetAttr, SetTime, Time};
+pub use pramfs_medium::types::{Attr, Bno, DirEntry, Ino, LeaseMode, Lsn, SetAttr, SetTime, Time};

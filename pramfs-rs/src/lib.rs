@@ -32,13 +32,13 @@ pub mod format {
 }
 
 pub use api::{
-    Access, Advice, Atom, Cursor, DirEntry, File, FileSystem, FileTimes, MappedFile, Metadata,
-    OpenOptions, ReadDir, Sent, UnmountError,
+    Advice, Atom, Cursor, DirEntry, File, FileSystem, FileTimes, MappedFile, Metadata, OpenOptions,
+    ReadDir, Sent, UnmountError,
 };
 pub use fs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, RecoveryReport, SystemClock};
 pub use pramfs_medium::error::{Damage, Error, Result};
 pub use pramfs_medium::types::{
-    Fallocate, FileExtent, FileType, RenameFlags, SeekWhence, StatFs, XattrMode,
+    Access, Fallocate, FileExtent, FileType, RenameFlags, SeekWhence, StatFs, XattrMode,
 };
 
 /// The version of this library. With the feature `testing`, which adds hooks that

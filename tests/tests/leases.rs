@@ -2,7 +2,7 @@
 //! what the next mount does with a lease that outlived its server. `docs/leases.md` has
 //! the rules.
 
-use pramfs::inode::{Credentials, Fs, Ino, LeasedExtents, SetAttr};
+use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, LeasedExtents, SetAttr};
 use pramfs::{ErrorPolicy, Fallocate, MountOptions};
 use pramfs_fsck::{self as fsck, CheckOptions, Policy, RepairOptions};
 use pramfs_medium::media::features::PARKED_LEASES;
@@ -53,7 +53,9 @@ fn leased(block_size: u32, blocks: u64) -> Leased {
 /// Grants a lease and holds it, in the first free slot.
 fn lease(fs: &Fs, file: Ino) -> u64 {
     let generation = fs.getattr(file).unwrap().generation;
-    let grant = fs.grant_lease(file, generation, 100, 1000).unwrap();
+    let grant = fs
+        .grant_lease(file, generation, LeaseMode::Read, 100, 1000)
+        .unwrap();
     hold(fs, grant.lease().slot, true);
     grant.lease().id
 }
@@ -295,7 +297,9 @@ fn read_only_mount_keeps_slots_until_it_becomes_writable() {
     let fs = mount_again(&sim, &[], read_only);
     assert_eq!(fs.leases().len(), 1);
     let generation = fs.getattr(l.file).unwrap().generation;
-    let refused = fs.grant_lease(l.file, generation, 1, 1).unwrap_err();
+    let refused = fs
+        .grant_lease(l.file, generation, LeaseMode::Read, 1, 1)
+        .unwrap_err();
     assert_eq!(refused.errno(), libc::EROFS);
     fs.make_writable().unwrap();
     assert!(fs.leases().is_empty());
@@ -490,7 +494,7 @@ fn extents_of_lease_have_no_holes_and_come_in_packets() {
 fn lease_of_anything_but_current_file_is_refused() {
     let (_sim, fs) = fresh(LEN, 4096).unwrap();
     let errno = |ino: Ino, generation| {
-        let refused = fs.grant_lease(ino, generation, 1, 1);
+        let refused = fs.grant_lease(ino, generation, LeaseMode::Read, 1, 1);
         refused.map(drop).unwrap_err().errno()
     };
     let generation = |ino| fs.getattr(ino).unwrap().generation;
@@ -512,7 +516,7 @@ fn lease_table_has_bounded_number_of_slots_and_reuses_them() {
     let generation = fs.getattr(file).unwrap().generation;
     let mut granted = 0;
     let refused = loop {
-        match fs.grant_lease(file, generation, 1, 1) {
+        match fs.grant_lease(file, generation, LeaseMode::Read, 1, 1) {
             Ok(_) => granted += 1,
             Err(e) => break e,
         }
@@ -521,7 +525,10 @@ fn lease_table_has_bounded_number_of_slots_and_reuses_them() {
     assert_eq!(fs.end_released_leases().unwrap(), 4096);
     let table = fs.statfs().unwrap().free;
     for _ in 0..100 {
-        drop(fs.grant_lease(file, generation, 1, 1).unwrap());
+        drop(
+            fs.grant_lease(file, generation, LeaseMode::Read, 1, 1)
+                .unwrap(),
+        );
         assert_eq!(fs.end_released_leases().unwrap(), 1);
     }
     assert_eq!(fs.statfs().unwrap().free, table);
@@ -578,7 +585,9 @@ fn lease_being_granted_is_not_ended() {
     let (_sim, fs) = fresh(LEN, 4096).unwrap();
     let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap().ino;
     let generation = fs.getattr(file).unwrap().generation;
-    let grant = fs.grant_lease(file, generation, 1, 1).unwrap();
+    let grant = fs
+        .grant_lease(file, generation, LeaseMode::Read, 1, 1)
+        .unwrap();
     assert_eq!(fs.end_released_leases().unwrap(), 0);
     drop(grant);
     assert_eq!(fs.end_released_leases().unwrap(), 1);
@@ -593,7 +602,9 @@ fn descriptor_of_lease_keeps_it_until_closed() {
     let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap().ino;
     let generation = fs.getattr(file).unwrap().generation;
     fs.try_lease_lock().unwrap();
-    let grant = fs.grant_lease(file, generation, 1, 1).unwrap();
+    let grant = fs
+        .grant_lease(file, generation, LeaseMode::Read, 1, 1)
+        .unwrap();
     let descriptor = grant.descriptor().unwrap();
     drop(grant);
     assert_eq!(fs.end_released_leases().unwrap(), 0);

@@ -4,7 +4,7 @@
 
 use pramfs::{
     FileType, Result,
-    inode::{Credentials, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, LeaseMode, SetAttr},
 };
 use pramfs_medium::journal::{Rules, set_thread_lane};
 use pramfs_medium::media::Geometry;
@@ -425,7 +425,10 @@ fn rule_6_leased_blocks_stay_in_map() {
             let attr = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap();
             let f = attr.ino;
             rec.fs.write(&CX, f, 0, &[7; 5 * 4096]).unwrap();
-            let grant = rec.fs.grant_lease(f, attr.generation, 1, 1).unwrap();
+            let grant = rec
+                .fs
+                .grant_lease(f, attr.generation, LeaseMode::Read, 1, 1)
+                .unwrap();
             let (slot, id) = (grant.lease().slot, grant.lease().id);
             let mapped = rec.fs.leased_extents(slot, id, 0, 9).unwrap().extents;
             drop(grant);

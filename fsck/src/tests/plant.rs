@@ -19,7 +19,7 @@ use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic, SuperStatic, acl, probe_superblock};
 use pramfs_medium::pmem::{Region, RegionAccess, SimBackend};
-use pramfs_medium::types::{FileBlock, FileType, Ino, XattrMode};
+use pramfs_medium::types::{FileBlock, FileType, Ino, LeaseMode, XattrMode};
 
 /// Number of files in the directory `big`.
 const FILES_IN_BIG: u32 = 300;
@@ -121,7 +121,10 @@ impl Plant {
         let free = new(b"free");
         fs.unlink(root, b"free").unwrap();
         let generation = fs.getattr(empty).unwrap().generation;
-        drop(fs.grant_lease(empty, generation, 100, 1000).unwrap());
+        drop(
+            fs.grant_lease(empty, generation, LeaseMode::Read, 100, 1000)
+                .unwrap(),
+        );
         fs.close().unwrap();
         let region = region();
         let report = assert_clean(&region);

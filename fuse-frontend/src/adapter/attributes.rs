@@ -11,12 +11,7 @@ use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 use super::Adapter;
 use super::caller::{CAP_FOWNER, Caller};
 use super::convert::{attr, ino};
-use super::namespace::attr_ttl;
 use super::serve::Served;
-
-fn send_attr(reply: ReplyAttr, of: Attr) {
-    reply.attr(&attr_ttl(&of), &attr(&of));
-}
 
 /// Clears set-user-ID and set-group-ID of a file before a change, unless the caller may
 /// keep them. With HANDLE_KILLPRIV_V2 the kernel leaves this to the server. It flags a
@@ -37,9 +32,26 @@ pub(super) fn drop_rights(fs: &Fs, req: &Request, ino: Ino, grows: bool) -> Serv
 }
 
 impl Adapter {
+    fn send_attr(&self, reply: ReplyAttr, of: Attr) {
+        reply.attr(&self.attr_ttl(&of), &attr(&of));
+    }
+
     pub(super) fn on_getattr(&self, node: INodeNo, reply: ReplyAttr) {
-        let work = |fs: &Fs, _: &mut _| Ok(fs.getattr(ino(node)?)?);
-        self.serve("getattr", node, reply, work, send_attr);
+        let work = |fs: &Fs, _: &mut _| {
+            let ino = ino(node)?;
+            let written = self
+                .opens
+                .as_ref()
+                .is_some_and(|opens| opens.is_written(ino));
+            if written && !fs.is_read_only() {
+                // In the times that this returns.
+                fs.note_stores(ino)?;
+            }
+            Ok(fs.getattr(ino)?)
+        };
+        self.serve("getattr", node, reply, work, |reply, attr| {
+            self.send_attr(reply, attr)
+        });
     }
 
     pub(super) fn on_setattr(&self, req: &Request, node: INodeNo, set: &SetAttr, reply: ReplyAttr) {
@@ -63,7 +75,9 @@ impl Adapter {
             }
             Ok(attr)
         };
-        self.serve("setattr", node, reply, work, send_attr);
+        self.serve("setattr", node, reply, work, |reply, attr| {
+            self.send_attr(reply, attr)
+        });
     }
 
     pub(super) fn on_statfs(&self, reply: ReplyStatfs) {

@@ -13,7 +13,6 @@ use pramfs::inode::{Fs, Taken};
 
 use super::Adapter;
 use super::convert::{self, entry, ino};
-use super::namespace::attr_ttl;
 use super::serve::Refusal;
 
 /// An empty answer would mean the end of the directory.
@@ -61,10 +60,12 @@ impl Adapter {
                     let name = OsStr::from_bytes(found.name);
                     let dots = found.name == b"." || found.name == b"..";
                     let (shown, generation, ttl) = match attr {
-                        Some(attr) if dots => (convert::attr(attr), Generation(0), attr_ttl(attr)),
+                        Some(attr) if dots => {
+                            (convert::attr(attr), Generation(0), self.attr_ttl(attr))
+                        }
                         Some(attr) => {
                             let (shown, generation) = entry(attr);
-                            (shown, generation, attr_ttl(attr))
+                            (shown, generation, self.attr_ttl(attr))
                         }
                         None => (convert::name_only(&found), Generation(0), Duration::ZERO),
                     };

@@ -45,9 +45,13 @@ pub(super) struct Offers {
     pub opens_directories: bool,
 }
 
-/// Negotiates capabilities and sizes.
-pub(super) fn negotiate(config: &mut KernelConfig) -> Offers {
-    let offered = config.capabilities() & WANTED;
+/// Negotiates capabilities and sizes. `map_direct`: shared mappings of files opened with
+/// O_DIRECT are allowed. Such a mapping uses the page cache.
+pub(super) fn negotiate(config: &mut KernelConfig, map_direct: bool) -> Offers {
+    let mut offered = config.capabilities() & WANTED;
+    if !map_direct {
+        offered.remove(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+    }
     if let Err(refused) = config.add_capabilities(offered) {
         tracing::warn!("the kernel does not offer {refused:?}");
     }

@@ -9,14 +9,14 @@
 //! the server checks both as well.
 
 use fuser::{Errno, FileHandle, INodeNo, ReplyIoctl, Request};
-use pramfs::inode::{Credentials, Fs, SetAttr};
+use pramfs::inode::{Credentials, Fs, LeaseMode, SetAttr};
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
-use pramfs_medium::pmem::LEASE_TICKET;
+use pramfs_medium::pmem::{LEASE_TICKET, WRITE_LEASE_TICKET};
 
 use super::Adapter;
 use super::caller::{CAP_SYS_ADMIN, Caller};
 use super::convert::ino;
-use super::open::is_readable;
+use super::open::allows;
 use super::serve::{Refusal, Served};
 
 /// `FS_IOC_GETFLAGS` on a 64-bit machine.
@@ -155,7 +155,8 @@ impl Adapter {
                 fs.force_shutdown()?;
                 Ok(Vec::new())
             }
-            LEASE_TICKET => self.ticket(req, node, handle),
+            LEASE_TICKET => self.ticket(req, node, handle, LeaseMode::Read),
+            WRITE_LEASE_TICKET => self.ticket(req, node, handle, LeaseMode::Write),
             _ => Err(Refusal::Request(Errno::ENOTTY, "unknown ioctl")),
         };
         self.serve("ioctl", node, reply, work, |reply, out| {
@@ -164,28 +165,37 @@ impl Adapter {
     }
 
     /// Issues a ticket for direct access to an open file.
-    fn ticket(&self, req: &Request, node: INodeNo, handle: FileHandle) -> Served<Vec<u8>> {
+    fn ticket(
+        &self,
+        req: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        mode: LeaseMode,
+    ) -> Served<Vec<u8>> {
         let Some(direct) = &self.direct else {
             return Err(Refusal::Request(
                 Errno::EOPNOTSUPP,
                 "this mount has no direct access",
             ));
         };
-        if !is_readable(handle) {
+        if !allows(handle, mode) {
             return Err(Refusal::Request(
                 Errno::EBADF,
-                "a ticket needs a file that is open for reading",
+                "a ticket needs a file that is open for reading, and for writing if the lease is",
             ));
         }
-        let reply = direct.ticket(req.uid(), ino(node)?).map_err(|refused| {
-            let errno = match refused.reason {
-                pramfs_control::Refusal::NotPermitted => Errno::EACCES,
-                pramfs_control::Refusal::Ended => Errno::ESTALE,
-                pramfs_control::Refusal::Unsupported => Errno::EOPNOTSUPP,
-                _ => Errno::EIO,
-            };
-            Refusal::Request(errno, "no ticket for direct access")
-        })?;
+        let reply = direct
+            .ticket(req.uid(), ino(node)?, mode)
+            .map_err(|refused| {
+                let errno = match refused.reason {
+                    pramfs_control::Refusal::NotPermitted => Errno::EACCES,
+                    pramfs_control::Refusal::Immutable => Errno::EPERM,
+                    pramfs_control::Refusal::Ended => Errno::ESTALE,
+                    pramfs_control::Refusal::Unsupported => Errno::EOPNOTSUPP,
+                    _ => Errno::EIO,
+                };
+                Refusal::Request(errno, "no ticket for direct access")
+            })?;
         match reply.encode() {
             Some(bytes) => Ok(bytes.to_vec()),
             None => Err(Refusal::Request(

@@ -59,7 +59,7 @@ impl Adapter {
     }
 
     pub(super) fn on_releasedir(&self, dir: INodeNo, reply: ReplyEmpty) {
-        self.on_release(dir, reply);
+        self.on_release(dir, FileHandle(0), reply);
     }
 
     /// Invalidates the listing of a directory after a change other than of an entry, so

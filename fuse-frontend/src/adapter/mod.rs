@@ -49,7 +49,7 @@ use fuser::{
 };
 use pramfs::inode::{Fs, Repeats};
 
-use crate::direct::Direct;
+use crate::direct::{Direct, Opens};
 
 /// How long the kernel may cache names and attributes. While the file system is mounted,
 /// all changes pass through the kernel, and it drops entries that its own requests
@@ -79,6 +79,7 @@ pub struct Adapter {
     repeats: Mutex<Repeats>,
     kernel: Arc<OnceLock<Notifier>>,
     direct: Option<Arc<Direct>>,
+    opens: Option<Arc<Opens>>,
 }
 
 impl Adapter {
@@ -93,7 +94,16 @@ impl Adapter {
             repeats: Mutex::default(),
             kernel: Arc::default(),
             direct: None,
+            opens: None,
         }
+    }
+
+    /// Keeps the files that are stored to directly out of the page cache. Such a mount has
+    /// no shared mappings of files that are opened with O_DIRECT.
+    #[must_use]
+    pub fn with_opens(mut self, opens: Option<Arc<Opens>>) -> Adapter {
+        self.opens = opens;
+        self
     }
 
     /// Issues tickets for direct access.
@@ -103,10 +113,12 @@ impl Adapter {
         self
     }
 
-    /// Returns the slot for the notifier, which tells the kernel of changes that it cannot
-    /// know. Without a notifier, no notification is sent.
-    pub fn kernel(&self) -> Arc<OnceLock<Notifier>> {
-        Arc::clone(&self.kernel)
+    /// Takes the slot for the notifier, which tells the kernel of changes that it cannot
+    /// know. Until it is filled, no notification is sent.
+    #[must_use]
+    pub fn with_kernel(mut self, kernel: Arc<OnceLock<Notifier>>) -> Adapter {
+        self.kernel = kernel;
+        self
     }
 
     /// Makes the kernel ask for the attributes of a node again.
@@ -122,7 +134,7 @@ impl Adapter {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        self.offers = init::negotiate(config);
+        self.offers = init::negotiate(config, self.opens.is_none());
         Ok(())
     }
 
@@ -290,13 +302,13 @@ impl Filesystem for Adapter {
         &self,
         _req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        handle: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.on_release(ino, reply);
+        self.on_release(ino, handle, reply);
     }
 
     /// Nothing is left to do at `close`, because the kernel writes dirty pages back before

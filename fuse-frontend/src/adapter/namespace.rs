@@ -1,5 +1,6 @@
 //! Names: lookup and forget, and all requests that make, move or remove a name.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{Errno, Generation, INodeNo, RenameFlags, ReplyData, ReplyEmpty, ReplyEntry, Request};
@@ -11,33 +12,11 @@ use pramfs::{
 use super::convert::{creator, entry, ino, no_entry, unpack_device};
 use super::serve::{Refusal, Served};
 use super::{Adapter, CACHE_TTL};
+use crate::direct::Opens;
 
 /// An inode for a reply with an entry, with its reference. Sending the reply passes the
 /// reference to the kernel's lookup count.
 pub(super) type HeldEntry = (InodeRef, Attr);
-
-/// Returns how long the kernel may cache attributes. Those of a file with suid or sgid
-/// are not cached: a write by another user clears the bits without the kernel noticing.
-pub(super) fn attr_ttl(attr: &Attr) -> Duration {
-    if attr.kind == FileType::Regular && attr.perm & 0o6000 != 0 {
-        Duration::ZERO
-    } else {
-        CACHE_TTL
-    }
-}
-
-/// Sends an entry. The kernel may forget it as soon as it has the reply.
-fn send_entry(reply: ReplyEntry, (held, found): HeldEntry) {
-    let (attr, generation) = entry(&found);
-    // An entry of the root has the protocol's number, which `stat` must not show.
-    let ttl = if attr.ino == INodeNo::ROOT {
-        Duration::ZERO
-    } else {
-        attr_ttl(&found)
-    };
-    held.into_count();
-    reply.entry_with_ttls(&ttl, &CACHE_TTL, &attr, generation);
-}
 
 /// Looks a name up. The NFS server asks for `.` and `..`, and for `.` of any type of file.
 fn find(fs: &Fs, parent: INodeNo, name: &[u8]) -> Served<HeldEntry> {
@@ -55,6 +34,33 @@ fn find(fs: &Fs, parent: INodeNo, name: &[u8]) -> Served<HeldEntry> {
 }
 
 impl Adapter {
+    /// Returns how long the kernel may cache attributes. It does not cache those of a file
+    /// - with suid or sgid: a write by another user clears the bits without the kernel
+    ///   noticing;
+    /// - that is stored to directly, which changes its times.
+    pub(super) fn attr_ttl(&self, attr: &Attr) -> Duration {
+        let is_written = |opens: &Arc<Opens>| opens.is_written(attr.ino);
+        let changes = attr.kind == FileType::Regular
+            && (attr.perm & 0o6000 != 0 || self.opens.as_ref().is_some_and(is_written));
+        match changes {
+            true => Duration::ZERO,
+            false => CACHE_TTL,
+        }
+    }
+
+    /// Sends an entry. The kernel may forget it as soon as it has the reply.
+    fn send_entry(&self, reply: ReplyEntry, (held, found): HeldEntry) {
+        let (attr, generation) = entry(&found);
+        // An entry of the root has the protocol's number, which `stat` must not show.
+        let ttl = if attr.ino == INodeNo::ROOT {
+            Duration::ZERO
+        } else {
+            self.attr_ttl(&found)
+        };
+        held.into_count();
+        reply.entry_with_ttls(&ttl, &CACHE_TTL, &attr, generation);
+    }
+
     pub(super) fn on_lookup(&self, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
         let work = |fs: &Fs, _: &mut _| match find(fs, parent, name) {
             Ok(found) => Ok(Some(found)),
@@ -63,7 +69,7 @@ impl Adapter {
             Err(refusal) => Err(refusal),
         };
         self.serve("lookup", parent, reply, work, |reply, found| match found {
-            Some(found) => send_entry(reply, found),
+            Some(found) => self.send_entry(reply, found),
             None => reply.entry_with_ttls(&CACHE_TTL, &CACHE_TTL, &no_entry(), Generation(0)),
         });
     }
@@ -91,7 +97,9 @@ impl Adapter {
                 .removals
                 .wait_for_space(fs, || fs.holding().mknod(caller, parent, name, mode, rdev))?)
         };
-        self.serve("mknod", parent, reply, work, send_entry);
+        self.serve("mknod", parent, reply, work, |reply, made| {
+            self.send_entry(reply, made)
+        });
     }
 
     pub(super) fn on_mkdir(
@@ -108,7 +116,9 @@ impl Adapter {
                 fs.holding().mkdir(caller, parent, name, mode & 0o7777)
             })?)
         };
-        self.serve("mkdir", parent, reply, work, send_entry);
+        self.serve("mkdir", parent, reply, work, |reply, made| {
+            self.send_entry(reply, made)
+        });
     }
 
     pub(super) fn on_symlink(
@@ -125,7 +135,9 @@ impl Adapter {
                 fs.holding().symlink(&creator(req, 0), parent, name, target)
             })?)
         };
-        self.serve("symlink", parent, reply, work, send_entry);
+        self.serve("symlink", parent, reply, work, |reply, made| {
+            self.send_entry(reply, made)
+        });
     }
 
     pub(super) fn on_link(&self, node: INodeNo, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
@@ -135,7 +147,9 @@ impl Adapter {
                 .removals
                 .wait_for_space(fs, || fs.holding().link(ino, parent, name))?)
         };
-        self.serve("link", node, reply, work, send_entry);
+        self.serve("link", node, reply, work, |reply, made| {
+            self.send_entry(reply, made)
+        });
     }
 
     pub(super) fn on_unlink(&self, parent: INodeNo, name: &[u8], reply: ReplyEmpty) {

@@ -1,31 +1,47 @@
 //! create, open, release and fsync.
 //!
-//! A file handle tells only whether the file is open for reading: every request names its
-//! node. Each open file holds one reference on the inode.
+//! A file handle tells only how the file is open: every request names its node. Each open
+//! file holds one reference on the inode.
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyEmpty, ReplyOpen};
-use pramfs::inode::{Credentials, Fs, Ino};
+use pramfs::inode::{Credentials, Fs, Ino, LeaseMode};
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::convert::{entry, ino};
-use super::namespace::attr_ttl;
 use super::serve::{Refusal, Served};
 use super::{Adapter, CacheMode};
 
 /// Bit of a handle whose file is open for reading.
 const READABLE: u64 = 1;
+/// Bit of a handle whose file is open for writing.
+const WRITABLE: u64 = 2;
+/// Bit of a handle that counts among those that use the page cache.
+const CACHED: u64 = 4;
 
 /// Returns the handle of a file opened with these flags.
-fn handle(flags: i32) -> FileHandle {
-    match flags & libc::O_ACCMODE {
-        libc::O_WRONLY => FileHandle(0),
-        _ => FileHandle(READABLE),
-    }
+fn handle(flags: i32, cached: bool) -> FileHandle {
+    let access = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => READABLE,
+        libc::O_WRONLY => WRITABLE,
+        _ => READABLE | WRITABLE,
+    };
+    FileHandle(access | if cached { CACHED } else { 0 })
 }
 
-/// Whether a handle belongs to a file that is open for reading.
-pub(super) fn is_readable(handle: FileHandle) -> bool {
-    handle.0 & READABLE != 0
+/// Whether a handle belongs to a file that is open for the accesses of a lease.
+pub(super) fn allows(handle: FileHandle, lease: LeaseMode) -> bool {
+    let needed = match lease {
+        LeaseMode::Read => READABLE,
+        LeaseMode::Write => READABLE | WRITABLE,
+    };
+    handle.0 & needed == needed
+}
+
+/// How an open is answered.
+struct Opened {
+    mode: FopenFlags,
+    /// It counts among the opens through the page cache.
+    cached: bool,
 }
 
 /// Checks that chattr flags allow opening for writing. The engine would refuse the
@@ -61,6 +77,21 @@ impl Adapter {
         mode
     }
 
+    /// Notes an open of a file in this mode. A file that is stored to directly is not opened
+    /// through the page cache.
+    fn note_open(&self, ino: Ino, mut mode: FopenFlags) -> Opened {
+        let wants_cache = !mode.contains(FopenFlags::FOPEN_DIRECT_IO);
+        let cached = match &self.opens {
+            Some(opens) if wants_cache => opens.open_cached(ino),
+            _ => false,
+        };
+        if wants_cache && self.opens.is_some() && !cached {
+            mode.remove(FopenFlags::FOPEN_KEEP_CACHE);
+            mode |= FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        }
+        Opened { mode, cached }
+    }
+
     pub(super) fn on_create(
         &self,
         caller: &Credentials<'_>,
@@ -70,25 +101,27 @@ impl Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
             let parent = ino(parent)?;
             let made = self.removals.wait_for_space(fs, || {
                 fs.holding().create(caller, parent, name, mode & 0o7777)
             })?;
             // One reference for the lookup, one for the open file.
-            Ok((fs.hold(made.1.ino), made))
+            let opened = self.note_open(made.1.ino, mode_of_open);
+            Ok((opened, fs.hold(made.1.ino), made))
         };
-        let mode = self.file_mode(flags);
         self.serve(
             "create",
             parent,
             reply,
             work,
-            |reply, (open, (held, made))| {
+            |reply, (Opened { mode, cached }, open, (held, made))| {
                 let (attr, generation) = entry(&made);
                 open.into_count();
                 held.into_count();
-                reply.created(&attr_ttl(&made), &attr, generation, handle(flags), mode);
+                let handle = handle(flags, cached);
+                reply.created(&self.attr_ttl(&made), &attr, generation, handle, mode);
             },
         );
     }
@@ -114,16 +147,23 @@ impl Adapter {
                 mode.remove(FopenFlags::FOPEN_KEEP_CACHE);
             }
             fs.hold(ino).into_count();
-            Ok(mode)
+            Ok(self.note_open(ino, mode))
         };
-        self.serve("open", node, reply, work, |reply, mode| {
-            reply.opened(handle(flags), mode)
-        });
+        self.serve(
+            "open",
+            node,
+            reply,
+            work,
+            |reply, Opened { mode, cached }| reply.opened(handle(flags, cached), mode),
+        );
     }
 
-    pub(super) fn on_release(&self, node: INodeNo, reply: ReplyEmpty) {
+    pub(super) fn on_release(&self, node: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
+            if let Some(opens) = self.opens.as_ref().filter(|_| handle.0 & CACHED != 0) {
+                opens.close_cached(ino);
+            }
             self.removals.during(|| fs.release(ino, 1));
             Ok(())
         };

@@ -4,26 +4,37 @@
 //! file. It asks for a ticket by an ioctl on the descriptor ([`Direct::ticket`]), and
 //! redeems it at the control socket ([`Leases::grant`]). `docs/leases.md` has the protocol.
 //!
-//! A client can read the whole region through the descriptor of its lease. So the policy,
-//! and not the permissions of one file, decides who gets one.
+//! A client can read the whole region through the descriptor of its lease, and write it if
+//! the lease is to write. So the policy, and not the permissions of one file, decides who gets
+//! one.
 //!
 //! Not here: what a lease does to the file (the engine), connections (`pramfs_control`).
 
+mod opens;
 mod tickets;
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use pramfs::inode::{Fs, HeldLease, Ino, LeasedExtents};
+use pramfs::inode::{Fs, HeldLease, Ino, LeaseMode, LeasedExtents};
 use pramfs::{Error, FileType};
+
 use pramfs_control::{
     Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refusal, Refused, Ticket,
     TicketReply,
 };
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
+pub use opens::Opens;
 use tickets::{Claim, Tickets};
+
+const IMMUTABLE: &str = "the file is immutable or append-only";
+
+/// Bytes that one request fills, so that the thread answers the others soon.
+const FILLED_AT_ONCE: u64 = 16 << 20;
 
 /// Leases that one user other than root may have.
 const OF_USER: usize = 512;
@@ -46,6 +57,7 @@ pub struct Direct {
     owner: u32,
     /// Name of the control socket.
     socket: String,
+    opens: Arc<Opens>,
     tickets: Mutex<Tickets>,
     /// Leases whose requests have been ended.
     revoked: Mutex<HashSet<LeaseKey>>,
@@ -58,11 +70,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Direct {
     /// Makes the direct access of a writable mount. `owner` owns the region, and `socket` is
     /// the name of the control socket.
-    pub fn new(fs: Arc<Fs>, owner: u32, socket: String) -> Direct {
+    pub fn new(fs: Arc<Fs>, owner: u32, socket: String, opens: Arc<Opens>) -> Direct {
         Direct {
             fs,
             owner,
             socket,
+            opens,
             tickets: Mutex::default(),
             revoked: Mutex::default(),
         }
@@ -78,11 +91,11 @@ impl Direct {
         ))
     }
 
-    /// Issues a ticket for a file that `uid` has open for reading.
+    /// Issues a ticket for a file that `uid` has open for these accesses.
     ///
     /// # Errors
-    /// The policy forbids it, or it is not a regular file.
-    pub fn ticket(&self, uid: u32, ino: Ino) -> Result<TicketReply, Refused> {
+    /// The policy forbids it, it is not a regular file, or it must not be changed.
+    pub fn ticket(&self, uid: u32, ino: Ino, mode: LeaseMode) -> Result<TicketReply, Refused> {
         self.check_user(uid)?;
         let attr = self.fs.getattr(ino).map_err(refused)?;
         if attr.kind != FileType::Regular {
@@ -91,9 +104,13 @@ impl Direct {
                 "only regular files can be accessed directly",
             ));
         }
+        if mode == LeaseMode::Write && attr.flags & (FL_IMMUTABLE | FL_APPEND) != 0 {
+            return Err(Refused::new(Refusal::Immutable, IMMUTABLE));
+        }
         let claim = Claim {
             ino,
             generation: attr.generation,
+            mode,
             uid,
         };
         let ticket = lock(&self.tickets).issue(claim, Instant::now())?;
@@ -101,6 +118,15 @@ impl Direct {
             ticket,
             socket: self.socket.clone(),
         })
+    }
+
+    /// Clears what a write by this user clears: stores tell nobody.
+    fn drop_rights(&self, uid: u32, ino: Ino) -> Result<(), Refused> {
+        let dropped = match uid {
+            0 => self.fs.strip_capability(ino),
+            _ => self.fs.strip_suid(ino),
+        };
+        dropped.map_err(refused)
     }
 
     fn check_live(&self, lease: LeaseKey) -> Result<(), Refused> {
@@ -118,6 +144,7 @@ impl Direct {
             inode: lease.ino.0,
             pid: lease.pid,
             uid: lease.uid,
+            write: lease.mode == LeaseMode::Write,
             bytes: attr.map_or(0, |attr| attr.blocks.saturating_mul(512)),
             granted_sec: lease.granted_sec,
             adopted: lease.is_adopted,
@@ -138,6 +165,7 @@ fn refused(error: Error) -> Refused {
     let reason = match &error {
         Error::Stale(_) => Refusal::Ended,
         Error::NoSpace(_) => Refusal::Full,
+        Error::NotPermitted(_) => Refusal::Immutable,
         Error::ReadOnly(_) | Error::NotSupported(_) => Refusal::Unsupported,
         Error::Corrupt { .. } | Error::Lost { .. } | Error::Io { .. } | Error::Pmem(_) => {
             Refusal::Damaged
@@ -182,12 +210,28 @@ impl Leases for Direct {
                 format!("user {} has {OF_USER} leases", peer.uid),
             ));
         }
+        let Claim {
+            ino,
+            generation,
+            mode,
+            ..
+        } = claim;
+        let writing = match mode {
+            LeaseMode::Read => None,
+            LeaseMode::Write => Some(self.opens.begin_writing(ino)?),
+        };
+        if writing.is_some() {
+            self.drop_rights(peer.uid, ino)?;
+        }
         let grant = self
             .fs
-            .grant_lease(claim.ino, claim.generation, peer.pid, peer.uid)
+            .grant_lease(ino, generation, mode, peer.pid, peer.uid)
             .map_err(refused)?;
         // Durable in its slot from here on.
         let lease = *grant.lease();
+        if let Some(writing) = writing {
+            writing.granted(lease.id);
+        }
         let descriptor = grant.descriptor().map_err(|error| {
             Refused::new(
                 Refusal::System,
@@ -199,9 +243,10 @@ impl Leases for Direct {
         let granted = Granted {
             lease: key(&lease),
             inode: lease.ino.0,
-            generation: claim.generation,
+            generation,
             block_size: self.fs.superblock().geometry().block_size,
             view: found.view,
+            stored: found.stored,
             blocks: blocks(found),
         };
         // The message keeps the descriptor open until the client has it or is gone.
@@ -216,6 +261,30 @@ impl Leases for Direct {
             .leased_extents(lease.slot, lease.id, offset, most)
             .map_err(refused)?;
         Ok(blocks(found))
+    }
+
+    fn fill(&self, lease: LeaseKey, range: Range<u64>) -> Result<u64, Refused> {
+        self.check_live(lease)?;
+        let leases = self.fs.leases();
+        let held = leases.iter().find(|held| key(held) == lease);
+        let held = held.ok_or_else(|| Refused::new(Refusal::Ended, "the lease has ended"))?;
+        if held.mode != LeaseMode::Write {
+            return Err(Refused::new(
+                Refusal::NotPermitted,
+                "the lease is for reading only",
+            ));
+        }
+        // Nothing is allocated past the end, where nobody would find it.
+        let size = self.fs.getattr(held.ino).map_err(refused)?.size;
+        let end = range.end.min(size);
+        if range.start >= end {
+            return Ok(end);
+        }
+        let stop = end.min(range.start.saturating_add(FILLED_AT_ONCE));
+        self.fs
+            .fill(held.ino, range.start, stop - range.start)
+            .map_err(refused)?;
+        Ok(stop)
     }
 
     fn end_released(&self) {

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use pramfs::inode::Ino;
+use pramfs::inode::{Ino, LeaseMode};
 use pramfs_control::{Refusal, Refused, Ticket};
 
 /// How long a ticket is valid.
@@ -23,6 +23,8 @@ pub(super) struct Claim {
     pub ino: Ino,
     /// Its generation.
     pub generation: u64,
+    /// What the file is open for.
+    pub mode: LeaseMode,
     /// The user who has it open.
     pub uid: u32,
 }
@@ -104,6 +106,7 @@ mod tests {
     const CLAIM: Claim = Claim {
         ino: Ino(77),
         generation: 5,
+        mode: LeaseMode::Read,
         uid: 1000,
     };
 

@@ -1,37 +1,38 @@
 //! Direct access beside a mount: leases, with the kernel, real processes and their deaths.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
-use pramfs_client::{Error, View};
+use pramfs_client::{Access, Error, MappedFile};
 use pramfs_control::{Connection, DIRECTORY, Directory, Identity, LeaseRow, Refusal, Ticket};
 use pramfs_medium::pmem::lease_ticket;
+use pramfs_medium::types::LeaseMode;
 use pramfs_tests::mounted::{Mounted, wait_until};
 use rustix::fs::FallocateFlags;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
 use crate::mounted;
 
-const BLOCK: usize = 4096;
-const OPTIONS: &str = "direct=owner";
+pub(super) const BLOCK: usize = 4096;
+pub(super) const OPTIONS: &str = "direct=owner";
 
-fn connection(mount: &Mounted) -> Connection {
+pub(super) fn connection(mount: &Mounted) -> Connection {
     let directory = Directory::open(DIRECTORY).unwrap().unwrap();
     let name = Identity::of_path(&mount.region()).unwrap().socket_name();
     Connection::open(&directory, &name).unwrap().unwrap()
 }
 
-fn leases(mount: &Mounted) -> Vec<LeaseRow> {
+pub(super) fn leases(mount: &Mounted) -> Vec<LeaseRow> {
     connection(mount).leases().unwrap()
 }
 
 /// A file of `blocks` blocks; the bytes of a block are its number, from 1.
-fn file(mount: &Mounted, name: &str, blocks: usize) -> File {
+pub(super) fn file(mount: &Mounted, name: &str, blocks: usize) -> File {
     let options = File::options()
         .read(true)
         .write(true)
@@ -43,14 +44,14 @@ fn file(mount: &Mounted, name: &str, blocks: usize) -> File {
     file
 }
 
-fn contents(file: &pramfs_client::File) -> Vec<u8> {
+pub(super) fn contents(file: &pramfs_client::File) -> Vec<u8> {
     let mut bytes = vec![0xee; file.len().unwrap() as usize + 100];
     let n = file.read_at(&mut bytes, 0).unwrap();
     bytes.truncate(n);
     bytes
 }
 
-fn view_contents(view: &View) -> Vec<u8> {
+pub(super) fn view_contents(view: &MappedFile) -> Vec<u8> {
     let mut bytes = vec![0xee; view.len() as usize];
     view.read(0, &mut bytes).unwrap();
     bytes
@@ -69,7 +70,7 @@ fn seen_after(
     let (mount, _dog) = mounted(test, &format!("{OPTIONS}{options}"))?;
     let through = file(&mount, "file", 4);
     let direct = pramfs_client::File::open(mount.at("file")).unwrap();
-    let view = direct.map(0..4 * BLOCK as u64).unwrap();
+    let view = direct.map(0..4 * BLOCK as u64, Access::Read).unwrap();
     assert_eq!(contents(&direct), fs::read(mount.at("file")).unwrap());
     change(&mount, &through);
     let size = through.metadata().unwrap().len() as usize;
@@ -112,7 +113,7 @@ fn write_through_mount_is_seen_at_once() {
 }
 
 /// A block of this byte, aligned as O_DIRECT wants it.
-fn aligned(byte: u8) -> Vec<u8> {
+pub(super) fn aligned(byte: u8) -> Vec<u8> {
     vec![byte; BLOCK]
 }
 
@@ -295,10 +296,10 @@ fn descriptor_not_open_for_reading_gets_no_ticket() {
     };
     drop(file(&mount, "file", 1));
     let write_only = OpenOptions::new().write(true).open(mount.at("file"));
-    let refused = lease_ticket(write_only.unwrap().as_fd()).unwrap_err();
+    let refused = lease_ticket(write_only.unwrap().as_fd(), LeaseMode::Read).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
     let directory = File::open(mount.path()).unwrap();
-    assert!(lease_ticket(directory.as_fd()).is_err());
+    assert!(lease_ticket(directory.as_fd(), LeaseMode::Read).is_err());
     drop(directory);
     mount.unmount();
 }
@@ -310,7 +311,7 @@ fn stolen_forged_and_used_tickets_are_refused() {
     };
     let file = file(&mount, "file", 1);
     let server = connection(&mount);
-    let bytes = lease_ticket(file.as_fd()).unwrap();
+    let bytes = lease_ticket(file.as_fd(), LeaseMode::Read).unwrap();
     let ticket = pramfs_control::TicketReply::decode(&bytes).unwrap().ticket;
     let reason = |ticket| match server.lease(ticket) {
         Err(pramfs_control::ControlError::Refused { reason, .. }) => Some(reason),
@@ -371,7 +372,7 @@ fn client_reads_on_after_death_of_server() {
     };
     drop(file(&mount, "file", 4));
     let direct = pramfs_client::File::open(mount.at("file")).unwrap();
-    let view = direct.map(0..4 * BLOCK as u64).unwrap();
+    let view = direct.map(0..4 * BLOCK as u64, Access::Read).unwrap();
     mount.crash();
     let mut byte = [0];
     direct.read_exact_at(&mut byte, 3 * BLOCK as u64).unwrap();
@@ -486,9 +487,21 @@ fn client_killed_at_any_moment_leaves_no_lease() {
 // ---- the other process
 
 /// A client process that has said that it is ready. Killed on drop.
-struct Client {
-    child: Child,
-    said: String,
+pub(super) struct Client {
+    pub child: Child,
+    pub said: String,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Client {
+    /// Returns what it says next; `None` if it has ended.
+    pub(super) fn says(&mut self) -> Option<String> {
+        next_said(&mut self.lines)
+    }
+}
+
+fn next_said(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
+    lines.find_map(|line| line.ok()?.strip_prefix("client: ").map(str::to_owned))
 }
 
 impl Drop for Client {
@@ -499,7 +512,7 @@ impl Drop for Client {
 }
 
 /// Starts this program as a client, perhaps as another user, and waits for its first line.
-fn start(user: Option<u32>, mount: &Mounted, what: &str, args: &[String]) -> Client {
+pub(super) fn start(user: Option<u32>, mount: &Mounted, what: &str, args: &[String]) -> Client {
     let dir = tempfile::tempdir().unwrap();
     let mut program = std::env::current_exe().unwrap();
     if user.is_some() {
@@ -530,11 +543,8 @@ fn start(user: Option<u32>, mount: &Mounted, what: &str, args: &[String]) -> Cli
     }
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let said = lines.find_map(|line| line.ok()?.strip_prefix("client: ").map(str::to_owned));
-    Client {
-        child,
-        said: said.expect("the client says something"),
-    }
+    let said = next_said(&mut lines).expect("the client says something");
+    Client { child, said, lines }
 }
 
 fn as_user(user: u32, mount: &Mounted, what: &str, args: &[String]) -> String {
@@ -584,14 +594,14 @@ fn client_process() {
         }
         "hold" => {
             let file = pramfs_client::File::open(path).unwrap();
-            let view = file.map(0..file.len().unwrap()).unwrap();
+            let view = file.map(0..file.len().unwrap(), Access::Read).unwrap();
             say("holding");
             wait();
             drop((view, file));
         }
         "hold-only-view" => {
             let file = pramfs_client::File::open(path).unwrap();
-            let view = file.map(0..file.len().unwrap()).unwrap();
+            let view = file.map(0..file.len().unwrap(), Access::Read).unwrap();
             drop(file);
             // The open file of the mount would keep it busy.
             close_files_of_mount();
@@ -606,8 +616,35 @@ fn client_process() {
                 let file = pramfs_client::File::open(dir.join(format!("file{n}"))).unwrap();
                 let mut bytes = [0; 5000];
                 file.read_exact_at(&mut bytes, 3 * BLOCK as u64).unwrap();
-                let view = file.map(0..BLOCK as u64).unwrap();
+                let view = file.map(0..BLOCK as u64, Access::Read).unwrap();
                 assert_eq!(view.load::<u8>(0).unwrap(), 1);
+            }
+        }
+        "hold-for-writing" => {
+            let file = pramfs_client::OpenOptions::new().write(true).open(path);
+            let file = file.unwrap();
+            let view = file.map(0..file.len().unwrap(), Access::Write).unwrap();
+            say("holding");
+            wait();
+            drop((view, file));
+        }
+        "count" => {
+            let file = pramfs_client::OpenOptions::new().write(true).open(path);
+            let view = file.unwrap().map(0..BLOCK as u64, Access::Write).unwrap();
+            say("counting");
+            for _ in 0..100_000 {
+                view.fetch_add(64, 1u64).unwrap();
+            }
+            view.persist(64..72).unwrap();
+            say("done");
+        }
+        "write" => {
+            let file = pramfs_client::OpenOptions::new().write(true).open(path);
+            let file = file.unwrap();
+            for n in 1u64.. {
+                let at = n % (BLOCK as u64 / 8) * 8;
+                file.write_all_at(&n.to_le_bytes(), at).unwrap();
+                say(&n.to_string());
             }
         }
         other => panic!("unknown: {other}"),
@@ -626,7 +663,7 @@ fn close_files_of_mount() {
     }
 }
 
-fn assert_checked(mount: &Mounted) {
+pub(super) fn assert_checked(mount: &Mounted) {
     let region = pramfs::pmem::RegionOptions::new()
         .read_only(true)
         .open(mount.region())

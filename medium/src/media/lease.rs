@@ -1,8 +1,9 @@
 //! A slot of the lease table: four cache lines.
 //!
 //! Line 0 is changed by records only. Line 1 is the *view* line: the server stores its two
-//! words without a record, and readers in other processes watch them. They need not survive
-//! a crash. Lines 2 and 3 are reserved.
+//! words without a record, and readers in other processes watch them. Line 2 belongs to the
+//! holder, who stores to it without a record. Neither line need survive a crash. Line 3 is
+//! reserved.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -11,14 +12,14 @@ use super::features::PARKED_LEASES;
 use super::probe::probe_superblock;
 use crate::error::{Error, Result};
 use crate::pmem::{LEASE_LOCKS, Region};
-use crate::types::Ino;
+use crate::types::{Ino, LeaseMode};
 
-/// `mode` of a lease that allows reading.
-pub const MODE_READ: u32 = 1;
 /// Maximum number of slots, which bounds the table.
 pub const MAX_SLOTS: u32 = LEASE_LOCKS;
 /// Offset of the view line in a slot.
 pub const VIEW_OFFSET: u64 = 0x40;
+/// Offset in a slot of the word in which the holder notes that it has stored to the file.
+pub const STORED_OFFSET: u64 = 0x80;
 /// Bytes of a slot that records change.
 pub const RECORDED: usize = 64;
 /// Separates the check from other sums of lines.
@@ -30,7 +31,7 @@ layout! {
         0x00 ino: u64 = "inode number of the leased file; 0: the slot is free",
         0x08 generation: u64 = "generation of that inode",
         0x10 id: u64 = "identifies the lease among all that the slot has held",
-        0x18 mode: u32 = "1: the holder reads",
+        0x18 mode: u32 = "1: the holder reads; 2: it also stores to written blocks",
         0x1c pid: u32 = "process that asked for the lease, for messages",
         0x20 uid: u32 = "user of that process",
         0x24 reserved_head: u32 = "zero",
@@ -40,7 +41,8 @@ layout! {
         0x40 layout: u64 = "view: grows when the blocks below the size change",
         0x48 size: u64 = "view: size of the file, bytes",
         0x50 reserved_view: [u64; 6] = "zero",
-        0x80 reserved_client: [u64; 16] = "zero",
+        0x80 stored: u64 = "holder: not zero if it has stored to the file; the server sets the times of the file and clears the word",
+        0x88 reserved_client: [u64; 15] = "zero",
     }
 }
 
@@ -53,6 +55,8 @@ pub struct Lease {
     pub generation: u64,
     /// Identifies the lease among all that its slot has held.
     pub id: u64,
+    /// What its holder may do.
+    pub mode: LeaseMode,
     /// Process that asked for it.
     pub pid: u32,
     /// User of that process.
@@ -80,13 +84,13 @@ pub enum SlotContents {
 }
 
 impl LeaseSlot {
-    /// Makes the slot of a read lease. The view words are zero.
+    /// Makes the slot of a lease. The words outside line 0 are zero.
     pub fn new(fs_seed: u64, slot: u32, lease: &Lease) -> LeaseSlot {
         let mut new = LeaseSlot {
             ino: lease.ino.0,
             generation: lease.generation,
             id: lease.id,
-            mode: MODE_READ,
+            mode: lease.mode as u32,
             pid: lease.pid,
             uid: lease.uid,
             granted_sec: lease.granted_sec,
@@ -106,16 +110,15 @@ impl LeaseSlot {
         if self.recorded().iter().all(|b| *b == 0) {
             return SlotContents::Free;
         }
-        if self.check != self.expected_check(fs_seed, slot)
-            || self.ino == 0
-            || self.mode != MODE_READ
-        {
-            return SlotContents::Damaged;
-        }
+        let mode = match LeaseMode::of(self.mode) {
+            Some(mode) if self.check == self.expected_check(fs_seed, slot) && self.ino != 0 => mode,
+            _ => return SlotContents::Damaged,
+        };
         SlotContents::Used(Lease {
             ino: Ino(self.ino),
             generation: self.generation,
             id: self.id,
+            mode,
             pid: self.pid,
             uid: self.uid,
             granted_sec: self.granted_sec,
@@ -160,6 +163,7 @@ mod tests {
         ino: Ino(77),
         generation: 9,
         id: 0x1234,
+        mode: LeaseMode::Read,
         pid: 100,
         uid: 1000,
         granted_sec: 1_700_000_000,
@@ -177,6 +181,21 @@ mod tests {
     }
 
     #[test]
+    fn slot_of_unknown_mode_is_damaged() {
+        let lease = Lease {
+            mode: LeaseMode::Write,
+            ..LEASE
+        };
+        let mut slot = LeaseSlot::new(5, 3, &lease);
+        assert_eq!(slot.contents(5, 3), SlotContents::Used(lease));
+        for mode in [0, 3, u32::MAX] {
+            slot.mode = mode;
+            slot.check = slot.expected_check(5, 3);
+            assert_eq!(slot.contents(5, 3), SlotContents::Damaged, "mode {mode}");
+        }
+    }
+
+    #[test]
     fn slot_moved_to_other_place_is_damaged() {
         let slot = LeaseSlot::new(5, 3, &LEASE);
         assert_eq!(slot.contents(5, 4), SlotContents::Damaged);
@@ -184,10 +203,11 @@ mod tests {
     }
 
     #[test]
-    fn slot_with_view_words_only_is_free() {
+    fn slot_with_words_outside_line_0_only_is_free() {
         let slot = LeaseSlot {
             layout: 7,
             size: 4096,
+            stored: 1,
             ..LeaseSlot::new_zeroed()
         };
         assert_eq!(slot.contents(5, 3), SlotContents::Free);

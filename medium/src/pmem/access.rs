@@ -18,6 +18,7 @@ use super::region::Region;
 use super::room::HostSpace;
 use super::source::Ownership;
 use super::window::WriteWindow;
+use crate::types::LeaseMode;
 
 macro_rules! region_access {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
@@ -83,7 +84,7 @@ region_access! {
     fn lock_shared() -> Result<(), PmemError>;
     fn lock_exclusive() -> Result<(), PmemError>;
     fn backend() -> &dyn PmemBackend;
-    fn lease_descriptor(slot: u32) -> std::io::Result<OwnedFd>;
+    fn lease_descriptor(slot: u32, mode: LeaseMode) -> std::io::Result<OwnedFd>;
     fn is_lease_held(slot: u32) -> std::io::Result<bool>;
     fn try_lease_lock() -> std::io::Result<()>;
     fn is_any_lease_held() -> std::io::Result<bool>;

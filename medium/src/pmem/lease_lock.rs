@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use super::mapping::{Mapping, Share};
 use super::region::Region;
 use super::source::SourceKind;
+use crate::types::LeaseMode;
 
 /// Number of slots that can have locks.
 pub const LEASE_LOCKS: u32 = 4096;
@@ -40,20 +41,22 @@ impl Region {
             )
     }
 
-    /// Opens the source anew, for reading only, and locks the byte of a slot through that
-    /// description. The lock lasts until the descriptor, its copies and the mappings of it
-    /// are gone.
+    /// Opens the source anew, for reading or also for writing, and locks the byte of a slot
+    /// through that description. The lock lasts until the descriptor, its copies and the
+    /// mappings of it are gone.
     ///
     /// # Errors
     /// `Unsupported` for memory of this process and for devices; those of opening the source
     /// through `/proc/self/fd`; those of the lock.
-    pub(crate) fn lease_descriptor(&self, slot: u32) -> io::Result<OwnedFd> {
+    pub(crate) fn lease_descriptor(&self, slot: u32, mode: LeaseMode) -> io::Result<OwnedFd> {
         let (fd, _) = self
             .backend
             .source_fd()
             .filter(|_| self.can_be_leased())
             .ok_or_else(unsupported)?;
-        let anew = File::open(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+        let way = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let write = mode == LeaseMode::Write;
+        let anew = File::options().read(true).write(write).open(way)?;
         let mut lock = byte_of(slot, libc::F_RDLCK as _);
         fcntl(anew.as_fd(), libc::F_OFD_SETLK, &mut lock)?;
         Ok(anew.into())
@@ -67,7 +70,7 @@ impl Region {
     /// `Unsupported` if they do; those of [`lease_descriptor`](Self::lease_descriptor).
     pub(crate) fn try_lease_lock(&self) -> io::Result<()> {
         let spare = LEASE_LOCKS;
-        let fd = self.lease_descriptor(spare)?;
+        let fd = self.lease_descriptor(spare, LeaseMode::Read)?;
         let unit = usize::try_from(self.backend.map_unit()).map_err(io::Error::other)?;
         let map = Mapping::new(fd.as_fd(), unit, Share::SharedReadOnly)?;
         drop(fd);
@@ -133,21 +136,33 @@ pub const TICKET_LEN: usize = 80;
 
 /// The ioctl of a mount that returns a ticket for an open file:
 /// `_IOR(0xf2, 1, [u8; TICKET_LEN])`.
-pub const LEASE_TICKET: u32 = 2 << 30 | (TICKET_LEN as u32) << 16 | 0xf2 << 8 | 1;
+pub const LEASE_TICKET: u32 = ticket_ioctl(1);
+
+/// The same for a lease to read and write: `_IOR(0xf2, 2, [u8; TICKET_LEN])`.
+pub const WRITE_LEASE_TICKET: u32 = ticket_ioctl(2);
+
+const fn ticket_ioctl(number: u32) -> u32 {
+    2 << 30 | (TICKET_LEN as u32) << 16 | 0xf2 << 8 | number
+}
 
 /// Asks the mount of an open file for a ticket.
 ///
 /// # Errors
 /// ENOTTY if the file is not on a pramfs mount; EOPNOTSUPP if the mount has no direct
-/// access; EACCES if its policy forbids it; EBADF if the file is not open for reading.
-pub fn lease_ticket(file: BorrowedFd<'_>) -> io::Result<[u8; TICKET_LEN]> {
+/// access; EACCES if its policy forbids it; EBADF if the file is not open for that; EPERM
+/// to write, if it is immutable or append-only.
+pub fn lease_ticket(file: BorrowedFd<'_>, mode: LeaseMode) -> io::Result<[u8; TICKET_LEN]> {
     let mut ticket = [0u8; TICKET_LEN];
-    // SAFETY: the number declares that TICKET_LEN bytes are written and none is read. The
+    let number = match mode {
+        LeaseMode::Read => LEASE_TICKET,
+        LeaseMode::Write => WRITE_LEASE_TICKET,
+    };
+    // SAFETY: both numbers declare that TICKET_LEN bytes are written and none is read. The
     // buffer has that many, and no pointer is kept.
     let done = unsafe {
         libc::ioctl(
             file.as_raw_fd(),
-            libc::c_ulong::from(LEASE_TICKET) as _,
+            libc::c_ulong::from(number) as _,
             ticket.as_mut_ptr(),
         )
     };
@@ -194,7 +209,10 @@ mod tests {
     fn lease_is_held_until_its_descriptor_is_closed() {
         let region = region();
         assert!(!region.is_lease_held(7).unwrap());
-        let (first, second) = (region.lease_descriptor(7), region.lease_descriptor(7));
+        let (first, second) = (
+            region.lease_descriptor(7, LeaseMode::Read),
+            region.lease_descriptor(7, LeaseMode::Write),
+        );
         assert!(region.is_lease_held(7).unwrap() && !region.is_lease_held(6).unwrap());
         assert!(region.is_any_lease_held().unwrap());
         drop(first);
@@ -206,7 +224,7 @@ mod tests {
     #[test]
     fn mapping_keeps_lease_after_descriptor_is_closed() {
         let region = region();
-        let fd = region.lease_descriptor(0).unwrap();
+        let fd = region.lease_descriptor(0, LeaseMode::Write).unwrap();
         // SAFETY: a new mapping at an address that the kernel chooses.
         let at = unsafe {
             rustix::mm::mmap(
@@ -227,8 +245,8 @@ mod tests {
     }
 
     #[test]
-    fn lease_descriptor_cannot_be_mapped_for_writing() {
-        let fd = region().lease_descriptor(1).unwrap();
+    fn descriptor_of_read_lease_cannot_be_mapped_for_writing() {
+        let fd = region().lease_descriptor(1, LeaseMode::Read).unwrap();
         // SAFETY: a new mapping at an address that the kernel chooses, if it succeeds.
         let mapped = unsafe {
             rustix::mm::mmap(
@@ -246,7 +264,7 @@ mod tests {
     #[test]
     fn memory_of_process_has_no_leases() {
         let region = Region::new("heap", super::super::heap::HeapBackend::boxed(1 << 20));
-        let refused = region.lease_descriptor(0).unwrap_err();
+        let refused = region.lease_descriptor(0, LeaseMode::Read).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
         assert!(!region.is_lease_held(0).unwrap());
     }

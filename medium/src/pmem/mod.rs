@@ -62,7 +62,7 @@ pub use fault::note_fault;
 pub use fork::OpenState;
 pub use heap::HeapBackend;
 pub use hugepage::HugePolicy;
-pub use lease_lock::{LEASE_LOCKS, LEASE_TICKET, TICKET_LEN, lease_ticket};
+pub use lease_lock::{LEASE_LOCKS, LEASE_TICKET, TICKET_LEN, WRITE_LEASE_TICKET, lease_ticket};
 pub use lent::Lent;
 #[cfg(feature = "libpmem2")]
 pub use libpmem2::Libpmem2Backend;

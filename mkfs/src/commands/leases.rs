@@ -130,7 +130,7 @@ fn line(row: &LeaseRow, now: u64, device: u64) -> Line {
             .ok()
             .map(|name| name.trim().escape_debug().to_string()),
         user: row.uid,
-        mode: "read",
+        mode: if row.write { "write" } else { "read" },
         bytes: row.bytes,
         age_sec: now.saturating_sub(u64::try_from(row.granted_sec).unwrap_or(0)),
         inode: row.inode,
@@ -202,6 +202,7 @@ mod tests {
             inode: 77,
             pid: u32::MAX,
             uid: 1000,
+            write: true,
             bytes: 8192,
             granted_sec: 100,
             adopted: true,

@@ -7,14 +7,14 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::Arc;
 
 use super::cursor::{self, Cursor};
-use super::mapped::{Access, MappedFile};
+use super::mapped::MappedFile;
 use super::metadata::{FileTimes, Metadata};
 use crate::credentials::Credentials;
 use crate::fs::Inode;
 use crate::fs::{AppendCursor, Engine, ExtentCache, Fs, InodeRef};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::sync::{Mutex, rank};
-use pramfs_medium::types::{Fallocate, FileExtent, Ino, SetAttr};
+use pramfs_medium::types::{Access, Fallocate, FileExtent, Ino, SetAttr};
 
 /// Limit of bytes that [`File::read_to_end_at`] requests at a time.
 const CHUNK: u64 = 8 << 20;

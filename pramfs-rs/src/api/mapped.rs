@@ -11,16 +11,7 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{
     Advice, Atom, Region, RegionAccess, RegionOwner, StitchSource, StitchedMap, Unfenced,
 };
-use pramfs_medium::types::{FileExtent, Ino};
-
-/// The accesses that a view allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Loads.
-    Read,
-    /// Loads and stores.
-    Write,
-}
+use pramfs_medium::types::{Access, FileExtent, Ino};
 
 /// A contiguous view of a range of a file, on the medium itself.
 ///

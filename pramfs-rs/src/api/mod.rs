@@ -26,7 +26,7 @@ mod unmount_error;
 pub use cursor::Cursor;
 pub use file::File;
 pub use file_system::FileSystem;
-pub use mapped::{Access, MappedFile};
+pub use mapped::MappedFile;
 pub use metadata::{FileTimes, Metadata};
 pub use open_options::{OpenIn, OpenOptions};
 pub use read_dir::{DirEntry, ReadDir};

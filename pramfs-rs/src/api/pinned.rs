@@ -6,11 +6,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::mapped::Access;
 use crate::fs::{By, Engine, Handle, InodeState};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{StitchSource, StitchedMap, Stitcher};
-use pramfs_medium::types::{BlockRun, FileExtent, Ino, RegionOffset};
+use pramfs_medium::types::{Access, BlockRun, FileExtent, Ino, RegionOffset};
 
 fn past_end() -> Error {
     Error::Invalid("the range extends past the end of the file")

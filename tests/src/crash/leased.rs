@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pramfs::inode::{Fs, Ino};
+use pramfs::inode::{Fs, Ino, LeaseMode};
 use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::lease::{LeaseSlot, SlotContents, VIEW_OFFSET};
 use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
@@ -158,7 +158,7 @@ fn blocks(medium: Medium<'_>, file: &DiskInode) -> Result<BTreeMap<u64, u64>, St
 pub fn grant(fs: &Fs, f: &mut Follower, node: NodeId) -> pramfs::Result<()> {
     let ino = f.ino(node);
     let generation = fs.getattr(ino)?.generation;
-    let grant = fs.grant_lease(ino, generation, 100, 1000)?;
+    let grant = fs.grant_lease(ino, generation, LeaseMode::Read, 100, 1000)?;
     fs.region_to_damage()
         .pretend_lease(grant.lease().slot, true);
     drop(grant);

@@ -25,14 +25,14 @@ pub(crate) mod superblock;
 
 use pramfs_medium::pmem::RegionAccess as _;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam::utils::CachePadded;
 
 use crate::fs::inode::Inode;
 use crate::fs::inode::cache::InodeCache;
-use crate::fs::inode::leases::HeldLease;
+use crate::fs::inode::leases::{HeldLease, LeaseEnded};
 use crate::fs::inode::refs::Refs;
 use crate::fs::inode::table::InodeTable;
 use crate::fs::options::MountOptions;
@@ -74,6 +74,8 @@ pub struct Engine {
     pub(crate) lazy: Mutex<Vec<Ino>, rank::Leaf>,
     /// The leases of this mount, by slot.
     pub(crate) leases: Mutex<BTreeMap<u32, HeldLease>, rank::Leaf>,
+    /// Called after the end of each lease, without locks.
+    pub(crate) lease_ended: OnceLock<LeaseEnded>,
     /// Refuses changes: the mount is read-only, or found damage.
     pub(crate) read_only: AtomicBool,
     /// Damage was found that forbids changes until the next mount.
@@ -129,6 +131,7 @@ impl Engine {
             freeing: Mutex::new(()),
             lazy: Mutex::new(Vec::new()),
             leases: Mutex::default(),
+            lease_ended: OnceLock::new(),
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),
             damage: Damage::default(),

@@ -5,11 +5,11 @@
 //! (rule 6 of `docs/consistency.md`).
 
 use pramfs_medium::error::Result;
-use pramfs_medium::media::lease::{Lease, VIEW_OFFSET};
+use pramfs_medium::media::lease::{Lease, STORED_OFFSET, VIEW_OFFSET};
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::sync::atomic::fence;
 use pramfs_medium::sync::order::release;
-use pramfs_medium::types::{Ino, RegionOffset};
+use pramfs_medium::types::{Ino, LeaseMode, RegionOffset};
 use pramfs_medium::volume::Volume;
 
 /// The slots of an inode. Boxed as a whole: few inodes have any.
@@ -55,6 +55,13 @@ impl Leases {
         }
     }
 
+    /// Whether a holder has stored to the file since the last call.
+    #[cold]
+    pub(crate) fn take_stored(&self, vol: &Volume) -> Result<bool> {
+        let slots = self.0.iter().flat_map(|slots| slots.iter());
+        slots.fold(Ok(false), |any, slot| Ok(slot.take_stored(vol)? | any?))
+    }
+
     /// Shows the holders a new size, and, if `layout`, that blocks below the old size have
     /// changed. The homes of the change are stored.
     #[cold]
@@ -84,6 +91,17 @@ impl Slot {
         fence(release("lease-shown"));
         Ok(())
     }
+
+    /// A note between the load and the store is lost, but not its effect: the caller takes
+    /// the time afterwards.
+    fn take_stored(&self, vol: &Volume) -> Result<bool> {
+        let stored = self.at + STORED_OFFSET;
+        let noted = vol.medium().load_u64(stored)? != 0;
+        if noted {
+            vol.region.window().store_u64_unflushed(stored.0, 0)?;
+        }
+        Ok(noted)
+    }
 }
 
 /// A lease that this mount keeps.
@@ -95,6 +113,8 @@ pub struct HeldLease {
     pub id: u64,
     /// The leased file.
     pub ino: Ino,
+    /// What its holder may do.
+    pub mode: LeaseMode,
     /// Process that asked for it.
     pub pid: u32,
     /// User of that process.
@@ -115,6 +135,7 @@ impl HeldLease {
             slot,
             id: lease.id,
             ino: lease.ino,
+            mode: lease.mode,
             pid: lease.pid,
             uid: lease.uid,
             granted_sec: lease.granted_sec,
@@ -122,5 +143,14 @@ impl HeldLease {
             is_new: !is_adopted,
             at,
         }
+    }
+}
+
+/// What is to happen after the end of a lease.
+pub(crate) struct LeaseEnded(pub Box<dyn Fn(&HeldLease) + Send + Sync>);
+
+impl std::fmt::Debug for LeaseEnded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LeaseEnded(..)")
     }
 }

@@ -7,6 +7,7 @@
 //! - frees forgotten orphans,
 //! - writes lazy times,
 //! - flushes the homes of idle lanes,
+//! - sets the times of files that holders of leases have stored to;
 //! - ends the leases that no process holds any more.
 //!
 //! Invariant: durability does not depend on this thread, except for lazy times. Every step
@@ -78,6 +79,11 @@ impl Background {
                     }
                     engine.note_time();
                     engine.free_forgotten();
+                    if !engine.is_read_only()
+                        && let Err(e) = engine.note_all_stores()
+                    {
+                        tracing::warn!(error = %e, "could not note direct stores in the times of files");
+                    }
                     if let Err(e) = engine.write_lazy() {
                         tracing::warn!(error = %e, "could not write the times of changed files");
                     }

@@ -181,7 +181,9 @@ impl Fs {
         if engine.has_lease_table()
             && engine.is_up()
             && !engine.is_read_only()
-            && let Err(e) = engine.end_released_leases()
+            && let Err(e) = engine
+                .note_all_stores()
+                .and_then(|()| engine.end_released_leases())
         {
             tracing::warn!(error = %e, "could not clear the lease table; the next mount does");
         }

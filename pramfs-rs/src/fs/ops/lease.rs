@@ -9,16 +9,20 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::fs::inode::leases::HeldLease;
+use crate::fs::inode::Inode;
+use crate::fs::inode::leases::{HeldLease, LeaseEnded};
 use crate::fs::inode::refs::By;
-use crate::fs::inode::state::check_file;
+use crate::fs::inode::state::{InodeState, check_file};
+use crate::fs::policy::chattr;
 use crate::fs::steps::lease_table::LeaseSlots;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::media::lease::{Lease, LeaseSlot, RECORDED, SlotContents};
+use pramfs_medium::media::lease::{
+    Lease, LeaseSlot, RECORDED, STORED_OFFSET, SlotContents, VIEW_OFFSET,
+};
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::pmem::RegionAccess as _;
-use pramfs_medium::types::{FileExtent, Ino, RegionOffset};
+use pramfs_medium::types::{FileExtent, Ino, LeaseMode, RegionOffset};
 
 /// A lease that is being granted. While it exists, the lease does not end, even if nobody
 /// holds its lock yet.
@@ -34,13 +38,14 @@ impl LeaseGrant<'_> {
         &self.lease
     }
 
-    /// Opens the descriptor of the lease: the whole region, for reading. The lease lasts
-    /// until it, its copies and its mappings are gone.
+    /// Opens the descriptor of the lease: the whole region, for reading, and for writing if
+    /// the lease is. The lease lasts until it, its copies and its mappings are gone.
     ///
     /// # Errors
     /// `Unsupported` if this kind of region cannot be leased; errors of the system.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.engine.vol.region.lease_descriptor(self.lease.slot)
+        let HeldLease { slot, mode, .. } = self.lease;
+        self.engine.vol.region.lease_descriptor(slot, mode)
     }
 }
 
@@ -63,6 +68,8 @@ pub struct LeasedExtents {
     pub size: u64,
     /// Where the view line is in the region.
     pub view: u64,
+    /// Where the holder notes its stores in the region.
+    pub stored: u64,
     /// Whole blocks, in ascending order, without holes; the last one may reach past the
     /// size.
     pub extents: Vec<FileExtent>,
@@ -83,16 +90,20 @@ impl Engine {
         self.vol.region.try_lease_lock()
     }
 
-    /// Grants a lease to read a file. It is durable when this returns.
+    /// Grants a lease of a file. It is durable when this returns.
+    ///
+    /// The caller of a grant to write sees to it that nobody has a copy of the file's pages.
     ///
     /// # Errors
     /// [`Error::Stale`] if the inode is gone, or has another generation; those of
     /// [`read`](Self::read); [`Error::NoSpace`] if the lease table is full or cannot grow;
+    /// [`Error::NotPermitted`] to write to an immutable or append-only file;
     /// [`Error::ReadOnly`].
     pub fn grant_lease(
         &self,
         ino: Ino,
         generation: u64,
+        mode: LeaseMode,
         pid: u32,
         uid: u32,
     ) -> Result<LeaseGrant<'_>> {
@@ -104,10 +115,14 @@ impl Engine {
             if state.disk.generation != generation {
                 return Err(Error::Stale(ino));
             }
+            if mode == LeaseMode::Write {
+                chattr::check_write(&state.disk)?;
+            }
             let lease = Lease {
                 ino,
                 generation,
                 id: Lease::new_id(),
+                mode,
                 pid,
                 uid,
                 granted_sec: self.now().sec,
@@ -117,6 +132,11 @@ impl Engine {
             let (slot, at) = self.take_lease_slot(&mut tx)?;
             let home = LeaseSlot::new(self.vol.geo.seed, slot, &lease);
             tx.put(EntryKind::Slot, at, home.recorded())?;
+            // What an earlier holder of the slot has left there.
+            let stored = at + STORED_OFFSET;
+            if self.vol.medium().load_u64(stored)? != 0 {
+                self.vol.region.window().store_u64_unflushed(stored.0, 0)?;
+            }
             self.commit(tx, [])?;
             state.leases.add(slot, at);
             let held = HeldLease::new(slot, at, &lease, false);
@@ -143,6 +163,27 @@ impl Engine {
         leases.get(&slot).copied().filter(|lease| lease.id == id)
     }
 
+    /// Sets the times of a file if a holder of a lease has stored to it since the last call.
+    /// True if so.
+    ///
+    /// # Errors
+    /// [`Error::Stale`]; those of the medium.
+    pub fn note_stores(&self, ino: Ino) -> Result<bool> {
+        self.op(Need::Write, || {
+            let inode = self.iget(ino)?;
+            let mut state = inode.state.write();
+            self.note_stores_locked(&inode, &mut state)
+        })
+    }
+
+    fn note_stores_locked(&self, inode: &Inode, state: &mut InodeState) -> Result<bool> {
+        let stored = state.leases.take_stored(&self.vol)?;
+        if stored {
+            self.touch_lazily(inode, state);
+        }
+        Ok(stored)
+    }
+
     /// Returns blocks of a leased file from `offset`, as many as fit `max` extents.
     ///
     /// # Errors
@@ -163,7 +204,8 @@ impl Engine {
             let state = inode.state.read();
             self.find_lease(slot, id).ok_or_else(ended)?;
             let geo = &self.vol.geo;
-            let view = lease.at + pramfs_medium::media::lease::VIEW_OFFSET;
+            let view = lease.at + VIEW_OFFSET;
+            let stored = lease.at + STORED_OFFSET;
             let size = state.disk.size;
             let start = geo.file_offset(geo.file_block(offset.min(geo.max_file_size())));
             let stop = geo.file_offset(geo.file_block_from(size)).max(start);
@@ -183,6 +225,7 @@ impl Engine {
                             layout,
                             size,
                             view: view.0,
+                            stored: stored.0,
                             extents,
                             start,
                             end,
@@ -198,6 +241,7 @@ impl Engine {
                 layout: self.vol.medium().load_u64(view)?,
                 size,
                 view: view.0,
+                stored: stored.0,
                 extents,
                 start,
                 end,
@@ -217,6 +261,7 @@ impl Engine {
             if self.find_lease(lease.slot, lease.id).is_none() {
                 return Ok(false);
             }
+            self.note_stores_locked(&inode, &mut state)?;
             let mut tx = self.begin(&inode);
             tx.allow_reserve();
             tx.touch(&inode.last_record);
@@ -233,9 +278,36 @@ impl Engine {
             Ok(true)
         })?;
         if ended {
+            if let Some(LeaseEnded(then)) = self.lease_ended.get() {
+                then(lease);
+            }
             self.release_ref(lease.ino, 1, By::Guard);
         }
         Ok(ended)
+    }
+
+    /// Has a function called after the end of each lease, on the thread that has ended it,
+    /// without locks. The first function stays.
+    pub fn on_lease_end(&self, then: impl Fn(&HeldLease) + Send + Sync + 'static) {
+        let _stays = self.lease_ended.set(LeaseEnded(Box::new(then)));
+    }
+
+    /// Sets the times of the files that holders of leases have stored to since the last call.
+    ///
+    /// # Errors
+    /// As for [`note_stores`](Self::note_stores).
+    pub(crate) fn note_all_stores(&self) -> Result<()> {
+        let mut noted = Ok(());
+        for lease in self.leases() {
+            if lease.mode == LeaseMode::Write {
+                match self.note_stores(lease.ino) {
+                    // The lease has just ended.
+                    Ok(_) | Err(Error::Stale(_)) => {}
+                    Err(e) => noted = noted.and(Err(e)),
+                }
+            }
+        }
+        noted
     }
 
     /// Ends the leases that no process holds any more. Returns how many.

@@ -1,0 +1,230 @@
+//! Which files are open through the kernel's page cache, and which are stored to directly.
+//!
+//! A page in the cache does not see a direct store, and its write-back may undo one.
+//! Invariant: no file is both at the same time.
+//!
+//! - A lease to write is refused while a file is open through the page cache. A mapping
+//!   counts as open: the kernel sends the release after the last one.
+//! - While a file has such a lease, every open of it gets `FOPEN_DIRECT_IO`. The mount does
+//!   not ask for `FUSE_DIRECT_IO_ALLOW_MMAP`, so a shared mapping of such an open is refused.
+//! - The kernel drops its pages of the file after the last such lease, and before the next
+//!   open through the page cache.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use fuser::{INodeNo, Notifier};
+use pramfs::inode::{Fs, Ino, LeaseMode};
+use pramfs_control::{Refusal, Refused};
+
+/// How a file is in use. Never unused in the table.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Uses {
+    /// Opens through the page cache.
+    cached: u64,
+    /// Leases to write that are being granted.
+    granting: u64,
+    /// The other leases to write, by their `id`.
+    writers: Vec<u64>,
+}
+
+impl Uses {
+    fn is_written(&self) -> bool {
+        self.granting > 0 || !self.writers.is_empty()
+    }
+}
+
+/// The uses of the files of a mount.
+#[derive(Debug, Default)]
+pub struct Opens {
+    files: Mutex<HashMap<Ino, Uses>>,
+    /// Files with leases to write, so that most requests need no lock.
+    written: AtomicUsize,
+    kernel: Arc<OnceLock<Notifier>>,
+}
+
+/// A lease to write that is being granted.
+#[derive(Debug)]
+pub(super) struct Writing<'o> {
+    opens: &'o Opens,
+    ino: Ino,
+}
+
+impl Writing<'_> {
+    /// The lease exists. Its end is noted by itself.
+    pub(super) fn granted(self, id: u64) {
+        self.opens.change(self.ino, |uses| uses.writers.push(id));
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.opens.change(self.ino, |uses| uses.granting -= 1);
+    }
+}
+
+impl Opens {
+    /// Starts with the leases of earlier mounts, and follows the ends of all leases.
+    pub fn of(fs: &Fs, kernel: Arc<OnceLock<Notifier>>) -> Arc<Opens> {
+        let opens = Arc::new(Opens {
+            kernel,
+            ..Opens::default()
+        });
+        let weak = Arc::downgrade(&opens);
+        fs.on_lease_end(move |lease| {
+            if let (LeaseMode::Write, Some(opens)) = (lease.mode, weak.upgrade()) {
+                opens.writer_ended(lease.ino, lease.id);
+            }
+        });
+        // An end that comes meanwhile waits for the lock.
+        let mut files = opens.lock();
+        for lease in fs.leases() {
+            if lease.mode == LeaseMode::Write {
+                let uses = files.entry(lease.ino).or_default();
+                uses.writers.push(lease.id);
+            }
+        }
+        let written = files.len();
+        drop(files);
+        opens.written.store(written, Ordering::Release);
+        opens
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, Uses>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the uses of a file.
+    fn change<T>(&self, ino: Ino, change: impl FnOnce(&mut Uses) -> T) -> T {
+        let mut files = self.lock();
+        let uses = files.entry(ino).or_default();
+        let before = uses.is_written();
+        let changed = change(uses);
+        match (before, uses.is_written()) {
+            (false, true) => self.written.fetch_add(1, Ordering::AcqRel),
+            (true, false) => self.written.fetch_sub(1, Ordering::AcqRel),
+            _ => 0,
+        };
+        if *uses == Uses::default() {
+            files.remove(&ino);
+        }
+        changed
+    }
+
+    /// Notes an open through the page cache. False if the file is stored to directly: the
+    /// open must not use the cache.
+    pub(crate) fn open_cached(&self, ino: Ino) -> bool {
+        self.change(ino, |uses| {
+            let may = !uses.is_written();
+            uses.cached += u64::from(may);
+            may
+        })
+    }
+
+    /// Notes the end of such an open.
+    pub(crate) fn close_cached(&self, ino: Ino) {
+        self.change(ino, |uses| uses.cached = uses.cached.saturating_sub(1));
+    }
+
+    /// Whether a file is stored to directly.
+    pub(crate) fn is_written(&self, ino: Ino) -> bool {
+        self.are_written() && self.lock().get(&ino).is_some_and(Uses::is_written)
+    }
+
+    /// Whether any file is stored to directly.
+    pub fn are_written(&self) -> bool {
+        self.written.load(Ordering::Acquire) != 0
+    }
+
+    /// Begins to grant a lease to write.
+    ///
+    /// # Errors
+    /// The file is open through the page cache.
+    pub(super) fn begin_writing(&self, ino: Ino) -> Result<Writing<'_>, Refused> {
+        let cached = self.change(ino, |uses| {
+            uses.granting += u64::from(uses.cached == 0);
+            uses.cached
+        });
+        if cached > 0 {
+            return Err(Refused::new(
+                Refusal::Busy,
+                format!(
+                    "the file is open or mapped {cached} times through the page cache of the kernel, \
+                     which would not see direct stores; close it there, or open it with O_DIRECT"
+                ),
+            ));
+        }
+        // The kernel may have cached the attributes for a day.
+        self.invalidate(ino, -1);
+        Ok(Writing { opens: self, ino })
+    }
+
+    fn writer_ended(&self, ino: Ino, id: u64) {
+        // Pages of private mappings, and those from before the lease. Nobody opens the file
+        // through the cache meanwhile. Without the lock: the kernel may wait for requests.
+        self.invalidate(ino, 0);
+        self.change(ino, |uses| uses.writers.retain(|writer| *writer != id));
+    }
+
+    /// Makes the kernel drop the attributes of a file, and its pages from an offset on, which
+    /// are none if the offset is negative. Never called from the handler of a request.
+    fn invalidate(&self, ino: Ino, from: i64) {
+        if let Some(kernel) = self.kernel.get()
+            && let Err(error) = kernel.inval_inode(INodeNo(ino.0), from, 0)
+        {
+            // Most often the kernel does not know the inode.
+            tracing::debug!("the kernel's copy of {ino} is not dropped: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Ino = Ino(77);
+
+    #[test]
+    fn open_through_cache_refuses_writer_until_it_is_closed() {
+        let opens = Opens::default();
+        assert!(opens.open_cached(FILE) && opens.open_cached(FILE));
+        let refused = opens.begin_writing(FILE).unwrap_err();
+        assert_eq!(refused.reason, Refusal::Busy);
+        assert!(refused.message.contains("2 times"), "{}", refused.message);
+        opens.close_cached(FILE);
+        assert!(opens.begin_writing(FILE).is_err());
+        opens.close_cached(FILE);
+        opens.begin_writing(FILE).unwrap().granted(1);
+        assert!(opens.is_written(FILE) && !opens.is_written(Ino(78)));
+    }
+
+    #[test]
+    fn writer_refuses_page_cache_until_last_one_ends() {
+        let opens = Opens::default();
+        for id in 1..3 {
+            opens.begin_writing(FILE).unwrap().granted(id);
+        }
+        assert!(!opens.open_cached(FILE) && opens.open_cached(Ino(78)));
+        opens.writer_ended(FILE, 1);
+        // A second time, and one that was never noted.
+        opens.writer_ended(FILE, 1);
+        opens.writer_ended(FILE, 3);
+        assert!(!opens.open_cached(FILE));
+        opens.writer_ended(FILE, 2);
+        assert!(opens.open_cached(FILE));
+        opens.close_cached(FILE);
+        opens.close_cached(Ino(78));
+        assert!(opens.lock().is_empty(), "an unused file costs no memory");
+        assert_eq!(opens.written.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn refused_grant_leaves_nothing() {
+        let opens = Opens::default();
+        let writing = opens.begin_writing(FILE).unwrap();
+        assert!(opens.is_written(FILE) && !opens.open_cached(FILE));
+        drop(writing);
+        assert!(!opens.is_written(FILE) && opens.open_cached(FILE));
+    }
+}
