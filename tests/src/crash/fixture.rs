@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pramfs::XattrMode;
 use pramfs::format::FormatOptions;
-use pramfs::inode::Time;
+use pramfs::inode::{LeaseMode, Time};
 use pramfs_medium::pmem::SimBackend;
 
 use super::leased::{self, Held};
@@ -139,7 +139,12 @@ impl Fixture {
         run(&mut f, &|f| setacl(f, "/foo", "access", 0o640))?;
         if room.leased {
             for node in leased::files(&f) {
-                run(&mut f, &|_| Some(vec![Action::Lease { node }]))?;
+                run(&mut f, &|_| {
+                    Some(vec![Action::Lease {
+                        node,
+                        mode: LeaseMode::Write,
+                    }])
+                })?;
             }
         }
         if let Some(room) = room.inodes {

@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pramfs::inode::{Fs, Ino, LeaseMode};
+use pramfs::inode::{Fs, Ino, LeaseMode, SetAttr};
 use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::lease::{LeaseSlot, SlotContents, VIEW_OFFSET};
 use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, Medium};
-use pramfs_medium::pmem::{PmemError, Region};
-use pramfs_medium::types::{FileBlock, RegionOffset};
+use pramfs_medium::pmem::{PmemError, Region, RegionAccess as _, Unfenced};
+use pramfs_medium::types::{Bno, FileBlock, RegionOffset};
 
 use super::state::{Piece, State};
 use super::workload::{Action, Op, file, ops};
@@ -155,10 +155,10 @@ fn blocks(medium: Medium<'_>, file: &DiskInode) -> Result<BTreeMap<u64, u64>, St
 ///
 /// # Errors
 /// Those of the engine.
-pub fn grant(fs: &Fs, f: &mut Follower, node: NodeId) -> pramfs::Result<()> {
+pub fn grant(fs: &Fs, f: &mut Follower, node: NodeId, mode: LeaseMode) -> pramfs::Result<()> {
     let ino = f.ino(node);
     let generation = fs.getattr(ino)?.generation;
-    let grant = fs.grant_lease(ino, generation, LeaseMode::Read, 100, 1000)?;
+    let grant = fs.grant_lease(ino, generation, mode, 100, 1000)?;
     fs.region_to_damage()
         .pretend_lease(grant.lease().slot, true);
     drop(grant);
@@ -166,6 +166,81 @@ pub fn grant(fs: &Fs, f: &mut Follower, node: NodeId) -> pramfs::Result<()> {
     let pinned = f.model.call(&Call::Pin { node });
     debug_assert!(pinned.is_ok());
     Ok(())
+}
+
+/// Stores to blocks of a file as the holder of its lease does, after holes have been filled.
+/// False if the region is full. Without the note of the holder, which the next mount may
+/// find after a crash, and take its own time for the store.
+///
+/// # Errors
+/// Nobody has leased the file to write; a byte has no written block.
+pub fn store(
+    fs: &Fs,
+    f: &Follower,
+    node: NodeId,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<bool, String> {
+    let words = |e: pramfs::Error| e.to_string();
+    let ino = f.ino(node);
+    let leases = fs.leases();
+    let lease = leases
+        .iter()
+        .find(|lease| lease.ino == ino && lease.mode == LeaseMode::Write)
+        .ok_or("nobody has leased the file to write")?;
+    match fs.fill(ino, offset, bytes.len() as u64) {
+        Err(pramfs::Error::NoSpace(_)) if f.full => return Ok(false),
+        filled => filled.map_err(words)?,
+    }
+    let found = fs
+        .leased_extents(lease.slot, lease.id, 0, usize::MAX)
+        .map_err(words)?;
+    let window = fs.region_to_damage().window();
+    let (mut pending, mut done) = (Unfenced::none(), 0);
+    for extent in &found.extents {
+        let start = offset.max(extent.file_offset);
+        let end = (offset + bytes.len() as u64).min(extent.file_offset + extent.len);
+        if start < end {
+            let at = extent.region_offset.unwrap_or(0) + (start - extent.file_offset);
+            let part = &bytes[(start - offset) as usize..(end - offset) as usize];
+            let stored = window.nt_store(at, part).map_err(|e| e.to_string())?;
+            (pending, done) = (pending.join(stored), done + part.len());
+        }
+    }
+    window.fence(pending);
+    if done < bytes.len() {
+        return Err(format!("a store to {done} of {} bytes", bytes.len()));
+    }
+    Ok(true)
+}
+
+/// Stores past the end of a file, to blocks that the holder of its lease could map when the
+/// file was longer. False if there is none.
+///
+/// # Errors
+/// Where the map of the file cannot be read.
+pub fn store_to_cut(fs: &Fs, f: &Follower, node: NodeId, len: u64) -> Result<bool, String> {
+    let region = fs.region_to_damage();
+    let geo = fs.superblock().geometry();
+    let medium = Medium { region, geo: &geo };
+    let file = inode(medium, f.ino(node))?;
+    let (window, mut pending) = (region.window(), Unfenced::none());
+    let mut any = false;
+    for (index, block) in blocks(medium, &file)? {
+        let start = geo.file_offset(FileBlock(index));
+        let (from, to) = (
+            start.max(file.size),
+            (start + geo.block_size).min(file.size + len),
+        );
+        if from < to {
+            let at = geo.offset(Bno(block)) + (from - start);
+            let garbage = vec![0xcd; (to - from) as usize];
+            let stored = window.nt_store(at.0, &garbage).map_err(|e| e.to_string())?;
+            (pending, any) = (pending.join(stored), true);
+        }
+    }
+    window.fence(pending);
+    Ok(any)
 }
 
 /// The slots of a file, or of all files. Their processes end.
@@ -227,9 +302,24 @@ pub fn lease_ops() -> Vec<Op> {
             steps,
         });
     };
-    add("lease /foo", |f| lease(f, "/foo"));
-    add("lease /A/foo", |f| lease(f, "/A/foo"));
-    add("lease /A/bar (empty)", |f| lease(f, "/A/bar"));
+    add("lease /foo", |f| lease(f, "/foo", LeaseMode::Write));
+    add("lease /A/foo", |f| lease(f, "/A/foo", LeaseMode::Write));
+    add("lease /A/bar (empty, to read)", |f| {
+        lease(f, "/A/bar", LeaseMode::Read)
+    });
+    add("store /foo 300 at 50", |f| direct_store(f, "/foo", 50, 300));
+    add("store /foo 700 at 900 (spanning)", |f| {
+        direct_store(f, "/foo", 900, 700)
+    });
+    add("store /A/foo 64 at 512", |f| {
+        direct_store(f, "/A/foo", 512, 64)
+    });
+    add("cut /foo, store past the end, grow", |f| {
+        store_past_end(f, "/foo", 512, 2500)
+    });
+    add("cut /A/foo, store past the end, grow", |f| {
+        store_past_end(f, "/A/foo", 100, 4000)
+    });
     add("end lease /foo", |f| {
         let node = file(f, "/foo")?;
         let leased = f.model.node(node).pins > 0;
@@ -244,7 +334,7 @@ pub fn lease_ops() -> Vec<Op> {
 }
 
 /// The operations that matter most to a process that maps a file.
-const BESIDE_LEASES: [&str; 22] = [
+const BESIDE_LEASES: [&str; 25] = [
     "truncate /foo 512",
     "truncate /A/foo 0",
     "truncate /foo 3000 (longer)",
@@ -266,6 +356,9 @@ const BESIDE_LEASES: [&str; 22] = [
     "lease /A/foo",
     "end lease /foo",
     "end leases",
+    "store /foo 300 at 50",
+    "store /A/foo 64 at 512",
+    "cut /foo, store past the end, grow",
     "remount",
 ];
 
@@ -280,9 +373,43 @@ pub fn grants_or_ends(op: &Op) -> bool {
     op.name.starts_with("lease") || op.name.starts_with("end") || others.contains(&op.name)
 }
 
-fn lease(f: &Follower, path: &str) -> Option<Vec<Action>> {
+fn lease(f: &Follower, path: &str, mode: LeaseMode) -> Option<Vec<Action>> {
     let node = file(f, path)?;
-    Some(vec![Action::Lease { node }])
+    Some(vec![Action::Lease { node, mode }])
+}
+
+/// The file if a process has leased it, and perhaps to write.
+fn leased_file(f: &Follower, path: &str) -> Option<NodeId> {
+    let node = file(f, path)?;
+    (f.model.node(node).pins > 0).then_some(node)
+}
+
+fn direct_store(f: &Follower, path: &str, offset: u64, len: usize) -> Option<Vec<Action>> {
+    let node = leased_file(f, path)?;
+    let fits = offset + len as u64 <= f.model.node(node).size();
+    fits.then(|| {
+        vec![Action::Store {
+            node,
+            offset,
+            bytes: vec![0xdb; len],
+        }]
+    })
+}
+
+fn store_past_end(f: &Follower, path: &str, short: u64, long: u64) -> Option<Vec<Action>> {
+    let node = leased_file(f, path)?;
+    let size = |size| {
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        Action::Call(Call::SetAttr { node, set })
+    };
+    Some(vec![
+        size(short),
+        Action::StoreToCut { node, len: 4000 },
+        size(long),
+    ])
 }
 
 /// What a mount must show that shows `live` before a crash. `found` is a recovery without a

@@ -8,7 +8,7 @@
 use pramfs::Access;
 use pramfs::{
     Fallocate, RenameFlags, XattrMode,
-    inode::{Credentials, Fs, SetAttr, SetTime, Time},
+    inode::{Credentials, Fs, LeaseMode, SetAttr, SetTime, Time},
 };
 
 use super::leased;
@@ -39,6 +39,25 @@ pub enum Action {
     Lease {
         /// The file.
         node: NodeId,
+        /// What the process may do.
+        mode: LeaseMode,
+    },
+    /// The holder of a lease to write stores to blocks of the file, and makes that durable.
+    Store {
+        /// The file.
+        node: NodeId,
+        /// Where in the file.
+        offset: u64,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// The same, past the end of the file: the holder still has blocks in its view that a
+    /// truncation has cut off.
+    StoreToCut {
+        /// The file.
+        node: NodeId,
+        /// How many bytes from the end on, as far as there are blocks.
+        len: u64,
     },
     /// Processes that hold leases have ended, and the engine finds that out.
     EndLeases {
@@ -57,6 +76,7 @@ impl Action {
             Action::Label(_)
             | Action::Trim
             | Action::Lease { .. }
+            | Action::StoreToCut { .. }
             | Action::EndLeases { .. }
             | Action::Remount => return None,
             Action::Call(c) => c.clone(),
@@ -65,6 +85,11 @@ impl Action {
                 offset,
                 bytes,
                 ..
+            }
+            | Action::Store {
+                node,
+                offset,
+                bytes,
             } => Call::Write {
                 node: *node,
                 offset: Some(*offset),
@@ -504,7 +529,20 @@ pub fn act(fs: &Fs, f: &mut Follower, action: &Action) -> Result<bool, String> {
             .trim(0, u64::MAX, 0)
             .map(|_| true)
             .map_err(|e| format!("trim: {e}")),
-        Action::Lease { node } => match leased::grant(fs, f, *node) {
+        Action::Store {
+            node,
+            offset,
+            bytes,
+        } => {
+            let before = f.model.node(*node).clone();
+            let stored = leased::store(fs, f, *node, *offset, bytes)?;
+            if stored {
+                f.stored(fs, *node, (*offset, bytes), &before)?;
+            }
+            Ok(stored)
+        }
+        Action::StoreToCut { node, len } => leased::store_to_cut(fs, f, *node, *len),
+        Action::Lease { node, mode } => match leased::grant(fs, f, *node, *mode) {
             Ok(()) => Ok(true),
             Err(pramfs::Error::NoSpace(_)) if f.full => Ok(false),
             Err(e) => Err(format!("the lease: {e}")),
