@@ -28,8 +28,9 @@ fn scene() -> Scene {
     let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o600);
     let file = file.unwrap().ino;
     fs.write(&Credentials::ROOT, file, 0, &[7; 10_000]).unwrap();
+    let opens = Opens::of(&fs, Arc::default());
     Scene {
-        direct: Direct::new(fs, OWNER, "file-0-1-2.sock".into()),
+        direct: Direct::new(Arc::clone(&fs), OWNER, "file-0-1-2.sock".into(), opens),
         file,
     }
 }
@@ -40,7 +41,11 @@ fn peer(uid: u32) -> Peer {
 
 impl Scene {
     fn lease(&self, uid: u32) -> Result<(Granted, OwnedFd), Refused> {
-        let ticket = self.direct.ticket(uid, self.file)?.ticket;
+        self.lease_to(LeaseMode::Read, uid)
+    }
+
+    fn lease_to(&self, mode: LeaseMode, uid: u32) -> Result<(Granted, OwnedFd), Refused> {
+        let ticket = self.direct.ticket(uid, self.file, mode)?.ticket;
         let mut sent = None;
         let key = self
             .direct
@@ -73,7 +78,10 @@ fn policy_owner_refuses_other_users() {
 
 #[test]
 fn ticket_for_directory_is_refused() {
-    let refused = scene().direct.ticket(ROOT, Ino::ROOT).unwrap_err();
+    let refused = scene()
+        .direct
+        .ticket(ROOT, Ino::ROOT, LeaseMode::Read)
+        .unwrap_err();
     assert_eq!(refused.reason, Refusal::Unsupported);
 }
 
@@ -98,7 +106,11 @@ fn lease_ends_with_its_descriptor() {
 fn file_replaced_since_ticket_is_not_leased() {
     let scene = scene();
     let fs = &scene.direct.fs;
-    let ticket = scene.direct.ticket(ROOT, scene.file).unwrap().ticket;
+    let ticket = scene
+        .direct
+        .ticket(ROOT, scene.file, LeaseMode::Read)
+        .unwrap()
+        .ticket;
     fs.unlink(Ino::ROOT, b"file").unwrap();
     fs.free_forgotten();
     let grant = |ticket| {
@@ -153,4 +165,80 @@ fn leases_of_one_user_are_bounded() {
     drop(held);
     scene.direct.end_released();
     scene.lease(OWNER).unwrap();
+}
+
+#[test]
+fn lease_to_write_takes_suid_from_users_other_than_root() {
+    for (uid, mode, kept) in [
+        (ROOT, LeaseMode::Write, true),
+        (OWNER, LeaseMode::Read, true),
+        (OWNER, LeaseMode::Write, false),
+    ] {
+        let scene = scene();
+        let set = pramfs::inode::SetAttr {
+            perm: Some(0o4755),
+            ..Default::default()
+        };
+        let fs = &scene.direct.fs;
+        fs.setattr(&Credentials::ROOT, scene.file, &set).unwrap();
+        let _lease = scene.lease_to(mode, uid).unwrap();
+        let perm = fs.getattr(scene.file).unwrap().perm;
+        assert_eq!(perm & 0o4000 != 0, kept, "user {uid}, {mode:?}");
+    }
+}
+
+#[test]
+fn lease_to_write_keeps_file_out_of_page_cache_until_it_ends() {
+    let scene = scene();
+    let opens = Arc::clone(&scene.direct.opens);
+    assert!(opens.open_cached(scene.file));
+    let refused = scene.lease_to(LeaseMode::Write, ROOT).unwrap_err();
+    assert_eq!(refused.reason, Refusal::Busy);
+    assert!(scene.direct.fs.leases().is_empty());
+    // A reader may have it.
+    drop(scene.lease(ROOT).unwrap());
+    opens.close_cached(scene.file);
+    let (granted, fd) = scene.lease_to(LeaseMode::Write, ROOT).unwrap();
+    assert!(granted.stored > granted.view && !opens.open_cached(scene.file));
+    drop(fd);
+    scene.direct.end_released();
+    assert!(opens.open_cached(scene.file));
+}
+
+#[test]
+fn only_lease_to_write_fills_holes() {
+    let scene = scene();
+    let set = pramfs::inode::SetAttr {
+        size: Some(100 << 20),
+        ..Default::default()
+    };
+    let fs = &scene.direct.fs;
+    fs.setattr(&Credentials::ROOT, scene.file, &set).unwrap();
+    let (reader, _fd) = scene.lease(ROOT).unwrap();
+    let refused = scene.direct.fill(reader.lease, 0..4096).unwrap_err();
+    assert_eq!(refused.reason, Refusal::NotPermitted);
+    let (writer, _fd) = scene.lease_to(LeaseMode::Write, ROOT).unwrap();
+    let fill = |range| scene.direct.fill(writer.lease, range);
+    let blocks = || fs.getattr(scene.file).unwrap().blocks;
+    let before = blocks();
+    assert_eq!(fill(20 << 20..(20 << 20) + 1), Ok((20 << 20) + 1));
+    let filled = blocks();
+    assert!(filled > before);
+    // Ranges that are reversed, empty, or past the end allocate nothing.
+    assert_eq!(fill(4096 * 5..0), Ok(0));
+    assert_eq!(fill(u64::MAX - 1..u64::MAX), Ok(100 << 20));
+    assert_eq!(blocks(), filled);
+    // The region has 8 MiB.
+    let refused = fill(0..100 << 20).unwrap_err();
+    assert_eq!(refused.reason, Refusal::Full);
+    let gone = LeaseKey {
+        id: writer.lease.id + 1,
+        ..writer.lease
+    };
+    assert_eq!(
+        scene.direct.fill(gone, 0..1).unwrap_err().reason,
+        Refusal::Ended
+    );
+    scene.direct.revoke(writer.lease).unwrap();
+    assert!(fill(0..1).is_err());
 }
