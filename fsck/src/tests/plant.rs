@@ -397,6 +397,7 @@ impl Plant {
             ino,
             generation,
             id: 5,
+            mode: LeaseMode::Read,
             pid: 100,
             uid: 1000,
             granted_sec: 0,

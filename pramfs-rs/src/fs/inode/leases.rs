@@ -58,8 +58,8 @@ impl Leases {
     /// Whether a holder has stored to the file since the last call.
     #[cold]
     pub(crate) fn take_stored(&self, vol: &Volume) -> Result<bool> {
-        let slots = self.0.iter().flat_map(|slots| slots.iter());
-        slots.fold(Ok(false), |any, slot| Ok(slot.take_stored(vol)? | any?))
+        let mut slots = self.0.iter().flat_map(|slots| slots.iter());
+        slots.try_fold(false, |any, slot| Ok(slot.take_stored(vol)? | any))
     }
 
     /// Shows the holders a new size, and, if `layout`, that blocks below the old size have
