@@ -31,6 +31,9 @@ pub(crate) struct Limits {
     pub silence: Duration,
     /// Connections in all.
     pub connections: usize,
+    /// Connections of a user other than root and the server's. The others are kept for root
+    /// and the server's user.
+    pub of_user: usize,
     /// Leases of one connection.
     pub leases: usize,
 }
@@ -40,6 +43,7 @@ impl Default for Limits {
         Limits {
             silence: Duration::from_secs(3),
             connections: 256,
+            of_user: 64,
             leases: 512,
         }
     }
@@ -50,6 +54,8 @@ impl Default for Limits {
 struct Connection {
     socket: OwnedFd,
     peer: Peer,
+    /// Its user is root or the server's.
+    is_administrator: bool,
     /// When it last sent a message, or connected.
     heard: Instant,
     /// The leases granted to it. Whether they still exist is left to the engine.
@@ -69,6 +75,8 @@ pub(crate) struct Connections<'s> {
     listener: &'s OwnedFd,
     service: &'s Service,
     limits: Limits,
+    /// A user who may ask for leases.
+    user: Option<u32>,
     open: Vec<Connection>,
 }
 
@@ -77,11 +85,13 @@ impl<'s> Connections<'s> {
         listener: &'s OwnedFd,
         service: &'s Service,
         limits: Limits,
+        user: Option<u32>,
     ) -> Connections<'s> {
         Connections {
             listener,
             service,
             limits,
+            user,
             open: Vec::new(),
         }
     }
@@ -168,14 +178,20 @@ impl<'s> Connections<'s> {
 
     fn admit(&self, socket: OwnedFd) -> Result<Connection, ControlError> {
         wire::limit_unread(&socket)?;
+        let (peer, is_administrator) = wire::peer(&socket)?;
         // The mode of the socket keeps others out as well.
-        let peer = wire::check_peer(&socket)?;
-        if self.open.len() >= self.limits.connections {
+        if !is_administrator && self.user != Some(peer.uid) {
+            return Err(ControlError::Peer(peer.uid));
+        }
+        let (all, of_user) = (self.limits.connections, self.limits.of_user);
+        let users = self.open.iter().filter(|c| !c.is_administrator).count();
+        if self.open.len() >= all || !is_administrator && users >= of_user {
             return Err(ControlError::Gone);
         }
         Ok(Connection {
             socket,
             peer,
+            is_administrator,
             heard: Instant::now(),
             leases: HashSet::new(),
         })
@@ -226,6 +242,10 @@ impl Connection {
         request: &Request,
         most_leases: usize,
     ) -> Result<Next, Refused> {
+        if request.is_administrative() && !self.is_administrator {
+            let message = format!("user {} may not ask this", self.peer.uid);
+            return Err(Refused::new(Refusal::NotPermitted, message));
+        }
         let leases = || {
             service.leases.as_deref().ok_or_else(|| {
                 Refused::new(

@@ -39,4 +39,4 @@ pub use lease::{
     Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refused, Ticket, TicketReply,
 };
 pub use message::{MAX_MESSAGE, Refusal, Reply, Request, Served, VERSION};
-pub use server::{Server, Service};
+pub use server::{Listener, Server, Service};

@@ -63,6 +63,22 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether only root and the user of the server may ask this.
+    pub(crate) fn is_administrative(&self) -> bool {
+        match self {
+            Request::Status
+            | Request::Connection
+            | Request::Leases { .. }
+            | Request::Revoke { .. } => true,
+            Request::Lease { .. }
+            | Request::Blocks { .. }
+            | Request::Fill { .. }
+            | Request::Release { .. } => false,
+        }
+    }
+}
+
 /// The answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]

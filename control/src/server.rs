@@ -4,12 +4,13 @@
 //! its answers is disconnected, and one that says nothing and has no lease is disconnected
 //! after a few seconds.
 //!
-//! Order at the start: the socket gets its mode, then a hidden name, then it listens. A
-//! rename gives it the name that clients look for and replaces the socket of a killed
-//! server. Order at the end: the name is removed first, so that no client connects to a
+//! Order at the start: the socket gets its mode, then a hidden name, perhaps an owner, then
+//! it listens. A rename gives it the name that clients look for and replaces the socket of a
+//! killed server. Order at the end: the name is removed first, so that no client connects to a
 //! socket that will not answer. Then the thread ends, and disconnects all.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,6 +30,10 @@ use crate::wire;
 
 /// Time limit for a client without a lease, from one message to the next.
 const IO_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// For the errors of bind and listen.
+const BIND: fn(Errno) -> ControlError =
+    |error| ControlError::os("cannot bind the control socket")(error);
 
 /// Clients that may wait to be accepted.
 const QUEUE: i32 = 64;
@@ -74,9 +79,7 @@ impl Service {
         })
     }
 
-    /// Grants leases, to root and the user of this process: nobody else can connect. (A
-    /// client of another user could make the thread wait, by passing it a descriptor whose
-    /// close takes long.)
+    /// Grants leases, to those who can connect.
     #[must_use]
     pub fn with_leases(mut self, leases: Arc<dyn Leases>) -> Service {
         self.leases = Some(leases);
@@ -84,75 +87,162 @@ impl Service {
     }
 }
 
-/// A thread that answers for a region until this value is dropped.
+/// A control socket that nobody can find yet.
 #[derive(Debug)]
-pub struct Server {
+pub struct Listener {
     directory: Directory,
     name: String,
-    /// Inode of the socket's name: a name with another inode is not removed.
-    inode: u64,
-    listener: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    hidden: String,
+    socket: OwnedFd,
+    user: Option<u32>,
+    started: bool,
 }
 
-impl Server {
-    /// Binds the socket of the region that `service` has open, and answers.
+impl Listener {
+    /// Binds the socket of a region, for root and the user of this process.
     ///
     /// # Errors
-    /// [`ControlError::Taken`] if another server answers there; errors of the system.
-    pub fn start(directory: Directory, service: Service) -> Result<Server, ControlError> {
-        let identity = Identity::of(&service.region)?;
-        // Several servers may have a region mounted read-only.
-        if Client::connect(&directory, identity)?.is_some() {
-            return Err(ControlError::Taken);
-        }
-        let listener = wire::socket()?;
-        let name = identity.socket_name();
+    /// Errors of the system.
+    pub fn bind(directory: Directory, region: impl AsFd) -> Result<Listener, ControlError> {
+        let name = Identity::of(region)?.socket_name();
         let hidden = format!(".{name}.{}", std::process::id());
         match rustix::fs::unlinkat(&directory, &hidden, AtFlags::empty()) {
             // A leftover of a killed process with the same pid.
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(ControlError::os("cannot clear a control socket")(error)),
         }
-        let bind = || -> rustix::io::Result<u64> {
-            rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
-            rustix::net::bind(&listener, &SocketAddrUnix::new(directory.way_to(&hidden))?)?;
-            rustix::net::listen(&listener, QUEUE)?;
-            let stat = rustix::fs::statat(&directory, &hidden, AtFlags::SYMLINK_NOFOLLOW)?;
-            rustix::fs::renameat(&directory, &hidden, &directory, &name)?;
-            Ok(stat.st_ino)
+        let socket = wire::socket()?;
+        let bind = || -> rustix::io::Result<()> {
+            rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+            rustix::net::bind(&socket, &SocketAddrUnix::new(directory.way_to(&hidden))?)
         };
-        let inode = bind().map_err(ControlError::os("cannot bind the control socket"))?;
-        wire::do_not_wait(&listener)?;
-        let listener = Arc::new(listener);
-        let heard = Arc::clone(&listener);
-        let thread = std::thread::Builder::new()
-            .name("control".into())
-            .spawn(move || Connections::new(&heard, &service, service.limits).serve());
-        let mut server = Server {
+        bind().map_err(BIND)?;
+        Ok(Listener {
             directory,
             name,
-            inode,
-            listener,
-            thread: None,
+            hidden,
+            socket,
+            user: None,
+            started: false,
+        })
+    }
+
+    /// Admits one more user, who can ask for leases and for nothing else.
+    ///
+    /// `refuse_descriptors` must see to it that clients cannot pass descriptors to the socket.
+    /// (The close of one may take long, and the thread that answers all clients would wait.)
+    ///
+    /// # Errors
+    /// Those of `refuse_descriptors` and of the system: the socket stays as it was.
+    pub fn admit(
+        &mut self,
+        user: u32,
+        refuse_descriptors: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> Result<(), ControlError> {
+        refuse_descriptors(self.socket.as_fd()).map_err(|source| ControlError::Os {
+            what: "clients could pass descriptors to the control socket (Linux 6.16 can refuse them)",
+            source,
+        })?;
+        let open = || -> rustix::io::Result<()> {
+            // Others can reach the names in it, but not list them.
+            rustix::fs::chmod(
+                self.directory.way_to("."),
+                Mode::RWXU | Mode::XGRP | Mode::XOTH,
+            )?;
+            let owner = Some(rustix::fs::Uid::from_raw(user));
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::chownat(&self.directory, &self.hidden, owner, None, flags)
         };
-        server.thread = Some(thread.map_err(|source| ControlError::Os {
+        open().map_err(ControlError::os(
+            "cannot admit a user to the control socket",
+        ))?;
+        self.user = Some(user);
+        Ok(())
+    }
+
+    /// Answers for the region.
+    ///
+    /// # Errors
+    /// [`ControlError::Taken`] if another server answers there; errors of the system.
+    pub fn start(mut self, service: Service) -> Result<Server, ControlError> {
+        let identity = Identity::of(&service.region)?;
+        // Several servers may have a region mounted read-only.
+        if Client::connect(&self.directory, identity)?.is_some() {
+            return Err(ControlError::Taken);
+        }
+        let listen = || -> rustix::io::Result<u64> {
+            let (directory, hidden) = (&self.directory, &self.hidden);
+            rustix::net::listen(&self.socket, QUEUE)?;
+            let stat = rustix::fs::statat(directory, hidden, AtFlags::SYMLINK_NOFOLLOW)?;
+            rustix::fs::renameat(directory, hidden, directory, &self.name)?;
+            Ok(stat.st_ino)
+        };
+        let inode = listen().map_err(BIND)?;
+        self.started = true;
+        wire::do_not_wait(&self.socket)?;
+        let socket = self.socket.try_clone().map_err(|source| ControlError::Os {
+            what: "cannot copy the control socket",
+            source,
+        })?;
+        let (heard, user) = (socket, self.user);
+        let thread = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || Connections::new(&heard, &service, service.limits, user).serve());
+        let thread = thread.map_err(|source| ControlError::Os {
             what: "cannot start the thread of the control socket",
             source,
-        })?);
-        Ok(server)
+        });
+        Ok(Server {
+            inode,
+            thread: Some(thread?),
+            listener: self,
+        })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if !self.started {
+            let _gone = rustix::fs::unlinkat(&self.directory, &self.hidden, AtFlags::empty());
+        }
+    }
+}
+
+/// A thread that answers for a region until this value is dropped.
+#[derive(Debug)]
+pub struct Server {
+    listener: Listener,
+    /// Inode of the socket's name: a name with another inode is not removed.
+    inode: u64,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Binds the socket of the region that `service` has open, and answers to root and the
+    /// user of this process.
+    ///
+    /// # Errors
+    /// Those of [`Listener::bind`] and [`Listener::start`].
+    pub fn start(directory: Directory, service: Service) -> Result<Server, ControlError> {
+        Listener::bind(directory, &service.region)?.start(service)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let stat = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        let Listener {
+            directory,
+            name,
+            socket,
+            ..
+        } = &self.listener;
+        let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
         if stat.is_ok_and(|stat| stat.st_ino == self.inode) {
             // If the name stays, clients find that no process listens.
-            let _stays = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
+            let _stays = rustix::fs::unlinkat(directory, name, AtFlags::empty());
         }
         // Wakes the thread, which ends. Cannot fail: the socket listens.
-        let _listens = rustix::net::shutdown(&self.listener, Shutdown::Both);
+        let _listens = rustix::net::shutdown(socket, Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             // A panic of the thread must not cause a panic here.
             let _ended = thread.join();
@@ -192,7 +282,7 @@ mod tests {
         let clients: Vec<OwnedFd> = (0..3)
             .map(|_| {
                 let client = wire::socket().unwrap();
-                let socket = dir.path().join("sockets").join(&server.name);
+                let socket = dir.path().join("sockets").join(&server.listener.name);
                 let address = SocketAddrUnix::new(socket).unwrap();
                 rustix::net::connect(&client, &address).unwrap();
                 client

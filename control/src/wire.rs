@@ -56,19 +56,29 @@ pub(crate) fn limit_unread(socket: &OwnedFd) -> Result<(), ControlError> {
         .map_err(ControlError::os("cannot set up a control socket"))
 }
 
-/// Checks by the kernel's credentials that the peer belongs to root or to the user of this
-/// process. Returns it.
+/// Returns the peer as the kernel reports it, and whether it is root or the user of this
+/// process.
+pub(crate) fn peer(socket: impl AsFd) -> Result<(Peer, bool), ControlError> {
+    // Not by rustix: a process of another PID namespace has the number 0 here, which its type
+    // does not allow.
+    let peer = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials);
+    let peer = peer.map_err(|error| ControlError::Os {
+        what: "cannot identify the peer",
+        source: error.into(),
+    })?;
+    let (uid, own) = (peer.uid(), rustix::process::geteuid().as_raw());
+    let peer_process = Peer {
+        pid: peer.pid().unsigned_abs(),
+        uid,
+    };
+    Ok((peer_process, uid == 0 || uid == own))
+}
+
+/// Checks that the peer belongs to root or to the user of this process. Returns it.
 pub(crate) fn check_peer(socket: impl AsFd) -> Result<Peer, ControlError> {
-    let peer =
-        sockopt::socket_peercred(socket).map_err(ControlError::os("cannot identify the peer"))?;
-    let (user, own) = (peer.uid, rustix::process::geteuid());
-    if user.is_root() || user == own {
-        Ok(Peer {
-            pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
-            uid: user.as_raw(),
-        })
-    } else {
-        Err(ControlError::Peer(user.as_raw()))
+    match peer(socket)? {
+        (peer, true) => Ok(peer),
+        (peer, false) => Err(ControlError::Peer(peer.uid)),
     }
 }
 

@@ -17,9 +17,12 @@ use std::time::{Duration, Instant};
 
 use fuser::{Config, Session, SessionACL};
 use pramfs::pmem::{PmemError, Region, RegionOptions};
-use pramfs::{MountOptions, inode::Fs};
+use pramfs::{
+    MountOptions,
+    inode::{Fs, RegionView},
+};
 use pramfs_control::{
-    ControlError, DIRECTORY, Directory, Identity, Leases, Served, Server, Service,
+    ControlError, DIRECTORY, Directory, Identity, Leases, Listener, Served, Server, Service,
 };
 
 use crate::adapter::Adapter;
@@ -94,8 +97,10 @@ pub fn mount(
     let distrusted = privileges::region::distrust(region.ownership(), &path, &mut settings)?;
     notices.extend(distrusted);
     let settings = &settings;
+    // With the rights of root, which the next step drops.
+    let (listener, admitted) = listen(&region, owner, settings, &mut notices);
     // Before the first thread starts, which is the engine's.
-    let privileges = Privileges::shed(settings);
+    let privileges = Privileges::shed(settings, admitted);
     let fs = open_engine(region, &path, settings, protected)?;
     if !fs.recovery().was_clean {
         tracing::warn!(
@@ -109,14 +114,20 @@ pub fn mount(
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
     let kernel = Arc::new(OnceLock::new());
     let opens = Opens::of(&fs, Arc::clone(&kernel));
-    let direct = match direct_access(&fs, owner, settings, &opens) {
+    // Whoever cannot reach the socket gets no ticket either.
+    let user = owner.map(|owner| if admitted { owner } else { 0 });
+    let direct = match direct_access(&fs, user, settings, &opens) {
         Ok(direct) => direct,
         Err(why) => {
             notices.push(format!("WARNING: no direct access: {why}"));
             None
         }
     };
-    let control = match answer_for(&fs, &connection, &own_mount, settings, direct.as_ref()) {
+    let answer = |listener| {
+        let direct = direct.as_ref();
+        answer_for(&fs, listener, &connection, &own_mount, settings, direct)
+    };
+    let control = match listener.and_then(|listener| listener.map_or(Ok(None), answer)) {
         Ok(control) => control,
         Err(error) => {
             notices.push(format!(
@@ -167,13 +178,13 @@ pub fn mount(
     })
 }
 
-/// Makes the direct access that the options ask for.
+/// Makes the direct access that the options ask for, for root and one user.
 ///
 /// # Errors
 /// Why this mount can have none.
 fn direct_access(
     fs: &Arc<Fs>,
-    owner: Option<u32>,
+    user: Option<u32>,
     settings: &MountSettings,
     opens: &Arc<Opens>,
 ) -> Result<Option<Arc<Direct>>, String> {
@@ -186,7 +197,7 @@ fn direct_access(
     if fs.is_read_only() {
         return Err("the mount is read-only".into());
     }
-    let (Some(owner), Ok(Some(handle))) = (owner, fs.region().handle()) else {
+    let (Some(user), Ok(Some(handle))) = (user, fs.region().handle()) else {
         return Err("the region is memory of the server".into());
     };
     fs.try_lease_lock()
@@ -194,23 +205,65 @@ fn direct_access(
     let identity = Identity::of(&handle).map_err(|error| error.to_string())?;
     let direct = Direct::new(
         Arc::clone(fs),
-        owner,
+        user,
         identity.socket_name(),
         Arc::clone(opens),
     );
     Ok(Some(Arc::new(direct)))
 }
 
-/// Opens the control socket for a mounted region, if root mounts.
+/// Binds the control socket, if root mounts. Also returns whether the owner of the region can
+/// connect to it, besides root.
+fn listen(
+    region: &Region,
+    owner: Option<u32>,
+    settings: &MountSettings,
+    notices: &mut Vec<String>,
+) -> (Result<Option<Listener>, ControlError>, bool) {
+    if !rustix::process::geteuid().is_root() {
+        return (Ok(None), false);
+    }
+    let bind = || {
+        let handle = RegionView::from(region)
+            .handle()
+            .map_err(|source| ControlError::Os {
+                what: "cannot reopen the region",
+                source,
+            })?;
+        let directory = Directory::make(DIRECTORY)?;
+        handle
+            .map(|region| Listener::bind(directory, region))
+            .transpose()
+    };
+    let mut listener = match bind() {
+        Ok(Some(listener)) => listener,
+        none => return (none, false),
+    };
+    let other = owner.filter(|owner| *owner != 0);
+    let grants = settings.direct == DirectPolicy::Owner && !settings.read_only;
+    let (Some(user), true) = (other, grants) else {
+        return (Ok(Some(listener)), false);
+    };
+    let admitted = listener.admit(user, pramfs_kernel_sys::socket::refuse_descriptors);
+    if let Err(error) = &admitted {
+        notices.push(format!(
+            "WARNING: direct access for root only, not for user {user}, who owns the region: {error}"
+        ));
+    }
+    (Ok(Some(listener)), admitted.is_ok())
+}
+
+/// Answers over the control socket for a mounted region.
 fn answer_for(
     fs: &Fs,
+    listener: Listener,
     connection: impl AsFd,
     own_mount: &OwnMount,
     settings: &MountSettings,
     direct: Option<&Arc<Direct>>,
 ) -> Result<Option<Server>, ControlError> {
     let user = rustix::process::geteuid();
-    let (true, Some(device)) = (user.is_root(), own_mount.device) else {
+    let Some(device) = own_mount.device else {
         return Ok(None);
     };
     let handle = fs.region().handle();
@@ -234,7 +287,7 @@ fn answer_for(
     if let Some(direct) = direct {
         service = service.with_leases(Arc::clone(direct) as Arc<dyn Leases>);
     }
-    Server::start(Directory::make(DIRECTORY)?, service).map(Some)
+    listener.start(service).map(Some)
 }
 
 impl Mounted {

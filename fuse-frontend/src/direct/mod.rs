@@ -53,8 +53,8 @@ pub enum DirectPolicy {
 #[derive(Debug)]
 pub struct Direct {
     fs: Arc<Fs>,
-    /// The user who owns the region.
-    owner: u32,
+    /// The user who may have leases, besides root: who owns the region.
+    user: u32,
     /// Name of the control socket.
     socket: String,
     opens: Arc<Opens>,
@@ -68,12 +68,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Direct {
-    /// Makes the direct access of a writable mount. `owner` owns the region, and `socket` is
-    /// the name of the control socket.
-    pub fn new(fs: Arc<Fs>, owner: u32, socket: String, opens: Arc<Opens>) -> Direct {
+    /// Makes the direct access of a writable mount, for root and `user`. `socket` is the name of
+    /// the control socket.
+    pub fn new(fs: Arc<Fs>, user: u32, socket: String, opens: Arc<Opens>) -> Direct {
         Direct {
             fs,
-            owner,
+            user,
             socket,
             opens,
             tickets: Mutex::default(),
@@ -82,7 +82,7 @@ impl Direct {
     }
 
     fn check_user(&self, uid: u32) -> Result<(), Refused> {
-        if uid == 0 || uid == self.owner {
+        if uid == 0 || uid == self.user {
             return Ok(());
         }
         Err(Refused::new(

@@ -302,7 +302,7 @@ pub(super) const OPTIONS: &[Row] = &[
             to("off", |s| s.direct = DirectPolicy::Off),
             to("owner", |s| s.direct = DirectPolicy::Owner),
         ],
-        "who may map files beside the mount: nobody, or root (and, later, the owner of the region), who can then read the whole region, and store to it",
+        "who may map files beside the mount: nobody, or root and the owner of the region, who can then read the whole region, and store to it",
     ),
     Row {
         names: &["uid", "gid", "mode"],

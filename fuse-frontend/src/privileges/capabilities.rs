@@ -35,9 +35,18 @@ pub const KEPT: [Kept; 3] = [
     },
 ];
 
+/// One more, kept if the region belongs to another user who may get leases to write.
+pub const KEPT_FOR_OWNER: Kept = Kept {
+    set: CapabilitySet::DAC_OVERRIDE,
+    name: "CAP_DAC_OVERRIDE",
+    reason: "to open another user's region for that user's leases to write",
+};
+
 /// Returns the kept capabilities as a set.
-pub(super) fn kept() -> CapabilitySet {
+pub(super) fn kept(leases_of_owner: bool) -> CapabilitySet {
+    let more = leases_of_owner.then_some(&KEPT_FOR_OWNER);
     KEPT.iter()
+        .chain(more)
         .fold(CapabilitySet::empty(), |all, kept| all | kept.set)
 }
 
@@ -90,10 +99,10 @@ mod tests {
         }
         let before = rustix::thread::capabilities(None).unwrap();
         std::thread::spawn(move || {
-            keep_only(kept()).unwrap();
+            keep_only(kept(false)).unwrap();
             std::thread::spawn(move || {
                 let sets = rustix::thread::capabilities(None).unwrap();
-                assert_eq!(sets.permitted, before.permitted & kept());
+                assert_eq!(sets.permitted, before.permitted & kept(false));
                 assert_eq!(sets.effective, sets.permitted);
                 assert!(sets.inheritable.is_empty());
                 for (one, stays) in [

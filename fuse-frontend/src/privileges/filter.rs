@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use seccomp_sys::Log;
+use pramfs_kernel_sys::seccomp::{self, Log};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -36,10 +36,10 @@ pub(super) fn put_in_force() -> io::Result<()> {
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let clone3 = compiled(clone3, SeccompAction::Allow, unknown, arch)?;
-    seccomp_sys::install(&clone3, Log::Nothing)?;
+    seccomp::install(&clone3, Log::Nothing)?;
     let refused = SeccompAction::Errno(libc::EPERM as u32);
     let allowed = compiled(rules()?, refused, SeccompAction::Allow, arch)?;
-    seccomp_sys::install(&allowed, Log::Refused)
+    seccomp::install(&allowed, Log::Refused)
 }
 
 fn compiled(

@@ -29,7 +29,7 @@ pub mod region;
 use rustix::process::DumpableBehavior;
 use rustix::thread::CapabilitySet;
 
-pub use capabilities::{KEPT, Kept};
+pub use capabilities::{KEPT, KEPT_FOR_OWNER, Kept};
 
 use crate::options::MountSettings;
 
@@ -46,15 +46,17 @@ pub struct Privileges {
 type Step = fn() -> std::io::Result<()>;
 
 impl Privileges {
-    /// Drops capabilities. Must run before the first thread starts.
-    pub fn shed(settings: &MountSettings) -> Privileges {
+    /// Drops capabilities. Must run before the first thread starts. `leases_of_owner`: another
+    /// user owns the region, and may get leases.
+    pub fn shed(settings: &MountSettings, leases_of_owner: bool) -> Privileges {
         let mounts_itself = || {
             rustix::thread::capabilities(None)
                 .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
         };
         let of_root = settings.sandbox && rustix::process::geteuid().is_root() && mounts_itself();
         let mut notices = Vec::new();
-        if of_root && let Err(error) = capabilities::keep_only(capabilities::kept()) {
+        let kept = capabilities::kept(leases_of_owner);
+        if of_root && let Err(error) = capabilities::keep_only(kept) {
             notices.push(format!(
                 "WARNING: the server keeps all capabilities of root; dropping them failed: {error}"
             ));

@@ -1,7 +1,8 @@
 //! Direct access beside a mount: leases, with the kernel, real processes and their deaths.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, IoSlice, Lines, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
@@ -13,10 +14,14 @@ use pramfs_control::{Connection, DIRECTORY, Directory, Identity, LeaseRow, Refus
 use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
 use pramfs_tests::mounted::{Mounted, wait_until};
+use pramfs_tests::watchdog::Watchdog;
 use rustix::fs::FallocateFlags;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
+};
 
-use crate::mounted;
+use crate::{mounted, unmounted};
 
 pub(super) const BLOCK: usize = 4096;
 pub(super) const OPTIONS: &str = "direct=owner";
@@ -343,6 +348,120 @@ fn other_user_gets_no_lease_and_cannot_administer() {
     mount.unmount();
 }
 
+/// The region of another user, mounted by root.
+fn mounted_for_owner(test: &str, mode: u32) -> Option<(Mounted, Watchdog)> {
+    let (mount, dog) = unmounted(test)?;
+    std::os::unix::fs::chown(mount.region(), Some(OWNER), None).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+    fs::set_permissions(mount.region(), mode).unwrap();
+    mount.mount(OPTIONS);
+    let file = file(&mount, "file", 4);
+    std::os::unix::fs::chown(mount.at("file"), Some(OWNER), None).unwrap();
+    drop(file);
+    Some((mount, dog))
+}
+
+const OWNER: u32 = 4243;
+
+/// `SO_PASSRIGHTS` can refuse descriptors. Without it, only root gets leases.
+fn socket_can_be_open_to_users() -> bool {
+    let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
+    match pramfs_kernel_sys::socket::refuse_descriptors(socket.as_fd()) {
+        Ok(()) => true,
+        Err(error) => {
+            pramfs_tests::skip::skipped(format!("no SO_PASSRIGHTS: {error}"));
+            false
+        }
+    }
+}
+
+#[test]
+fn owner_of_region_gets_leases_and_nobody_else_does() {
+    if !socket_can_be_open_to_users() {
+        return;
+    }
+    let Some((mount, _dog)) = mounted_for_owner("owner", 0o600) else {
+        return;
+    };
+    assert_eq!(as_user(OWNER, &mount, "open", &[]), "opened");
+    // To write too, although only its owner may open the region.
+    let mut writer = start(Some(OWNER), &mount, "hold-for-writing", &[]);
+    assert_eq!(writer.said, "holding");
+    // The lease of the process before may end a little later.
+    assert!(wait_until(|| leases(&mount).len() == 1));
+    let row = &leases(&mount)[0];
+    assert!(row.uid == OWNER && row.write, "{row:?}");
+    // Nothing else than leases.
+    let said = as_user(OWNER, &mount, "leases", &[]);
+    assert_eq!(said, "refused: NotPermitted");
+    // Others do not even reach the socket.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    fs::set_permissions(mount.at("file"), mode).unwrap();
+    let said = as_user(4242, &mount, "open", &[]);
+    assert!(said.contains("error: 13"), "{said}");
+    let said = as_user(4242, &mount, "leases", &[]);
+    assert!(said.contains("no connection"), "{said}");
+    writer.child.kill().unwrap();
+    writer.child.wait().unwrap();
+    assert!(wait_until(|| leases(&mount).is_empty()));
+    mount.unmount();
+    assert_checked(&mount);
+}
+
+#[test]
+fn server_for_owner_keeps_one_more_capability() {
+    if !socket_can_be_open_to_users() {
+        return;
+    }
+    const DAC_OVERRIDE: u64 = 1 << 1;
+    let effective = |mount: &Mounted| {
+        let status = format!("/proc/{}/status", mount.process().as_raw_nonzero());
+        let status = fs::read_to_string(status).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
+    };
+    let Some((mount, _dog)) = mounted_for_owner("capability", 0o600) else {
+        return;
+    };
+    assert_ne!(effective(&mount) & DAC_OVERRIDE, 0);
+    mount.unmount();
+    mount.mount("");
+    assert_eq!(effective(&mount) & DAC_OVERRIDE, 0);
+    mount.unmount();
+}
+
+/// The close of a descriptor may take long; the thread of the socket would wait for it.
+#[test]
+fn descriptor_passed_to_control_socket_is_refused() {
+    if !socket_can_be_open_to_users() {
+        return;
+    }
+    let Some((mount, _dog)) = mounted_for_owner("passing", 0o600) else {
+        return;
+    };
+    assert_eq!(
+        as_user(OWNER, &mount, "pass", &[]),
+        "refused: Operation not permitted (os error 1)"
+    );
+    assert_eq!(leases(&mount), []);
+    mount.unmount();
+}
+
+#[test]
+fn connections_of_owner_leave_room_for_root() {
+    if !socket_can_be_open_to_users() {
+        return;
+    }
+    let Some((mount, _dog)) = mounted_for_owner("connections", 0o600) else {
+        return;
+    };
+    let flood = start(Some(OWNER), &mount, "connect", &[]);
+    assert_eq!(flood.said, "connected");
+    assert_eq!(leases(&mount), []);
+    drop(flood);
+    mount.unmount();
+}
+
 // ---- deaths
 
 #[test]
@@ -574,6 +693,10 @@ fn client_process() {
         let opened = Connection::open(&directory, &identity.socket_name());
         opened.ok().flatten()
     };
+    let address = || {
+        let identity = Identity::of_path(env("PRAMFS_TEST_REGION").as_ref()).unwrap();
+        SocketAddrUnix::new(Path::new(DIRECTORY).join(identity.socket_name())).unwrap()
+    };
     let wait = || {
         let mut byte = [0];
         let _ended = rustix::io::read(std::io::stdin(), &mut byte);
@@ -591,6 +714,30 @@ fn client_process() {
         "leases" => {
             let list = |server: Connection| refusal(server.leases().map(drop));
             say(&server().map_or("no connection".into(), list));
+        }
+        "pass" => {
+            let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
+            let socket = socket.unwrap();
+            rustix::net::connect(&socket, &address()).unwrap();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let passed = [std::io::stdin().as_fd().try_clone_to_owned().unwrap()];
+            let passed = passed.each_ref().map(AsFd::as_fd);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&passed)));
+            let bytes = [IoSlice::new(b"{}")];
+            let sent = rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::empty());
+            say(&sent.map_or_else(|error| format!("refused: {error}"), |_| "sent".into()));
+        }
+        "connect" => {
+            let mut open = Vec::new();
+            for _ in 0..1000 {
+                let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
+                let socket = socket.unwrap();
+                rustix::net::connect(&socket, &address()).unwrap();
+                open.push(socket);
+            }
+            say("connected");
+            wait();
         }
         "hold" => {
             let file = pramfs_client::File::open(path).unwrap();

@@ -26,6 +26,19 @@ fn open(mount: &Mounted, name: &str) -> pramfs_client::Result<pramfs_client::Fil
     options.open(mount.at(name))
 }
 
+/// As [`open`], once the kernel has told the server of the last close.
+fn opened(mount: &Mounted, name: &str) -> pramfs_client::File {
+    let mut opened = None;
+    assert!(wait_until(|| match open(mount, name) {
+        Err(busy) if busy.errno() == libc::EBUSY => false,
+        done => {
+            opened = Some(done.unwrap());
+            true
+        }
+    }));
+    opened.unwrap()
+}
+
 /// A mount with a file of four blocks that this process can store to.
 struct Scene {
     view: MappedFile,
@@ -35,7 +48,7 @@ struct Scene {
 
 fn scene(mount: Mounted) -> Scene {
     drop(file(&mount, "file", 4));
-    let direct = open(&mount, "file").unwrap();
+    let direct = opened(&mount, "file");
     let view = direct.map(0..4 * B, Access::Write).unwrap();
     Scene {
         view,
@@ -324,12 +337,7 @@ fn pages_from_before_direct_stores_are_not_shown_after_them() {
     drop(file(&mount, "file", 4));
     assert_eq!(fs::read(mount.at("file")).unwrap()[0], 1);
     for round in 2..10 {
-        let direct = loop {
-            match open(&mount, "file") {
-                Err(busy) if busy.errno() == libc::EBUSY => std::thread::yield_now(),
-                opened => break opened.unwrap(),
-            }
-        };
+        let direct = opened(&mount, "file");
         direct.write_all_at(&[round; 100], 0).unwrap();
         assert_eq!(fs::read(mount.at("file")).unwrap()[..100], [round; 100]);
         direct.write_all_at(&[round + 100; 100], 0).unwrap();
@@ -400,7 +408,7 @@ fn write_lease_drops_capability_of_program() {
     (value[3], value[5]) = (2, 0x20);
     let name = "security.capability";
     rustix::fs::setxattr(&path, name, &value, rustix::fs::XattrFlags::empty()).unwrap();
-    drop(open(&scene.mount, "file").unwrap());
+    drop(opened(&scene.mount, "file"));
     let mut read = [0u8; 20];
     let gone = rustix::fs::getxattr(&path, name, &mut read[..]);
     assert_eq!(gone.unwrap_err(), Errno::NODATA);
@@ -466,7 +474,7 @@ fn view_for_stores_has_no_holes() {
     through.write_all_at(&[7; 10], 50 * B).unwrap();
     rustix::fs::fallocate(&through, FallocateFlags::empty(), 60 * B, 10 * B).unwrap();
     drop(through);
-    let direct = open(&mount, "file").unwrap();
+    let direct = opened(&mount, "file");
     let view = direct.map(10..100 * B - 3, Access::Write).unwrap();
     let bytes = vec![0x33; view.len() as usize];
     view.write(0, &bytes).unwrap();
@@ -491,7 +499,7 @@ fn view_for_stores_on_full_region_is_enospc() {
     let through = file(&mount, "file", 1);
     through.set_len(200 << 20).unwrap();
     drop(through);
-    let direct = open(&mount, "file").unwrap();
+    let direct = opened(&mount, "file");
     let refused = direct.map(0..200 << 20, Access::Write).unwrap_err();
     assert_eq!(refused.errno(), libc::ENOSPC, "{refused}");
     drop(direct);

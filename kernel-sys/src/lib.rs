@@ -1,0 +1,5 @@
+//! System calls of Linux that no crate in use wraps.
+#![deny(missing_docs)]
+
+pub mod seccomp;
+pub mod socket;
