@@ -53,6 +53,15 @@ impl KnownBlocks {
         self.end = self.end.max(blocks.end);
     }
 
+    /// Returns the extent that has the byte at an offset.
+    pub(crate) fn extent_at(&self, offset: u64) -> Option<Extent> {
+        let at = self
+            .extents
+            .partition_point(|extent| extent.file_offset + extent.len <= offset);
+        let found = self.extents.get(at).copied();
+        found.filter(|extent| extent.file_offset <= offset)
+    }
+
     /// Returns the pieces of a range, in order: a place in the region, or `None` for zeros,
     /// and a length. The caller limits the range to [`end`](Self::end).
     pub(crate) fn pieces(

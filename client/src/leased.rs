@@ -13,6 +13,7 @@ use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, lease_ticket
 use crate::blocks::{KnownBlocks, is_sound};
 use crate::error::{Error, Result};
 use crate::link::Link;
+use crate::places::Places;
 use crate::snapshot::{Shown, copy_of_one_layout, is_still};
 
 /// Attempts to read while the file changes.
@@ -34,6 +35,8 @@ pub(crate) struct Leased {
     /// Inode number and generation.
     pub identity: (u64, u64),
     blocks: RwLock<KnownBlocks>,
+    /// What of them a read can use without the lock.
+    places: Places,
 }
 
 impl Leased {
@@ -73,6 +76,7 @@ impl Leased {
             view: granted.view,
             identity: (granted.inode, granted.generation),
             blocks: RwLock::new(KnownBlocks::new(&granted.blocks)),
+            places: Places::default(),
         })
     }
 
@@ -83,6 +87,24 @@ impl Leased {
     /// Whether blocks below the size of the file are where they were in a layout.
     pub(crate) fn is_current(&self, layout: u64) -> Result<bool> {
         is_still(self, layout)
+    }
+
+    /// Copies a range within the file out whose place is known. Takes no lock. `None`, with
+    /// `buf` undefined, where [`read_at`](Self::read_at) must be called.
+    #[inline]
+    pub(crate) fn read_known(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
+        let region = self.region();
+        region.check_owner().ok()?;
+        let len = buf.len() as u64;
+        let end = offset.checked_add(len)?;
+        let copied = copy_of_one_layout(self, |layout, size| {
+            let place = match end <= size {
+                true => self.places.get(layout, offset, len),
+                false => None,
+            };
+            Ok(place.filter(|at| region.read_wide(*at, buf)))
+        });
+        copied.ok()?.map(|_| len as usize)
     }
 
     /// Copies bytes out, up to the end of the file.
@@ -102,6 +124,10 @@ impl Leased {
                 if known.layout != layout || known.end < end {
                     unknown = Some((layout, end));
                     return Ok(None);
+                }
+                if let Some(extent) = known.extent_at(offset) {
+                    let place = (extent.file_offset, extent.region_offset, extent.len);
+                    self.places.put(layout, offset, place);
                 }
                 let mut into = &mut buf[..n];
                 for (place, len) in known.pieces(offset, end) {

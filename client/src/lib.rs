@@ -40,6 +40,7 @@ mod error;
 mod file;
 mod leased;
 mod link;
+mod places;
 mod snapshot;
 mod view;
 
