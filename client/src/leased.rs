@@ -60,7 +60,7 @@ impl Leased {
             .read_only(true)
             .lock(false)
             .from_fd(descriptor, "the region of the mount")?;
-        if !is_sound(&granted.blocks) || granted.view % 8 != 0 {
+        if !is_sound(&granted.blocks, 0) || granted.view % 8 != 0 {
             return Err(malformed());
         }
         // Both words lie in the region.
@@ -198,7 +198,7 @@ impl Leased {
     fn ask(&self, offset: u64) -> Result<Blocks> {
         let Release { link, lease } = &self.release;
         let blocks = link.ask(|server| server.blocks(*lease, offset))?;
-        match is_sound(&blocks) {
+        match is_sound(&blocks, offset) {
             true => Ok(blocks),
             false => Err(malformed()),
         }

@@ -38,6 +38,9 @@
 mod blocks;
 mod error;
 mod file;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod leased;
 mod link;
 mod places;
