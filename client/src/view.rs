@@ -37,7 +37,8 @@ impl View {
         if range.start >= range.end {
             return Err(Error::Range);
         }
-        let source = StitchSource::of_region(leased.region())?;
+        // A client stores nothing.
+        let source = StitchSource::of_region(leased.region())?.without_private_pages();
         let unit = source.unit();
         let start = range.start / unit * unit;
         let known = leased.known(range.end)?;
