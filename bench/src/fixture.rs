@@ -224,13 +224,38 @@ impl Mounted {
                 "{mkfs:?}: {}",
                 String::from_utf8_lossy(&made.stderr)
             );
-            serve_program(cx, &programs.join(SERVER), name, tmpfs, region)
+            serve_program(cx, &programs.join(SERVER), name, tmpfs, region, "")
         };
         Ok([
             serve(&builds.new, "new", new, &new_path)?,
             serve(&builds.old, "old", old, &old_path)?,
             serve(&builds.old, "control", control, &control_path)?,
         ])
+    }
+
+    /// Formats a region and mounts it with leases for root; opens another one in this
+    /// process; and makes a competitor's file of `size` bytes. All lie on tmpfs with huge
+    /// pages. Their pages are made alternately.
+    ///
+    /// # Errors
+    /// If a step fails.
+    pub fn beside_direct(cx: &Context, region: u64, size: u64) -> Result<(Mounted, Direct, File)> {
+        let tmpfs =
+            |name, bytes| -> Result<MountDir> { cx.scratch.tmpfs(name, bytes, Huge::Always) };
+        let served = tmpfs("leased.tmpfs", region + SPARE)?;
+        let opened = tmpfs("in-process", region + size + SPARE)?;
+        let (path, theirs) = (served.join("memory"), opened.join("theirs"));
+        page_files(&[
+            (&path, region),
+            (&opened.join("region"), region),
+            (&theirs, size),
+        ])?;
+        let formatted = RegionOptions::new().open(&path)?;
+        format(&formatted, &FormatOptions::default())?;
+        drop(formatted);
+        let program = cx.program(SERVER)?;
+        let mounted = serve_program(cx, &program, "leased", served, &path, ",direct=owner")?;
+        Ok((mounted, Direct::open(opened)?, open_rw(&theirs, false)?))
     }
 
     /// Starts the minimal FUSE server of this package, in a process of its own,
@@ -274,20 +299,22 @@ fn serve_pramfs(cx: &Context, name: &str, tmpfs: MountDir, region: &Path) -> Res
         &RegionOptions::new().open(region)?,
         &FormatOptions::default(),
     )?;
-    serve_program(cx, &cx.program(SERVER)?, name, tmpfs, region)
+    serve_program(cx, &cx.program(SERVER)?, name, tmpfs, region, "")
 }
 
+/// `more` is appended to the mount options.
 fn serve_program(
     cx: &Context,
     program: &Path,
     name: &str,
     tmpfs: MountDir,
     region: &Path,
+    more: &str,
 ) -> Result<Mounted> {
     let mount_dir = cx.scratch.mount_dir(name)?;
     let mut command = Command::new(program);
     // As many threads as the minimal server gets.
-    let options = format!("threads={}", cx.cpus.len().clamp(2, 8));
+    let options = format!("threads={}{more}", cx.cpus.len().clamp(2, 8));
     command
         .arg(region)
         .arg(mount_dir.path())

@@ -87,6 +87,15 @@ enum Cmd {
         #[arg(long, default_value_t = 2)]
         threads: usize,
     },
+    /// Open, map, read and close a file once, and print the nanoseconds; runs start it
+    /// themselves
+    MapOnce {
+        /// The file
+        file: PathBuf,
+        /// By a lease of its mount
+        #[arg(long)]
+        lease: bool,
+    },
 }
 
 #[derive(Debug, Default, Args)]
@@ -180,6 +189,10 @@ fn real_main() -> Result<ExitCode> {
             threads,
         } => {
             minimal::serve(&mount_point, &memory, threads)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::MapOnce { file, lease } => {
+            rows::leases::map_once(&file, lease)?;
             Ok(ExitCode::SUCCESS)
         }
     }

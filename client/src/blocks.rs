@@ -38,19 +38,35 @@ impl KnownBlocks {
     fn add(&mut self, blocks: &Blocks) {
         for extent in &blocks.extents {
             // A server may repeat what is known.
-            if extent.file_offset >= self.end || self.extents.is_empty() {
-                match self.extents.last_mut() {
-                    Some(last)
-                        if last.file_offset + last.len == extent.file_offset
-                            && last.region_offset + last.len == extent.region_offset =>
-                    {
-                        last.len += extent.len;
-                    }
-                    _ => self.extents.push(*extent),
+            let known = self.end.saturating_sub(extent.file_offset);
+            let Some(len) = extent.len.checked_sub(known).filter(|len| *len > 0) else {
+                continue;
+            };
+            let new = Extent {
+                file_offset: extent.file_offset + known,
+                region_offset: extent.region_offset + known,
+                len,
+            };
+            match self.extents.last_mut() {
+                Some(last)
+                    if last.file_offset + last.len == new.file_offset
+                        && last.region_offset + last.len == new.region_offset =>
+                {
+                    last.len += new.len;
                 }
+                _ => self.extents.push(new),
             }
         }
         self.end = self.end.max(blocks.end);
+    }
+
+    /// Returns the extent that has the byte at an offset.
+    pub(crate) fn extent_at(&self, offset: u64) -> Option<Extent> {
+        let at = self
+            .extents
+            .partition_point(|extent| extent.file_offset + extent.len <= offset);
+        let found = self.extents.get(at).copied();
+        found.filter(|extent| extent.file_offset <= offset)
     }
 
     /// Returns the pieces of a range, in order: a place in the region, or `None` for zeros,
@@ -85,8 +101,9 @@ impl KnownBlocks {
     }
 }
 
-/// Checks the answer of a server: a faulty one must not make a reader overflow or loop.
-pub(crate) fn is_sound(blocks: &Blocks) -> bool {
+/// Checks the answer of a server to a request for the blocks from `offset` on: a faulty one
+/// must not make a reader overflow, loop, or take a part that is not in it for zeros.
+pub(crate) fn is_sound(blocks: &Blocks, offset: u64) -> bool {
     let mut end = 0;
     let ascending = blocks.extents.iter().all(|extent| {
         let starts = extent.file_offset >= end;
@@ -95,7 +112,7 @@ pub(crate) fn is_sound(blocks: &Blocks) -> bool {
         let place = extent.region_offset.checked_add(extent.len);
         starts && extent.len > 0 && stop.is_some() && place.is_some()
     });
-    ascending && blocks.start <= blocks.end && end <= blocks.end
+    ascending && blocks.start <= offset.min(blocks.end) && end <= blocks.end
 }
 
 #[cfg(test)]
@@ -168,21 +185,28 @@ mod tests {
     }
 
     #[test]
+    fn repeated_blocks_add_what_is_new() {
+        let mut known = KnownBlocks::new(&blocks(0, 20, vec![extent(10, 1000, 10)]));
+        let more = vec![extent(0, 7, 5), extent(15, 2000, 10)];
+        assert!(known.extend(&blocks(0, 40, more)));
+        let all = [(None, 10), (Some(1000), 10), (Some(2005), 5), (None, 15)];
+        assert_eq!(pieces(&known, 0, 40), all);
+    }
+
+    #[test]
     fn unsound_answers_are_detected() {
-        assert!(is_sound(&blocks(
-            0,
-            20,
-            vec![extent(0, 0, 10), extent(10, 0, 10)]
-        )));
+        let good = blocks(0, 20, vec![extent(0, 0, 10), extent(10, 0, 10)]);
+        assert!(is_sound(&good, 0) && is_sound(&blocks(5, 20, vec![]), 7));
         for bad in [
             blocks(30, 20, vec![]),
+            blocks(5, 20, vec![]),
             blocks(0, 20, vec![extent(0, 0, 0)]),
             blocks(0, 20, vec![extent(0, 0, 30)]),
             blocks(0, 20, vec![extent(5, 0, 10), extent(10, 0, 5)]),
             blocks(0, 20, vec![extent(u64::MAX, 0, 2)]),
             blocks(0, 20, vec![extent(0, u64::MAX, 2)]),
         ] {
-            assert!(!is_sound(&bad), "{bad:?}");
+            assert!(!is_sound(&bad, 0), "{bad:?}");
         }
     }
 }

@@ -91,11 +91,7 @@ impl OpenOptions {
             source,
         })?;
         let leased = self.lease(&path)?;
-        Ok(File {
-            options: self.clone(),
-            path: Some(path),
-            leased: RwLock::new(Arc::new(leased)),
-        })
+        Ok(File::new(self, Some(path), leased))
     }
 
     /// Asks for a lease on an open file of a mount. For writing it must have been opened for
@@ -106,11 +102,7 @@ impl OpenOptions {
     /// As for [`open`](Self::open).
     pub fn from_file(&self, file: std::fs::File) -> Result<File> {
         let leased = Leased::new(file, self.mode(), self.directory.as_ref())?;
-        Ok(File {
-            options: self.clone(),
-            path: None,
-            leased: RwLock::new(Arc::new(leased)),
-        })
+        Ok(File::new(self, None, leased))
     }
 
     /// Opens a file and asks for a lease. The kernel tells the server of a close a little
@@ -166,9 +158,22 @@ pub struct File {
     options: OpenOptions,
     path: Option<PathBuf>,
     leased: RwLock<Arc<Leased>>,
+    /// The first lease, for reads without the lock. It is kept after the death of its server:
+    /// the next one adopts it, and shows it each change.
+    first: Arc<Leased>,
 }
 
 impl File {
+    fn new(options: &OpenOptions, path: Option<PathBuf>, leased: Leased) -> File {
+        let first = Arc::new(leased);
+        File {
+            options: options.clone(),
+            path,
+            leased: RwLock::new(Arc::clone(&first)),
+            first,
+        }
+    }
+
     /// Opens a file of a mount. See [`OpenOptions::open`].
     ///
     /// # Errors
@@ -233,7 +238,16 @@ impl File {
     /// [`Error::ServerGone`] if the blocks of the range are not known, and no server can be
     /// asked; [`Error::Medium`]. If the file changes too fast, or a part of it was lost, the
     /// call reads through the mount: [`Error::Mount`].
+    #[inline]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        match self.first.read_known(buf, offset) {
+            Some(n) => Ok(n),
+            None => self.read_slow(buf, offset),
+        }
+    }
+
+    #[inline(never)]
+    fn read_slow(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         // The buffer is borrowed by one attempt at a time.
         let buf = std::cell::RefCell::new(buf);
         self.with(|leased| leased.read_at(&mut buf.borrow_mut(), offset))

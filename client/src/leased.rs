@@ -15,6 +15,7 @@ use pramfs_medium::types::LeaseMode;
 use crate::blocks::{KnownBlocks, is_sound};
 use crate::error::{Error, Result};
 use crate::link::Link;
+use crate::places::Places;
 use crate::snapshot::{Shown, copy_of_one_layout, is_still};
 
 /// Attempts to read while the file changes.
@@ -38,6 +39,8 @@ pub(crate) struct Leased {
     /// Inode number and generation.
     pub identity: (u64, u64),
     blocks: RwLock<KnownBlocks>,
+    /// What of them a read can use without the lock.
+    places: Places,
 }
 
 impl Leased {
@@ -66,7 +69,7 @@ impl Leased {
             .lock(false)
             .from_fd(descriptor, "the region of the mount")?;
         let stored = (mode == LeaseMode::Write).then_some(granted.stored);
-        if !is_sound(&granted.blocks) || stored == Some(0) {
+        if !is_sound(&granted.blocks, 0) || stored == Some(0) {
             return Err(malformed());
         }
         // The words lie in the region, and are aligned.
@@ -85,6 +88,7 @@ impl Leased {
             stored,
             identity: (granted.inode, granted.generation),
             blocks: RwLock::new(KnownBlocks::new(&granted.blocks)),
+            places: Places::default(),
         })
     }
 
@@ -95,6 +99,24 @@ impl Leased {
     /// Whether blocks below the size of the file are where they were in a layout.
     pub(crate) fn is_current(&self, layout: u64) -> Result<bool> {
         is_still(self, layout)
+    }
+
+    /// Copies a range within the file out whose place is known. Takes no lock. `None`, with
+    /// `buf` undefined, where [`read_at`](Self::read_at) must be called.
+    #[inline]
+    pub(crate) fn read_known(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
+        let region = self.region();
+        region.check_owner().ok()?;
+        let len = buf.len() as u64;
+        let end = offset.checked_add(len)?;
+        let copied = copy_of_one_layout(self, |layout, size| {
+            let place = match end <= size {
+                true => self.places.get(layout, offset, len),
+                false => None,
+            };
+            Ok(place.filter(|at| region.read_wide(*at, buf)))
+        });
+        copied.ok()?.map(|_| len as usize)
     }
 
     /// Copies bytes out, up to the end of the file.
@@ -114,6 +136,10 @@ impl Leased {
                 if known.layout != layout || known.end < end {
                     unknown = Some((layout, end));
                     return Ok(None);
+                }
+                if let Some(extent) = known.extent_at(offset) {
+                    let place = (extent.file_offset, extent.region_offset, extent.len);
+                    self.places.put(layout, offset, place);
                 }
                 let mut into = &mut buf[..n];
                 for (place, len) in known.pieces(offset, end) {
@@ -282,7 +308,7 @@ impl Leased {
     fn ask(&self, offset: u64) -> Result<Blocks> {
         let Release { link, lease } = &self.release;
         let blocks = link.ask(|server| server.blocks(*lease, offset))?;
-        match is_sound(&blocks) {
+        match is_sound(&blocks, offset) {
             true => Ok(blocks),
             false => Err(malformed()),
         }

@@ -48,9 +48,13 @@
 mod blocks;
 mod error;
 mod file;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod leased;
 mod link;
 mod mapped;
+mod places;
 mod snapshot;
 
 pub use error::{Error, Result};

@@ -47,7 +47,8 @@ impl MappedFile {
             return Err(Error::Range);
         }
         let writable = access == Access::Write;
-        let source = StitchSource::of_region(leased.region())?;
+        // A region mapped for reading has no private pages: a client stores nothing to it.
+        let source = StitchSource::of_region(leased.region())?.without_private_pages();
         let unit = source.unit();
         let start = range.start / unit * unit;
         let stop = range

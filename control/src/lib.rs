@@ -25,6 +25,9 @@ mod client;
 mod connections;
 mod directory;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod identity;
 mod lease;
 mod message;

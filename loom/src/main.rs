@@ -42,6 +42,9 @@ mod pins;
 mod verified;
 
 // What another process does with the words of a lease.
+#[allow(clippy::modulo_one)]
+#[path = "../../client/src/places.rs"]
+mod places;
 #[path = "../../client/src/snapshot.rs"]
 mod snapshot;
 

@@ -13,6 +13,11 @@
 use std::io::Result;
 use std::path::Path;
 
+use pramfs_control::fuzzing::{encode_reply, encode_request};
+use pramfs_control::{
+    Blocks, Extent, Granted, LeaseKey, LeaseRow, Refusal, Reply, Request, Served, Ticket,
+    TicketReply,
+};
 use pramfs_tests::exercise::bases;
 use pramfs_tests::exercise::input::{Change, HEAD, How, RAW, encode};
 use pramfs_tests::exercise::ops::FRAME;
@@ -29,7 +34,7 @@ fn main() -> Result<()> {
     }
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     let mut total = 0;
-    for (target, name, bytes) in images().chain(operations()) {
+    for (target, name, bytes) in images().chain(operations()).chain(messages()) {
         let dir = corpus.join(target);
         std::fs::create_dir_all(&dir)?;
         std::fs::write(dir.join(format!("seed-{name}")), &bytes)?;
@@ -58,6 +63,8 @@ fn images() -> impl Iterator<Item = Seed> {
             case("as-it-is", encode(n, Repair::NONE, How(0), n, &[])),
             case("read-only", encode(n, Repair::ALL, How(1), n, &[])),
             case("killed", encode(n, Repair::ALL, How(4 | 8), n * 7, &[])),
+            case("mapped", encode(n, Repair::ALL, How(0x34), n, &[])),
+            case("leased", encode(n, Repair::ALL, How(0x64), n, &[])),
             case("damaged", encode(n, Repair::NONE, How(2), n, &changes[..1])),
             case("forged", encode(n, Repair::ALL, How(0), n, &changes)),
         ]
@@ -100,4 +107,130 @@ fn operations() -> impl Iterator<Item = Seed> {
         }
         ("ops", format!("{i:02}"), bytes)
     })
+}
+
+/// Messages of every kind, by one line each; and answers without JSON.
+fn messages() -> impl Iterator<Item = Seed> {
+    let lease = LeaseKey { slot: 3, id: 77 };
+    let ticket = Ticket([0xa7; 16]);
+    let requests = [
+        Request::Status,
+        Request::Connection,
+        Request::Lease { ticket },
+        Request::Blocks {
+            lease,
+            offset: 8192,
+        },
+        Request::Release { lease },
+        Request::Leases { from: 5 },
+        Request::Revoke { lease },
+    ];
+    let blocks = |start, extents: &[(u64, u64, u64)]| Blocks {
+        layout: 9,
+        size: start + 65_000,
+        start,
+        end: start + 65_536,
+        extents: extents
+            .iter()
+            .map(|&(file_offset, region_offset, len)| Extent {
+                file_offset,
+                region_offset,
+                len,
+            })
+            .collect(),
+    };
+    let first = blocks(0, &[(0, 1 << 20, 8192), (16_384, 1 << 21, 49_152)]);
+    let next = blocks(65_536, &[(65_536, (1 << 21) + 49_152, 4096)]);
+    let granted = Granted {
+        lease,
+        inode: 70,
+        generation: 2,
+        block_size: 4096,
+        view: 0x4040,
+        stored: 0x4080,
+        blocks: first.clone(),
+    };
+    let row = LeaseRow {
+        lease,
+        inode: 70,
+        pid: 1234,
+        uid: 0,
+        write: true,
+        bytes: 65_536,
+        granted_sec: -1,
+        adopted: true,
+        revoked: false,
+    };
+    let served = Served {
+        device: (0, 77),
+        user_id: 0,
+        read_only: false,
+        nosuid: true,
+        nodev: true,
+        noexec: false,
+        nosymfollow: false,
+    };
+    let refused = Reply::Refused {
+        reason: Refusal::Damaged,
+        message: "the file is damaged there".into(),
+    };
+    let replies = [
+        ("serves", vec![Reply::Serves(served)]),
+        (
+            "granted",
+            vec![Reply::Granted(granted), Reply::Blocks(next.clone())],
+        ),
+        ("blocks", vec![Reply::Blocks(first), Reply::Blocks(next)]),
+        (
+            "leases",
+            vec![Reply::Leases {
+                leases: vec![row; 2],
+                next: Some(4),
+            }],
+        ),
+        ("done", vec![Reply::Done, refused]),
+    ];
+    let socket = "file-0-27-5251.sock".to_owned();
+    let answer = TicketReply { ticket, socket };
+    let others = [
+        (
+            "ticket",
+            answer.encode().expect("the name is short").to_vec(),
+        ),
+        (
+            "other-version",
+            br#"{"version":2,"request":"status"}"#.to_vec(),
+        ),
+        (
+            "unknown",
+            br#"{"version":1,"request":"grow","by":1}"#.to_vec(),
+        ),
+        // Answers without JSON: two extents; one that follows; one that repeats.
+        (
+            "numbers",
+            [
+                &[2, 0, 100, 8, 1, 20, 30, 9, 20][..],
+                &[1, 100, 50, 8, 4, 9],
+                &[0x12, 90, 90, 100, 7, 31, 20, 3, 8],
+            ]
+            .concat(),
+        ),
+        ("large-numbers", vec![0x90, 0, 200, 0x91, 4, 200, 9, 0, 30]),
+    ];
+    let requests = requests.into_iter().enumerate().map(|(i, request)| {
+        let bytes = encode_request(&request).expect("no request is long");
+        (format!("request-{i}"), bytes)
+    });
+    let replies = replies.map(|(name, all)| {
+        let lines = all.iter().map(|r| encode_reply(r).expect("it is short"));
+        (
+            format!("reply-{name}"),
+            lines.collect::<Vec<_>>().join(&b'\n'),
+        )
+    });
+    let others = others.map(|(name, bytes)| (name.to_owned(), bytes));
+    requests
+        .chain(replies)
+        .chain(others)
+        .map(|(name, bytes)| ("control", name, bytes))
 }

@@ -16,7 +16,7 @@ use pramfs_tests::exercise::bases;
 use pramfs_tests::exercise::image::Outcome;
 use pramfs_tests::exercise::input::Case;
 use pramfs_tests::exercise::repair::{Repair, repair};
-use pramfs_tests::exercise::{image, ops};
+use pramfs_tests::exercise::{control, image, ops};
 use pramfs_tests::random::Random;
 use pramfs_tests::watchdog::Watchdog;
 
@@ -146,6 +146,11 @@ fn fuzz_corpus_images_cause_no_panic() {
 #[test]
 fn fuzz_corpus_operations_match_model() {
     run_all("ops", 250, |_, _| (), ops);
+}
+
+#[test]
+fn fuzz_corpus_messages_cause_no_panic() {
+    run_all("control", 100_000, |_, _| (), |bytes| control(bytes) > 0);
 }
 
 /// The repair restores valid checksums: a clean image stays unchanged, and one with only

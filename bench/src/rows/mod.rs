@@ -3,6 +3,7 @@
 mod append;
 pub mod builds;
 mod dbench;
+pub mod leases;
 mod lookup;
 mod map;
 mod mount_io;
@@ -26,5 +27,6 @@ pub const GROUPS: &[&Group] = &[
     &mount_io::GROUP,
     &mount_names::GROUP,
     &dbench::GROUP,
+    &leases::GROUP,
     &threads::GROUP,
 ];

@@ -1,4 +1,4 @@
-//! `fs/inode/leases.rs` and `client/src/snapshot.rs`: a process copies bytes of a leased file
+//! `fs/inode/leases.rs`, `client/src/snapshot.rs` and `client/src/places.rs`: a process copies bytes of a leased file
 //! from the medium, while the server changes the file.
 //!
 //! The server stores to the block and shows the holder what has changed, all under the lock of
@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::{Model, explore, promise};
+use super::{Model, explore, explore_bounded, promise};
 use crate::fs::inode::leases::Leases;
+use crate::places::Places;
 use crate::pmem::Region;
 use crate::snapshot::{Shown, copy_of_one_layout};
 use crate::sync::{RwLock, rank};
@@ -39,6 +40,11 @@ pub const MODELS: &[Model] = &[
         run: copy_while_hole_is_filled_is_of_the_block_of_its_layout,
         // The lock of the inode orders them.
         needs: &[],
+    },
+    Model {
+        name: "place_while_other_thread_learns_next_layout_is_of_its_layout",
+        run: place_while_other_thread_learns_next_layout_is_of_its_layout,
+        needs: &["place-valid", "place-put", "place-layout"],
     },
 ];
 
@@ -183,5 +189,34 @@ fn copy_while_hole_is_filled_is_of_the_block_of_its_layout() {
             promise!(copy == right, "{copy:?} in layout {}", known.0);
         }
         server.join().unwrap();
+    });
+}
+
+/// A place takes three words. The reader may find some of each layout, but must not accept
+/// them.
+fn place_while_other_thread_learns_next_layout_is_of_its_layout() {
+    explore_bounded(Some(2), || {
+        let file = File::new(1, 2, true, [OLD; 2]);
+        let places = Arc::new(Places::default());
+        places.put(1, 0, (0, 100, 16));
+        let server = {
+            let file = file.clone();
+            thread::spawn(move || file.change(&[], true, 2))
+        };
+        let learner = {
+            let (file, places) = (file.clone(), places.clone());
+            thread::spawn(move || {
+                if let (2, _) = file.ask() {
+                    places.put(2, 0, (8, 200, 8));
+                }
+            })
+        };
+        let Ok(found) = copy_of_one_layout(file.as_ref(), |layout, _| {
+            Ok(places.get(layout, 8, 8).map(|at| (layout, at)))
+        });
+        let right = matches!(found, None | Some((1, 108) | (2, 200)));
+        promise!(right, "{found:?}: layout and place");
+        server.join().unwrap();
+        learner.join().unwrap();
     });
 }

@@ -125,7 +125,8 @@ impl LeaseSlot {
         })
     }
 
-    fn expected_check(&self, fs_seed: u64, slot: u32) -> u64 {
+    /// Returns the check that belongs to the contents of a slot.
+    pub fn expected_check(&self, fs_seed: u64, slot: u32) -> u64 {
         let mut line = [0; RECORDED];
         line[..RECORDED - 8].copy_from_slice(&self.as_bytes()[..RECORDED - 8]);
         line_sum(fs_seed ^ CHECK_KEY, slot.into(), &line)

@@ -77,8 +77,9 @@ impl MappedSource {
         } else {
             Durability::Power
         };
-        let huge = huge_pages(&source);
-        if huge && !source.read_only() {
+        // Asking costs several system calls.
+        let huge = !source.read_only() && huge_pages(&source);
+        if huge {
             // SAFETY: advice about the whole mapping that changes no contents. Best effort:
             // `probe` reports whether huge pages are available.
             let _ =

@@ -104,7 +104,8 @@ impl Region {
             base,
             len,
             cpu: backend.processor(),
-            wide: backend.processor().is_some_and(Cpu::is_wide),
+            // Loads need nothing of the backend.
+            wide: Cpu::get().is_wide(),
             room: backend.known_room(),
             backend,
             name: name.into(),

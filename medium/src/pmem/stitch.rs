@@ -46,6 +46,7 @@ pub struct StitchSource<'a> {
     unit: u64,
     sync: bool,
     advise_huge: bool,
+    read_only: bool,
     /// Address of a private mapping whose modified pages take precedence over those of
     /// `fd`.
     private: Option<usize>,
@@ -76,8 +77,19 @@ impl<'a> StitchSource<'a> {
             unit: backend.map_unit(),
             sync: backend.map_sync(),
             advise_huge: matches!(info.kind, Some(SourceKind::Tmpfs | SourceKind::Memfd)),
+            read_only: info.read_only,
             private: info.read_only.then(|| backend.base() as usize),
         })
+    }
+
+    /// For a read-only region to which this process has stored nothing. A search for private
+    /// pages reads a word for each page of a piece.
+    #[must_use]
+    pub fn without_private_pages(self) -> StitchSource<'a> {
+        StitchSource {
+            private: None,
+            ..self
+        }
     }
 
     /// Returns the unit in bytes of the address, offset and length of each piece.

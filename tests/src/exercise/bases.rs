@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use pramfs::{
     Fallocate, Result, XattrMode,
-    inode::{Credentials, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, LeaseMode, SetAttr},
 };
 use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::pmem::SimBackend;
@@ -38,13 +38,14 @@ const fn base(name: &'static str, maker: fn() -> Result<Vec<u8>>) -> Base {
 }
 
 /// All of them. A case names its base by its place here: add at the end.
-pub static ALL: [Base; 6] = [
+pub static ALL: [Base; 7] = [
     base("clean-4096", || mixed(4096, End::Clean)),
     base("killed-512", || mixed(512, End::Killed)),
     base("power-lost-1024", || mixed(1024, End::PowerLost)),
     base("full-directory-512", full_directory),
     base("orphans-2048", orphans),
     base("huge-leaf-4096", huge_leaf),
+    base("leases-1024", leases),
 ];
 
 impl Base {
@@ -273,5 +274,30 @@ fn huge_leaf() -> Result<Vec<u8>> {
         "the file has no large leaf"
     );
     fs.close()?;
+    Ok(sim.image())
+}
+
+/// Files that other processes map, at the death of the server: unchanged, mapped twice,
+/// unlinked, and shorter than what is mapped.
+fn leases() -> Result<Vec<u8>> {
+    let (sim, fs) = fresh(SMALLEST, 1024)?;
+    let names: [&[u8]; 4] = [b"plain", b"twice", b"gone", b"short"];
+    let mut files = Vec::new();
+    for (i, name) in names.into_iter().enumerate() {
+        let parts = [(0, 3000), (1 << (14 + i), 10)];
+        files.push(file(&fs, Ino::ROOT, name, &parts)?);
+    }
+    for (slot, ino) in [0, 1, 1, 2, 3].map(|i| files[i]).into_iter().enumerate() {
+        let generation = fs.getattr(ino)?.generation;
+        let grant = fs.grant_lease(ino, generation, LeaseMode::Read, 100, 1000)?;
+        assert_eq!(grant.lease().slot as usize, slot);
+        fs.region_to_damage().pretend_lease(slot as u32, true);
+    }
+    fs.unlink(Ino::ROOT, b"gone")?;
+    let set = SetAttr {
+        size: Some(10),
+        ..SetAttr::default()
+    };
+    fs.setattr(&CX, files[3], &set)?;
     Ok(sim.image())
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use pramfs::{
     AtimePolicy, Clock, Error, ErrorPolicy, Fallocate, FileType, MountOptions, RenameFlags, Result,
     SeekWhence, XattrMode,
-    inode::{Attr, Credentials, Fs, Ino, SetAttr, SetTime, Time},
+    inode::{Attr, Credentials, Fs, Ino, LeaseMode, SetAttr, SetTime, Time},
 };
 use pramfs_fsck::{CheckOptions, Report, check, check_fs};
 use pramfs_medium::journal::set_thread_lane;
@@ -32,6 +32,8 @@ use crate::random::Random;
 const CHANGES: u32 = 60;
 /// Names that a walk remembers, to be changed later.
 const REMEMBERED: usize = 2000;
+/// Slots of the lease table that other processes may hold.
+const SLOTS: std::ops::Range<u32> = 0..32;
 /// Pieces of a file that are read, at most.
 const PIECES: usize = 64;
 
@@ -81,6 +83,11 @@ fn region_with(image: &[u8]) -> Region {
     region
 }
 
+/// Lets other processes hold the locks of slots.
+fn map_leased(region: &Region, how: How) {
+    SLOTS.for_each(|slot| region.pretend_lease(slot, how.mapped(slot)));
+}
+
 fn bytes_of<'r>(region: impl Into<RegionView<'r>>) -> Vec<u8> {
     let region = region.into();
     let mut bytes = vec![0; region.len() as usize];
@@ -117,6 +124,7 @@ pub fn image(input: &[u8]) -> Outcome {
     let region = region_with(&case.bytes);
     repair(&region, case.repair);
     let clean = checked(&region).is_clean();
+    map_leased(&region, case.how);
     if case.how.read_only() {
         return look(region, case.how, clean);
     }
@@ -125,6 +133,9 @@ pub fn image(input: &[u8]) -> Outcome {
     };
     let mut user = User::new(&fs, clean, case.seed);
     user.walk();
+    if case.how.grants() {
+        user.lease();
+    }
     user.change(CHANGES);
     user.walk();
     let Some((region, clean)) = leave(fs, case.how, clean) else {
@@ -140,6 +151,12 @@ pub fn image(input: &[u8]) -> Outcome {
     user.walk();
     user.remove_all();
     user.walk();
+    // The other processes end.
+    SLOTS.for_each(|slot| fs.region_to_damage().pretend_lease(slot, false));
+    if !fs.is_read_only() {
+        let ended = user.may("ending leases", fs.end_released_leases());
+        assert!(!clean || ended.is_some() && fs.leases().is_empty());
+    }
     match leave(fs, How(0), clean) {
         Some((_, true)) => Outcome::Clean,
         _ => Outcome::Damaged,
@@ -198,6 +215,7 @@ fn open(region: Region, how: How, read_only: bool, clean: bool) -> Option<Fs> {
 fn leave(fs: Fs, how: How, was_clean: bool) -> Option<(Region, bool)> {
     if how.killed() {
         let region = region_with(&bytes_of(fs.region()));
+        map_leased(&region, how);
         // What the old engine does from here on, it does to its own memory.
         drop(fs);
         let fs = open(region, how, false, was_clean)?;
@@ -219,6 +237,7 @@ fn leave(fs: Fs, how: How, was_clean: bool) -> Option<(Region, bool)> {
                 panic!("unmount of a clean image: {e}");
             };
             let region = region_with(&copy);
+            map_leased(&region, how);
             let clean = checked(&region).is_clean();
             Some((region, clean))
         }
@@ -553,6 +572,36 @@ impl<'a> User<'a> {
             4 => _ = self.may("strip_suid", fs.strip_suid(ino)),
             _ => _ = self.may("fsync", fs.fsync(ino, len % 2 == 0)),
         }
+    }
+
+    /// Takes a lease of each of the first files, and asks for its blocks.
+    fn lease(&mut self) {
+        let fs = self.fs;
+        for n in self.names.iter().take(8) {
+            let Ok(attr) = fs.getattr(n.ino) else {
+                continue;
+            };
+            let granted = fs.grant_lease(n.ino, attr.generation, LeaseMode::Write, 1, 1);
+            let Some(grant) = self.may("lease", granted) else {
+                continue;
+            };
+            let lease = *grant.lease();
+            for offset in [0, attr.size / 2, u64::MAX] {
+                let found = fs.leased_extents(lease.slot, lease.id, offset, 40);
+                let Some(found) = self.may("leased extents", found) else {
+                    continue;
+                };
+                let mut end = found.start;
+                for e in &found.extents {
+                    let place = e.region_offset.expect("a hole is no extent");
+                    assert!(e.file_offset >= end && e.len > 0);
+                    assert!(place + e.len <= fs.region().len(), "{e:?}");
+                    end = e.file_offset + e.len;
+                }
+                assert!(end <= found.end && found.extents.len() <= 40);
+            }
+        }
+        self.may("ending leases", fs.end_released_leases());
     }
 
     /// Removes all names, deepest first.

@@ -52,6 +52,15 @@ impl How {
     pub fn small_cache(self) -> bool {
         self.0 & 8 != 0
     }
+    /// Other processes map the files of leases in even slots, and in odd ones, from before
+    /// the mount until all is removed.
+    pub fn mapped(self, slot: u32) -> bool {
+        self.0 >> (4 + slot % 2) & 1 != 0
+    }
+    /// Leases are granted during the changes.
+    pub fn grants(self) -> bool {
+        self.0 & 0x40 != 0
+    }
     /// The last bytes of the region are missing.
     pub fn truncated(self) -> bool {
         self.0 & 0xf0 == 0xf0

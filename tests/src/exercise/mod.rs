@@ -2,18 +2,20 @@
 //!
 //! [`image()`] takes any bytes for a region and uses it as a careless program
 //! would; [`ops()`] takes any bytes for a list of operations and runs it beside
-//! the reference model. Neither has a result: what must not happen ends in a
-//! panic.
+//! the reference model; [`control()`] takes them for messages of a control socket.
+//! None has a result: what must not happen ends in a panic.
 //!
 //! * [`input`]: how the bytes of a case stand for an image.
 //! * [`bases`]: the images that most cases are a change of.
 //! * [`repair`]: renews checksums, so that damage gets past them.
 
 pub mod bases;
+pub mod control;
 pub mod image;
 pub mod input;
 pub mod ops;
 pub mod repair;
 
+pub use control::control;
 pub use image::image;
 pub use ops::ops;

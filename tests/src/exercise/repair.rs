@@ -20,6 +20,7 @@ use pramfs_medium::media::htree::{
     ItemHeader, LargeValue, LeafHeader, LeafShape, SLOT, TAG_FREE, TAG_NEXT, VALUE_IN_BLOCKS,
 };
 use pramfs_medium::media::inode::{INLINE_TARGET, INODE_SIZE};
+use pramfs_medium::media::lease::LeaseSlot;
 use pramfs_medium::media::pointer::{LEAF, SHARED, UNWRITTEN};
 use pramfs_medium::media::record::{RECORD_MAGIC, RecordHeader};
 use pramfs_medium::media::superblock::{
@@ -50,8 +51,10 @@ impl Repair {
     pub const BITMAPS: u8 = 32;
     /// Sums of leaves of hash trees.
     pub const LEAVES: u8 = 64;
+    /// Checks of slots of the lease table.
+    pub const LEASES: u8 = 128;
     /// All of them.
-    pub const ALL: Repair = Repair(0x7f);
+    pub const ALL: Repair = Repair(0xff);
 
     fn has(self, what: u8) -> bool {
         self.0 & what != 0
@@ -284,6 +287,9 @@ impl Walk<'_> {
             if ino == Ino::ORPHANS {
                 self.orphans(&blocks)?;
             }
+            if ino == Ino::LEASES && self.what.has(Repair::LEASES) {
+                self.leases(&blocks)?;
+            }
             let long = INLINE_TARGET as u64..=4095;
             if kind == Some(FileType::Symlink) && long.contains(&d.size) {
                 let sum = self.crc_of(&blocks, d.size as usize)?;
@@ -316,6 +322,22 @@ impl Walk<'_> {
                     self.geo.offset(Bno(block)).0 + i * 8,
                     self.geo.seed ^ slot << 32,
                 )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn leases(&self, blocks: &BTreeMap<u64, u64>) -> Step {
+        let in_block = self.geo.block_size / LeaseSlot::SIZE as u64;
+        for (&index, &block) in blocks {
+            for i in 0..in_block {
+                let slot = index.wrapping_mul(in_block).wrapping_add(i) as u32;
+                let at = self.geo.offset(Bno(block)).0 + i * LeaseSlot::SIZE as u64;
+                let mut home: LeaseSlot = self.region.read_pod(at)?;
+                if home.recorded().iter().any(|byte| *byte != 0) {
+                    home.check = home.expected_check(self.geo.seed, slot);
+                    store(self.region, at, home.recorded());
+                }
             }
         }
         Ok(())

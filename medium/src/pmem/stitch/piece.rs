@@ -63,7 +63,7 @@ impl Piece {
             });
         }
         let fd_offset = source.first.wrapping_add(region_offset);
-        if writable && source.private.is_some() {
+        if writable && source.read_only {
             return Err(read_only(region_offset, len));
         }
         let share = match (source.private.is_some(), writable, source.sync) {

@@ -337,3 +337,22 @@ fn failed_extend_keeps_view_and_can_be_repeated() {
     assert_eq!(map.store(3 * P, 1u64).unwrap_err().errno(), libc::EACCES);
     assert!(!map.is_writable());
 }
+
+#[test]
+fn source_without_private_pages_shows_stores_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let written = RegionOptions::new().create(&path, 1 << 20).unwrap();
+    let options = RegionOptions::new().read_only(true).lock(false).clone();
+    let region = options.open(&path).unwrap();
+    let source = StitchSource::of_region(&region).unwrap();
+    let source = source.without_private_pages();
+    let mut s = Stitcher::new(2 * P, 0).unwrap();
+    let refused = s.stitch(&source, 0, 4 * P, P, true).unwrap_err();
+    assert_eq!(refused.errno(), libc::EROFS);
+    s.stitch(&source, 0, 4 * P, P, false).unwrap();
+    let map = s.finish().unwrap();
+    written.window().store_unflushed(4 * P, &[9; 8]).unwrap();
+    assert_eq!(map.load::<u64>(0).unwrap(), 0x0909_0909_0909_0909);
+    assert!(map.write(0, &[1]).is_err());
+}
