@@ -6,10 +6,10 @@
 //! which `PRAMFS_BLESS=1 cargo test -p pramfs-capi --test header` writes.
 //!
 //! # Rules
-//! - Each function of the interface runs in [`guard`]: no panic crosses the border.
-//! - Each pointer passes through [`args`]: NULL is an error, not a crash. The caller vouches
+//! - Each function of the interface runs in `guard.rs`: no panic crosses the border.
+//! - Each pointer passes through `args.rs`: NULL is an error, not a crash. The caller vouches
 //!   for everything else about a pointer, as the head of the header says.
-//! - A handle is a box. Handles of one file system share it ([`fs`]); the last one unmounts.
+//! - A handle is a box. Handles of one file system share it (`fs.rs`); the last one unmounts.
 #![deny(missing_docs)]
 // The names of the C interface.
 #![allow(non_camel_case_types)]
