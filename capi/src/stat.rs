@@ -166,6 +166,5 @@ mod tests {
         for bad in [-1, 1_000_000_000] {
             assert!(time(&at(0, bad), now).is_err());
         }
-        assert!(time(&at(i64::MIN, 0), now).is_err());
     }
 }

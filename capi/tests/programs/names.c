@@ -122,6 +122,9 @@ static void attributes(struct pramfs_fs *fs)
     CHECK(st.st_atim.tv_sec == 1000 && st.st_mtim.tv_sec > 1000000000);
     times[0].tv_nsec = 1000000000;
     GIVES(-EINVAL, pramfs_utimens(fs, "/file", times));
+    times[0].tv_nsec = 0;
+    times[0].tv_sec = INT64_MIN;
+    GIVES(-EOVERFLOW, pramfs_utimens(fs, "/file", times));
     OK(pramfs_utimens(fs, "/file", NULL));
 
     OK(pramfs_copy(fs, "/file", "/copy"));
