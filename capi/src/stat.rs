@@ -19,12 +19,13 @@ pub(crate) fn filled(metadata: &Metadata) -> libc::stat {
     let attr: &Attr = metadata.attr();
     stat.st_ino = attr.ino.0;
     stat.st_mode = metadata.mode();
-    stat.st_nlink = attr.nlink.into();
+    // Other architectures have other types.
+    stat.st_nlink = attr.nlink as _;
     stat.st_uid = attr.uid;
     stat.st_gid = attr.gid;
     stat.st_rdev = attr.rdev;
     stat.st_size = attr.size.try_into().unwrap_or(i64::MAX);
-    stat.st_blksize = attr.blksize.into();
+    stat.st_blksize = attr.blksize as _;
     stat.st_blocks = attr.blocks.try_into().unwrap_or(i64::MAX);
     let time = |t: Time| (t.sec, i64::from(t.nsec));
     (stat.st_atime, stat.st_atime_nsec) = time(attr.atime);

@@ -178,3 +178,41 @@ fn functions_have_c_linkage_in_cpp() {
                 extern \"C\" int pramfs_close(struct pramfs_fs *);\n";
     compile("c++", "c++11", "cpp", text);
 }
+
+/// The names of the functions that the header declares.
+fn functions() -> Vec<String> {
+    let text = generated();
+    let lines = text
+        .lines()
+        .filter(|line| !line.starts_with([' ', '/', '#', '}']));
+    let names = lines.filter_map(|line| {
+        let (before, _) = line.split_once('(')?;
+        Some(before.rsplit([' ', '*']).next()?.to_owned())
+    });
+    names.collect()
+}
+
+/// `_close` after `pramfs_file_open` stands for `pramfs_file_close`.
+#[test]
+fn guide_names_every_function() {
+    let guide = std::fs::read_to_string(here().join("../docs/c-api.md")).unwrap();
+    let (_, table) = guide.split_once("## Functions").unwrap();
+    let (table, _) = table.split_once("Paths are bytes").unwrap();
+    let mut named = Vec::new();
+    for row in table.lines() {
+        let mut stem = String::new();
+        for name in row.split('`').skip(1).step_by(2) {
+            if let Some(end) = name.strip_prefix('_') {
+                named.push(format!("{stem}_{end}"));
+                continue;
+            }
+            named.push(name.to_owned());
+            let end = ["_new", "_open"].iter().find_map(|e| name.strip_suffix(e));
+            stem = end.unwrap_or(&stem).to_owned();
+        }
+    }
+    named.sort();
+    let mut declared = functions();
+    declared.sort();
+    assert_eq!(named, declared);
+}

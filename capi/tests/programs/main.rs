@@ -103,6 +103,21 @@ fn cpp_example_closes_handles_in_any_order() {
     }
 }
 
+#[test]
+fn program_of_guide_counts_its_runs() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/c-api.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let (_, code) = guide.split_once("```c\n").unwrap();
+    let (code, _) = code.split_once("```").unwrap();
+    let dir = scratch();
+    let source = dir.path().join("program.c");
+    std::fs::write(&source, code).unwrap();
+    let program = Program::build(&source, Linking::Shared);
+    let region = dir.path().join("region");
+    assert_eq!(program.run(&[&region]), "run 1\n");
+    assert_eq!(program.run(&[&region]), "run 2\n");
+}
+
 /// No access outside of what was allocated, no use of what is uninitialised or freed, and
 /// nothing lost.
 #[test]
