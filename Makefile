@@ -31,7 +31,7 @@ build-lib = $(CARGO) rustc --release -p pramfs-capi --lib --crate-type cdylib,st
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize loom bench scale instructions settings build install install-lib uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize loom bench scale instructions settings build install install-programs install-lib uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -86,7 +86,9 @@ build: ## release build of all programs and of the C library
 	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins
 	$(build-lib)
 
-install: install-lib ## installs all (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUDEDIR, DESTDIR)
+install: install-programs install-lib ## installs all (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUDEDIR, DESTDIR)
+
+install-programs: # without the C library
 	@# Under sudo, cargo is often missing: then the existing build is installed.
 	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
 	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
@@ -106,7 +108,7 @@ install: install-lib ## installs all (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUD
 	$(target)/pramfs completions bash > $(compdir)/pramfs
 	install -m 0644 LICENSE-MIT LICENSE-APACHE CHANGELOG.md $(docdir)
 
-install-lib: ## installs the C library alone: libpramfs, pramfs.h, pramfs.pc
+install-lib: ## installs the C library alone
 	@if command -v $(CARGO) >/dev/null; then $(build-lib); \
 	elif ! test -f $(target)/libpramfs_c.so; then echo "the library is not built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
 	@if grep -aq '$(version)+testing' $(target)/libpramfs_c.so; then echo "this build contains test hooks: type 'make build' first" >&2; exit 1; fi
