@@ -2,7 +2,7 @@
  * Handles that close themselves, from C++11.
  *
  *   c++ -std=c++11 -o handles handles.cpp $(pkg-config --cflags --libs pramfs)
- *   ./handles /dev/shm/region          # makes a region, writes and maps a file
+ *   ./handles region          # makes a region, writes and maps a file
  *   ./handles --mounted /mnt/data/file # reads a file of a mount by a lease (root)
  */
 #include <cstdint>

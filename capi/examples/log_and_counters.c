@@ -2,7 +2,7 @@
  * A log and a table of counters in a region, from C.
  *
  *   cc -o log_and_counters log_and_counters.c $(pkg-config --cflags --libs pramfs)
- *   ./log_and_counters /dev/shm/region
+ *   ./log_and_counters region
  *
  * The first run makes the region. Each run appends a line to the log, counts itself in a
  * mapped file, and reads both back.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use pramfs_medium::pmem::RegionAccess as _;
 
 use crate::error::{Error, Result};
 use crate::leased::Leased;
@@ -202,7 +203,10 @@ impl File {
     /// [`Error::Medium`].
     #[allow(clippy::len_without_is_empty, reason = "as for a file of std")]
     pub fn len(&self) -> Result<u64> {
-        self.with(|leased| leased.size())
+        self.with(|leased| {
+            leased.region().check_owner()?;
+            leased.size()
+        })
     }
 
     /// Returns the metadata, by a system call on the mount.

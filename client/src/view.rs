@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pramfs_medium::pmem::{Atom, StitchSource, StitchedMap, Stitcher};
+use pramfs_medium::pmem::{Atom, RegionAccess as _, StitchSource, StitchedMap, Stitcher};
 
 use crate::error::{Error, Result};
 use crate::leased::Leased;
@@ -65,6 +65,7 @@ impl View {
     }
 
     fn place(&self, offset: u64, len: u64) -> Result<u64> {
+        self.leased.region().check_owner()?;
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.head + offset),
             _ => Err(Error::Range),

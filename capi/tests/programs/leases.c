@@ -14,9 +14,15 @@ static void ask(const char *what)
 static void in_child(struct pramfs_lease *lease, struct pramfs_view *view, const char *path)
 {
     struct pramfs_lease *own;
+    struct pramfs_view *other;
+    uint64_t size;
     char byte;
 
     GIVES(-EIO, pramfs_lease_read(lease, &byte, 1, 0));
+    GIVES(-EIO, pramfs_lease_size(lease, &size));
+    GIVES(-EIO, pramfs_view_open(&other, lease, 0, 1));
+    GIVES(-EIO, pramfs_view_read(view, 0, &byte, 1));
+    GIVES(-EIO, pramfs_view_is_current(view));
     OK(pramfs_view_close(view));
     OK(pramfs_lease_close(lease));
     OK(pramfs_lease_open(&own, path, NULL));

@@ -1,4 +1,5 @@
-/* Names: directories, links, renames, attributes. */
+/* Names: directories, links, renames, attributes; files and maps. */
+#define _GNU_SOURCE /* memfd_create */
 #include "check.h"
 
 #include <sys/statvfs.h>
@@ -225,11 +226,34 @@ static void files(struct pramfs_fs *fs)
     OK(pramfs_file_close(file));
 }
 
+/* A region without a name: the system has a path for each descriptor. */
+static void by_descriptor(void)
+{
+    struct pramfs_format_options *options;
+    struct pramfs_fs *fs, *second;
+    char path[64];
+    int fd = memfd_create("region", MFD_CLOEXEC);
+
+    CHECK(fd >= 0 && ftruncate(fd, 4 * MIB) == 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    OK(pramfs_format_options_new(&options));
+    OK(pramfs_format_options_set_force(options, 1));
+    OK(pramfs_format(path, 0, options));
+    pramfs_format_options_delete(options);
+    OK(pramfs_open(&fs, path, NULL));
+    GIVES(-EBUSY, pramfs_open(&second, path, NULL));
+    /* The descriptor is not needed any more. */
+    CHECK(close(fd) == 0);
+    OK(pramfs_mkdir(fs, "/d", 0755));
+    OK(pramfs_unmount(fs));
+}
+
 int main(int argc, char **argv)
 {
     struct pramfs_fs *fs;
 
     CHECK(argc == 2);
+    by_descriptor();
     fs = fresh(argv[1]);
     directories(fs);
     links(fs);
