@@ -180,13 +180,16 @@ impl Program {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// As [`run`](Self::run), and fails if memory is used wrongly or lost.
-    pub(crate) fn run_under_valgrind<S: AsRef<OsStr>>(&self, args: &[S]) -> String {
+    /// As [`run`](Self::run), and fails if memory is used wrongly or, with `leaks`, lost.
+    pub(crate) fn run_under_valgrind<S: AsRef<OsStr>>(&self, args: &[S], leaks: bool) -> String {
         let valgrind = [
             "valgrind",
             "--quiet",
             "--error-exitcode=99",
-            "--leak-check=full",
+            match leaks {
+                true => "--leak-check=full",
+                false => "--leak-check=no",
+            },
             // Hash tables are reached by pointers to their middle, which is possibly lost.
             "--show-leak-kinds=definite",
             "--errors-for-leak-kinds=definite",
@@ -196,8 +199,6 @@ impl Program {
                 env!("CARGO_MANIFEST_DIR"),
                 "/tests/programs/valgrind.supp"
             ),
-            // A child of fork(2) that exits leaves what its parent had.
-            "--child-silent-after-fork=yes",
         ];
         let output = self.command(&valgrind).args(args).output().unwrap();
         succeeded(&output, "the program under valgrind")

@@ -131,7 +131,9 @@ fn programs_pass_under_valgrind() {
     for path in PROGRAMS.map(source).into_iter().chain(examples) {
         let program = Program::build(&path, Linking::Shared);
         let dir = scratch();
-        let said = program.run_under_valgrind(&[dir.path().join("region")]);
+        // A forked child loses what other threads of its parent had on their stacks.
+        let leaks = !path.ends_with("forks.c");
+        let said = program.run_under_valgrind(&[dir.path().join("region")], leaks);
         assert!(!said.is_empty(), "{}", path.display());
     }
 }
