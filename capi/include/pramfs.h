@@ -560,9 +560,9 @@ int pramfs_chown(struct pramfs_fs *fs, const char *path, uint32_t uid, uint32_t 
 int pramfs_lchown(struct pramfs_fs *fs, const char *path, uint32_t uid, uint32_t gid);
 
 /**
- * Sets the times of the last access and the last change of contents: two times, as of
- * utimensat(2), with UTIME_NOW and UTIME_OMIT; NULL stands for now. Follows symbolic
- * links.
+ * Sets the times of the last access and the last change of contents: times[0] and
+ * times[1], as of utimensat(2), with UTIME_NOW and UTIME_OMIT. NULL stands for now.
+ * Follows symbolic links.
  *
  * Errors: as of pramfs_chmod, and -EOVERFLOW for a time that cannot be represented.
  */
@@ -598,13 +598,14 @@ int pramfs_lstat(struct pramfs_fs *fs, const char *path, struct stat *buf);
 int pramfs_dir_open(struct pramfs_dir **dir, struct pramfs_fs *fs, const char *path);
 
 /**
- * Reads the next entry. Returns 1 if there is one, and 0 at the end. . and .. are left
- * out. An entry that exists all the time is given exactly once. If several threads read
+ * Reads the next entry. Returns 1 if there is one, and 0 at the end. The entries . and
+ * .. are left out. An entry that exists all the time is given exactly once. If several threads read
  * one dir, each entry goes to one of them.
  *
  * Errors: -EINVAL for NULL, -EUCLEAN, -EIO. After an error there are no more entries.
  */
-int pramfs_dir_read(struct pramfs_dir *dir, struct pramfs_dirent *entry);
+int pramfs_dir_read(struct pramfs_dir *dir,
+                    struct pramfs_dirent *entry);
 
 /**
  * Closes a directory. Does nothing for NULL. The handle is invalid afterwards, whatever
@@ -660,7 +661,7 @@ int pramfs_removexattr(struct pramfs_fs *fs, const char *path, const char *name)
  * Opens or makes a regular file. Follows symbolic links.
  *
  * flags are those of open(2): one of O_RDONLY, O_WRONLY and O_RDWR, with O_CREAT, O_EXCL,
- * O_TRUNC and O_APPEND; O_CLOEXEC is allowed and does nothing. mode has the permission
+ * O_TRUNC (without O_APPEND) and O_APPEND; O_CLOEXEC is allowed and does nothing. mode has the permission
  * bits of a new file, before the umask of the options. A file that is opened with O_APPEND
  * takes pramfs_file_append, and refuses pramfs_file_write.
  *

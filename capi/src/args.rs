@@ -12,23 +12,62 @@
 //!    during the call.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use crate::error::Failure;
+use crate::fs::{Call, Shared};
 
 fn null(name: &str) -> Failure {
     Failure::invalid(format!("the argument {name} is NULL"))
 }
 
-/// The object behind a handle.
+/// What a handle points to.
+pub(crate) trait Handle {
+    /// The file system that it belongs to.
+    fn shared(&self) -> Option<&Shared>;
+}
+
+/// The object behind a handle, in use by a call.
+#[derive(Debug)]
+pub(crate) struct Used<'a, T> {
+    object: &'a T,
+    _call: Option<Call<'a>>,
+}
+
+impl<T> Deref for Used<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.object
+    }
+}
+
+/// The object behind a handle, if calls of its file system are not refused.
 ///
 /// # Safety
 /// The contract, 1.
-pub(crate) unsafe fn handle<'a, T>(handle: *const T, name: &str) -> Result<&'a T, Failure> {
+pub(crate) unsafe fn handle<'a, T: Handle>(
+    handle: *const T,
+    name: &str,
+) -> Result<Used<'a, T>, Failure> {
+    // SAFETY: as required of the caller.
+    let object = unsafe { optional(handle) }.ok_or_else(|| null(name))?;
+    Ok(Used {
+        object,
+        _call: object.shared().map(Shared::enter).transpose()?,
+    })
+}
+
+/// An object that the caller can leave out.
+///
+/// # Safety
+/// The contract, 1.
+pub(crate) unsafe fn optional<'a, T>(object: *const T) -> Option<&'a T> {
     // SAFETY: NULL, or a box that lives during the call; only `close` and the functions of
     // `exclusive` have it for themselves, and no other call runs beside them.
-    unsafe { handle.as_ref() }.ok_or_else(|| null(name))
+    unsafe { object.as_ref() }
 }
 
 /// The object behind a handle that no other thread uses during the call.
@@ -85,11 +124,15 @@ fn fits(len: usize) -> Result<(), Failure> {
 ///
 /// # Safety
 /// The contract, 3.
-pub(crate) unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
+pub(crate) unsafe fn bytes<'a>(
+    buf: *const c_void,
+    len: usize,
+    name: &str,
+) -> Result<&'a [u8], Failure> {
     fits(len)?;
     match (buf.is_null(), len) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(null("buf")),
+        (true, _) => Err(null(name)),
         // SAFETY: `len` bytes that nobody stores to during the call.
         _ => Ok(unsafe { std::slice::from_raw_parts(buf.cast(), len) }),
     }
@@ -99,11 +142,15 @@ pub(crate) unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8
 ///
 /// # Safety
 /// The contract, 3.
-pub(crate) unsafe fn bytes_mut<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], Failure> {
+pub(crate) unsafe fn bytes_mut<'a>(
+    buf: *mut c_void,
+    len: usize,
+    name: &str,
+) -> Result<&'a mut [u8], Failure> {
     fits(len)?;
     match (buf.is_null(), len) {
         (_, 0) => Ok(&mut []),
-        (true, _) => Err(null("buf")),
+        (true, _) => Err(null(name)),
         // SAFETY: `len` bytes that this call alone uses. They were allocated, and perhaps
         // initialised, by code that the compiler of this crate does not see; the callees
         // only store to them.
@@ -149,16 +196,18 @@ pub(crate) fn truth(value: c_int) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::pramfs_fs;
 
     #[test]
     fn null_is_error_that_names_argument() {
         // SAFETY: NULL is allowed everywhere.
         unsafe {
             let told = |failure: Failure| format!("{failure:?}");
-            assert!(told(handle::<u8>(std::ptr::null(), "fs").unwrap_err()).contains("fs is NULL"));
+            let missing = handle::<pramfs_fs>(std::ptr::null(), "fs").unwrap_err();
+            assert!(told(missing).contains("fs is NULL"));
             assert!(string(std::ptr::null(), "path").is_err());
-            assert!(bytes(std::ptr::null(), 1).is_err());
-            assert!(bytes_mut(std::ptr::null_mut(), 1).is_err());
+            assert!(bytes(std::ptr::null(), 1, "buf").is_err());
+            assert!(bytes_mut(std::ptr::null_mut(), 1, "buf").is_err());
             assert!(place::<u8>(std::ptr::null_mut(), "size").is_err());
             assert!(closed::<u8>(std::ptr::null_mut()).is_none());
         }
@@ -168,10 +217,14 @@ mod tests {
     fn empty_buffer_may_be_null_and_huge_one_is_refused() {
         // SAFETY: NULL is allowed, and no buffer has so many bytes.
         unsafe {
-            assert!(bytes(std::ptr::null(), 0).unwrap().is_empty());
-            assert!(bytes_mut(std::ptr::null_mut(), 0).unwrap().is_empty());
+            assert!(bytes(std::ptr::null(), 0, "buf").unwrap().is_empty());
+            assert!(
+                bytes_mut(std::ptr::null_mut(), 0, "buf")
+                    .unwrap()
+                    .is_empty()
+            );
             let one = 0u8;
-            assert!(bytes((&raw const one).cast(), usize::MAX).is_err());
+            assert!(bytes((&raw const one).cast(), usize::MAX, "buf").is_err());
         }
     }
 }

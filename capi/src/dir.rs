@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pramfs::ReadDir;
 
-use crate::args;
+use crate::args::{self, Handle};
 use crate::error::About as _;
 use crate::fs::{Shared, pramfs_fs, release};
 use crate::guard;
@@ -17,6 +17,12 @@ pub struct pramfs_dir {
     entries: Mutex<ReadDir>,
     path: String,
     shared: Arc<Shared>,
+}
+
+impl Handle for pramfs_dir {
+    fn shared(&self) -> Option<&Shared> {
+        Some(&self.shared)
+    }
 }
 
 /// An entry of a directory.
@@ -63,8 +69,8 @@ pub unsafe extern "C" fn pramfs_dir_open(
     })
 }
 
-/// Reads the next entry. Returns 1 if there is one, and 0 at the end. `.` and `..` are left
-/// out. An entry that exists all the time is given exactly once. If several threads read
+/// Reads the next entry. Returns 1 if there is one, and 0 at the end. The entries `.` and
+/// `..` are left out. An entry that exists all the time is given exactly once. If several threads read
 /// one `dir`, each entry goes to one of them.
 ///
 /// Errors: -EINVAL for NULL, -EUCLEAN, -EIO. After an error there are no more entries.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use libc::ssize_t;
 use pramfs::{Fallocate, File, OpenOptions};
 
-use crate::args;
+use crate::args::{self, Handle};
 use crate::error::{About as _, Failure};
 use crate::fs::{Shared, pramfs_fs, release};
 use crate::guard;
@@ -20,10 +20,16 @@ pub struct pramfs_file {
     pub(crate) shared: Arc<Shared>,
 }
 
+impl Handle for pramfs_file {
+    fn shared(&self) -> Option<&Shared> {
+        Some(&self.shared)
+    }
+}
+
 /// Opens or makes a regular file. Follows symbolic links.
 ///
 /// `flags` are those of open(2): one of O_RDONLY, O_WRONLY and O_RDWR, with O_CREAT, O_EXCL,
-/// O_TRUNC and O_APPEND; O_CLOEXEC is allowed and does nothing. `mode` has the permission
+/// O_TRUNC (without O_APPEND) and O_APPEND; O_CLOEXEC is allowed and does nothing. `mode` has the permission
 /// bits of a new file, before the umask of the options. A file that is opened with O_APPEND
 /// takes `pramfs_file_append`, and refuses `pramfs_file_write`.
 ///
@@ -137,7 +143,12 @@ pub unsafe extern "C" fn pramfs_file_read(
 ) -> ssize_t {
     guard::bytes(|| {
         // SAFETY: a handle, and a buffer that this call fills (contract, 1 and 3).
-        let (file, buf) = unsafe { (args::handle(file, "file")?, args::bytes_mut(buf, count)?) };
+        let (file, buf) = unsafe {
+            (
+                args::handle(file, "file")?,
+                args::bytes_mut(buf, count, "buf")?,
+            )
+        };
         file.file
             .read_at(buf, offset)
             .about(|| format!("cannot read {} at byte {offset}", file.path))
@@ -161,7 +172,7 @@ pub unsafe extern "C" fn pramfs_file_write(
 ) -> ssize_t {
     guard::bytes(|| {
         // SAFETY: a handle and a buffer (contract, 1 and 3).
-        let (file, buf) = unsafe { (args::handle(file, "file")?, args::bytes(buf, count)?) };
+        let (file, buf) = unsafe { (args::handle(file, "file")?, args::bytes(buf, count, "buf")?) };
         file.file
             .write_at(buf, offset)
             .about(|| format!("cannot write {} at byte {offset}", file.path))
@@ -182,7 +193,7 @@ pub unsafe extern "C" fn pramfs_file_append(
 ) -> c_int {
     guard::done(|| {
         // SAFETY: a handle and a buffer (contract, 1 and 3).
-        let (file, buf) = unsafe { (args::handle(file, "file")?, args::bytes(buf, count)?) };
+        let (file, buf) = unsafe { (args::handle(file, "file")?, args::bytes(buf, count, "buf")?) };
         let at = file
             .file
             .append(buf)

@@ -121,10 +121,10 @@ pub unsafe extern "C" fn pramfs_format_options_set_uuid(
         let (options, uuid) = unsafe {
             (
                 args::exclusive(options, "options")?,
-                args::handle(uuid.cast::<[u8; 16]>(), "uuid")?,
+                args::bytes(uuid.cast(), 16, "uuid")?,
             )
         };
-        options.format.uuid = Some(*uuid);
+        options.format.uuid = uuid.try_into().ok();
         Ok(())
     })
 }
@@ -211,11 +211,8 @@ pub unsafe extern "C" fn pramfs_format(
         // SAFETY: a string (contract, 2).
         let path = unsafe { args::path(path, "path") }?;
         let standard = pramfs_format_options::default();
-        let options = match options.is_null() {
-            true => &standard,
-            // SAFETY: options that live (contract, 1).
-            false => unsafe { args::handle(options, "options") }?,
-        };
+        // SAFETY: options that live (contract, 1).
+        let options = unsafe { args::optional(options) }.unwrap_or(&standard);
         let cannot = || format!("cannot make a file system in {}", path.display());
         // Values that are not possible are found before the file is made.
         if size > 0 {

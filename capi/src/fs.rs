@@ -3,14 +3,18 @@
 //! Invariant: the file system lives until the last handle of it is closed: the
 //! [`pramfs_fs`], its files, maps and directories. The call that closes the last one
 //! unmounts, and returns the error of that.
+//!
+//! Invariant: after a panic in a call, no later call works on the file system. What the
+//! engine has in memory is not known any more, and could reach the medium.
 
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pramfs::inode::Credentials;
 use pramfs::{FileSystem, MountOptions};
 
-use crate::args;
+use crate::args::{self, Handle};
 use crate::error::{About as _, Failure};
 use crate::guard;
 use crate::options::pramfs_options;
@@ -25,9 +29,58 @@ pub(crate) struct Shared {
     /// for a lock of ours.
     process: u32,
     region: String,
+    /// A call has panicked.
+    failed: AtomicBool,
+}
+
+/// A call in progress. If it panics, it is the last one.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    failed: &'a AtomicBool,
+    /// The caller itself was unwinding at the beginning.
+    unwinding: bool,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.unwinding {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Shared {
+    fn new(fs: FileSystem, creator: Credentials<'static>, region: String) -> Shared {
+        Shared {
+            fs: fs.with_creator(creator),
+            creator,
+            process: std::process::id(),
+            region,
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Begins a call.
+    ///
+    /// # Errors
+    /// EIO after a call has panicked.
+    pub(crate) fn enter(&self) -> Result<Call<'_>, Failure> {
+        if self.failed.load(Ordering::Relaxed) {
+            return Err(Failure::new(
+                libc::EIO,
+                format!(
+                    "a bug of pramfs has ended the use of {}: close it, run `fsck.pramfs {}`, \
+                     and open it again",
+                    self.region, self.region
+                ),
+            ));
+        }
+        Ok(Call {
+            failed: &self.failed,
+            unwinding: std::thread::panicking(),
+        })
+    }
+
     /// # Errors
     /// EIO in a forked child.
     pub(crate) fn check_process(&self) -> Result<(), Failure> {
@@ -67,6 +120,12 @@ pub struct pramfs_fs {
     pub(crate) shared: Arc<Shared>,
 }
 
+impl Handle for pramfs_fs {
+    fn shared(&self) -> Option<&Shared> {
+        Some(&self.shared)
+    }
+}
+
 /// Opens the file system of a region in this process. If the last process that used it did
 /// not end cleanly, the journal is replayed first.
 ///
@@ -89,11 +148,8 @@ pub unsafe extern "C" fn pramfs_open(
         // SAFETY: a place for a result and a string (contract, 4 and 2).
         let (place, path) = unsafe { (args::place(fs, "fs")?, args::path(region, "region")?) };
         let standard = pramfs_options::default();
-        let options = match options.is_null() {
-            true => &standard,
-            // SAFETY: options that live (contract, 1).
-            false => unsafe { args::handle(options, "options") }?,
-        };
+        // SAFETY: options that live (contract, 1).
+        let options = unsafe { args::optional(options) }.unwrap_or(&standard);
         let cannot = || format!("cannot open {}", path.display());
         let region = options.region.open(path).about(cannot)?;
         let mount: MountOptions = options.mount.clone();
@@ -104,12 +160,7 @@ pub unsafe extern "C" fn pramfs_open(
             Credentials::new(uid, gid).with_umask(0o022)
         });
         place.give(pramfs_fs {
-            shared: Arc::new(Shared {
-                fs: fs.with_creator(creator),
-                creator,
-                process: std::process::id(),
-                region: path.display().to_string(),
-            }),
+            shared: Arc::new(Shared::new(fs, creator, path.display().to_string())),
         });
         Ok(())
     })
@@ -172,7 +223,8 @@ pub unsafe extern "C" fn pramfs_unmount(fs: *mut pramfs_fs) -> c_int {
 pub unsafe extern "C" fn pramfs_sync(fs: *mut pramfs_fs) -> c_int {
     guard::done(|| {
         // SAFETY: a handle (contract, 1).
-        let shared = &unsafe { args::handle(fs, "fs") }?.shared;
+        let fs = unsafe { args::handle(fs, "fs") }?;
+        let shared = &fs.shared;
         shared
             .fs
             .sync()
@@ -187,8 +239,8 @@ pub unsafe extern "C" fn pramfs_sync(fs: *mut pramfs_fs) -> c_int {
 pub unsafe extern "C" fn pramfs_statvfs(fs: *mut pramfs_fs, buf: *mut libc::statvfs) -> c_int {
     guard::done(|| {
         // SAFETY: a handle, and a place for a result (contract, 1 and 4).
-        let (shared, place) =
-            unsafe { (&args::handle(fs, "fs")?.shared, args::place(buf, "buf")?) };
+        let (fs, place) = unsafe { (args::handle(fs, "fs")?, args::place(buf, "buf")?) };
+        let shared = &fs.shared;
         let found = shared
             .fs
             .statfs()
@@ -196,4 +248,39 @@ pub unsafe extern "C" fn pramfs_statvfs(fs: *mut pramfs_fs, buf: *mut libc::stat
         place.set(stat::space(&found, shared.fs.inodes().is_read_only()));
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use pramfs::format::{FormatOptions, format};
+    use pramfs::pmem::{HeapBackend, Region};
+
+    use super::*;
+    use crate::error::pramfs_errormsg;
+
+    #[test]
+    fn panic_of_a_call_refuses_all_later_ones() {
+        let region = Region::new("memory", HeapBackend::boxed(4 << 20));
+        format(&region, &FormatOptions::default()).unwrap();
+        let fs = FileSystem::mount(region, MountOptions::default()).unwrap();
+        let shared = Shared::new(fs, Credentials::ROOT, "memory".to_owned());
+        let fs = Box::into_raw(Box::new(pramfs_fs {
+            shared: Arc::new(shared),
+        }));
+        // SAFETY: a handle that is open until the last line.
+        unsafe {
+            assert_eq!(pramfs_sync(fs), 0);
+            let panics = || {
+                let _fs = args::handle(fs, "fs")?;
+                panic!("on purpose");
+            };
+            assert_eq!(guard::done(panics), -libc::EIO);
+            assert_eq!(pramfs_sync(fs), -libc::EIO);
+            let said = CStr::from_ptr(pramfs_errormsg()).to_str().unwrap();
+            assert!(said.contains("fsck.pramfs memory"), "{said}");
+            assert_eq!(pramfs_close(fs), 0);
+        }
+    }
 }

@@ -40,8 +40,8 @@ pub(crate) fn value<T>(otherwise: T, call: impl FnOnce() -> Result<T, Failure>) 
     })
 }
 
-/// Every lock of the libraries is released by a panic, and what it protects is either
-/// unchanged or refused from then on; so the handles can be used, or at least closed.
+/// A panic leaves no lock locked. What it has left half changed is not used again: see
+/// [`Shared::enter`](crate::fs::Shared::enter).
 fn caught<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result,

@@ -11,8 +11,9 @@ use std::path::Path;
 use libc::ssize_t;
 use pramfs_client::{File, OpenOptions, View};
 
-use crate::args;
+use crate::args::{self, Handle};
 use crate::error::{About as _, Failure};
+use crate::fs::Shared;
 use crate::guard;
 
 /// A file of a mount, read directly from the medium.
@@ -22,11 +23,25 @@ pub struct pramfs_lease {
     path: String,
 }
 
+/// Its library keeps no state that a panic could leave half changed.
+impl Handle for pramfs_lease {
+    fn shared(&self) -> Option<&Shared> {
+        None
+    }
+}
+
 /// A range of such a file, mapped as memory for reading.
 #[derive(Debug)]
 pub struct pramfs_view {
     view: View,
     path: String,
+}
+
+/// Its library keeps no state that a panic could leave half changed.
+impl Handle for pramfs_view {
+    fn shared(&self) -> Option<&Shared> {
+        None
+    }
 }
 
 /// Where the servers of mounts have their control sockets, unless a program says otherwise.
@@ -148,7 +163,12 @@ pub unsafe extern "C" fn pramfs_lease_read(
 ) -> ssize_t {
     guard::bytes(|| {
         // SAFETY: a handle, and a buffer that this call fills (contract, 1 and 3).
-        let (lease, buf) = unsafe { (args::handle(lease, "lease")?, args::bytes_mut(buf, count)?) };
+        let (lease, buf) = unsafe {
+            (
+                args::handle(lease, "lease")?,
+                args::bytes_mut(buf, count, "buf")?,
+            )
+        };
         lease
             .file
             .read_at(buf, offset)
@@ -249,7 +269,12 @@ pub unsafe extern "C" fn pramfs_view_read(
 ) -> c_int {
     guard::done(|| {
         // SAFETY: a handle, and a buffer that this call fills (contract, 1 and 3).
-        let (view, buf) = unsafe { (args::handle(view, "view")?, args::bytes_mut(buf, count)?) };
+        let (view, buf) = unsafe {
+            (
+                args::handle(view, "view")?,
+                args::bytes_mut(buf, count, "buf")?,
+            )
+        };
         view.view
             .read(offset, buf)
             .about(|| format!("cannot read the view of {} at byte {offset}", view.path))

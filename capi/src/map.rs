@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pramfs::{Access, Advice, MappedFile};
 
-use crate::args;
+use crate::args::{self, Handle};
 use crate::error::{About as _, Failure};
 use crate::file::pramfs_file;
 use crate::fs::{Shared, release};
@@ -18,6 +18,12 @@ pub struct pramfs_map {
     map: MappedFile,
     path: String,
     shared: Arc<Shared>,
+}
+
+impl Handle for pramfs_map {
+    fn shared(&self) -> Option<&Shared> {
+        Some(&self.shared)
+    }
 }
 
 fn range(offset: u64, len: u64) -> Result<Range<u64>, Failure> {
@@ -203,7 +209,12 @@ pub unsafe extern "C" fn pramfs_map_read(
 ) -> c_int {
     guard::done(|| {
         // SAFETY: a handle, and a buffer that this call fills (contract, 1 and 3).
-        let (map, buf) = unsafe { (args::handle(map, "map")?, args::bytes_mut(buf, count)?) };
+        let (map, buf) = unsafe {
+            (
+                args::handle(map, "map")?,
+                args::bytes_mut(buf, count, "buf")?,
+            )
+        };
         map.map
             .read(offset, buf)
             .about(|| format!("cannot read the map of {} at byte {offset}", map.path))
@@ -223,7 +234,7 @@ pub unsafe extern "C" fn pramfs_map_write(
 ) -> c_int {
     guard::done(|| {
         // SAFETY: a handle and a buffer (contract, 1 and 3).
-        let (map, buf) = unsafe { (args::handle(map, "map")?, args::bytes(buf, count)?) };
+        let (map, buf) = unsafe { (args::handle(map, "map")?, args::bytes(buf, count, "buf")?) };
         map.map
             .write(offset, buf)
             .about(|| format!("cannot write the map of {} at byte {offset}", map.path))
@@ -242,10 +253,10 @@ pub unsafe extern "C" fn pramfs_map_write(
 pub unsafe extern "C" fn pramfs_map_extend(map: *mut pramfs_map, len: u64) -> c_int {
     guard::done(|| {
         // SAFETY: a handle that no other call has (contract, 1).
-        let map = unsafe { args::exclusive(map, "map") }?;
-        map.map
-            .extend(len)
-            .about(|| format!("cannot extend the map of {} to {len} bytes", map.path))
+        let pramfs_map { map, path, shared } = unsafe { args::exclusive(map, "map") }?;
+        let _call = shared.enter()?;
+        map.extend(len)
+            .about(|| format!("cannot extend the map of {path} to {len} bytes"))
     })
 }
 

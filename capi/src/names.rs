@@ -238,7 +238,7 @@ pub unsafe extern "C" fn pramfs_readlink(
             (
                 args::handle(fs, "fs")?,
                 args::path(path, "path")?,
-                args::bytes_mut(buf.cast(), size)?,
+                args::bytes_mut(buf.cast(), size, "buf")?,
             )
         };
         let cannot = || format!("cannot read the symbolic link {}", path.display());
@@ -329,9 +329,9 @@ pub unsafe extern "C" fn pramfs_lchown(
     }
 }
 
-/// Sets the times of the last access and the last change of contents: two times, as of
-/// utimensat(2), with UTIME_NOW and UTIME_OMIT; NULL stands for now. Follows symbolic
-/// links.
+/// Sets the times of the last access and the last change of contents: `times[0]` and
+/// `times[1]`, as of utimensat(2), with UTIME_NOW and UTIME_OMIT. NULL stands for now.
+/// Follows symbolic links.
 ///
 /// Errors: as of `pramfs_chmod`, and -EOVERFLOW for a time that cannot be represented.
 #[unsafe(no_mangle)]

@@ -58,7 +58,7 @@ pub unsafe extern "C" fn pramfs_getxattr(
                 args::handle(fs, "fs")?,
                 args::path(path, "path")?,
                 args::string(name, "name")?,
-                args::bytes_mut(value, size)?,
+                args::bytes_mut(value, size, "value")?,
             )
         };
         let cannot = about("read", name, path);
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn pramfs_setxattr(
                 args::handle(fs, "fs")?,
                 args::path(path, "path")?,
                 args::string(name, "name")?,
-                args::bytes(value, size)?,
+                args::bytes(value, size, "value")?,
             )
         };
         let mode = match flags {
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn pramfs_listxattr(
             (
                 args::handle(fs, "fs")?,
                 args::path(path, "path")?,
-                args::bytes_mut(list.cast(), size)?,
+                args::bytes_mut(list.cast(), size, "list")?,
             )
         };
         let cannot = || format!("cannot list the attributes of {}", path.display());

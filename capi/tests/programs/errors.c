@@ -77,6 +77,7 @@ static void null_is_einval(struct pramfs_fs *fs)
     GIVES(-EINVAL, pramfs_getxattr(fs, "/", NULL, buf, sizeof buf));
     GIVES(-EINVAL, pramfs_setxattr(fs, "/", NULL, buf, sizeof buf, 0));
     GIVES(-EINVAL, pramfs_setxattr(fs, "/", "user.a", NULL, 8, 0));
+    SAYS("value is NULL");
     GIVES(-EINVAL, pramfs_listxattr(fs, NULL, buf, sizeof buf));
     GIVES(-EINVAL, pramfs_removexattr(fs, "/", NULL));
     GIVES(-EINVAL, pramfs_dir_open(NULL, fs, "/"));
@@ -152,7 +153,7 @@ static void regions(const char *region)
 {
     struct pramfs_fs *fs = NULL, *second;
     struct pramfs_format_options *options;
-    char name[512];
+    struct stat st;
 
     CHECK(strcmp(pramfs_errormsg(), "") == 0);
     GIVES(-ENOENT, pramfs_open(&fs, region, NULL));
@@ -179,6 +180,15 @@ static void regions(const char *region)
     GIVES(-EINVAL, pramfs_format_options_set_label(options, "\xff"));
     SAYS("not UTF-8");
     GIVES(-EINVAL, pramfs_format_options_set_uuid(options, NULL));
+    SAYS("uuid is NULL");
+    OK(pramfs_format_options_set_uuid(options, (const uint8_t *)"0123456789abcdef"));
+    OK(pramfs_format_options_set_label(options, "label"));
+    OK(pramfs_format_options_set_root(options, 5, 6, 01777));
+    OK(pramfs_format_options_set_lanes(options, 65));
+    GIVES(-EINVAL, pramfs_format(region, MIB, options));
+    SAYS("65 journal lanes");
+    OK(pramfs_format_options_set_lanes(options, 3));
+    OK(pramfs_format_options_set_max_inodes(options, 100));
     OK(pramfs_format(region, MIB, options));
     OK(pramfs_format(region, 0, options));
 
@@ -186,11 +196,12 @@ static void regions(const char *region)
     OK(pramfs_open(&fs, region, NULL));
     GIVES(-EBUSY, pramfs_open(&second, region, NULL));
     GIVES(-EBUSY, pramfs_format(region, 0, options));
+    OK(pramfs_stat(fs, "/", &st));
+    CHECK(st.st_uid == 5 && st.st_gid == 6 && st.st_mode == (S_IFDIR | 01777));
     OK(pramfs_close(fs));
     pramfs_format_options_delete(options);
 
     /* No file system. */
-    snprintf(name, sizeof name, "%s.zeros", region);
     CHECK(truncate(region, 0) == 0 && truncate(region, MIB) == 0);
     GIVES(-EINVAL, pramfs_open(&fs, region, NULL));
     SAYS("cannot mount");

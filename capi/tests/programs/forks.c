@@ -33,7 +33,7 @@ static void in_child(struct pramfs_fs *fs, struct pramfs_file *file, struct pram
     OK(pramfs_dir_close(dir));
     OK(pramfs_map_close(map));
     OK(pramfs_file_close(file));
-    pramfs_close(fs);
+    GIVES(-EIO, pramfs_close(fs));
 }
 
 int main(int argc, char **argv)
