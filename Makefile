@@ -121,7 +121,7 @@ install-lib: ## installs the C library alone
 	$(STRIP) --strip-debug $(libdir)/libpramfs.a
 	install -m 0644 capi/include/pramfs.h $(incdir)/pramfs.h
 	@# What a program needs besides, if it links libpramfs.a.
-	if readelf -d $(libdir)/libpramfs.so.$(version) | grep -q 'NEEDED.*libpmem2'; then pmem2=' -lpmem2'; fi; \
+	if readelf -d $(libdir)/libpramfs.so.$(version) | grep -q 'NEEDED.*libpmem2'; then pmem2=' -lpmem2'; else pmem2=; fi; \
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 		-e "s|@VERSION@|$(version)|; s|@PRIVATE@|-lgcc_s -lpthread -lm -ldl$$pmem2|" \
 		capi/pramfs.pc.in > $(libdir)/pkgconfig/pramfs.pc
