@@ -1,27 +1,37 @@
 # Entry points. `make` alone lists the targets. Each recipe is one command that can
 # also be typed by hand.
 
-PREFIX    ?= /usr/local
-SBINDIR   ?= $(PREFIX)/sbin
+PREFIX     ?= /usr/local
+SBINDIR    ?= $(PREFIX)/sbin
 # mount(8), mkfs(8) and fsck(8) look for their helpers only in /sbin. If that is a
 # link to /usr/sbin or /usr/bin, packages must not have files below it.
-HELPERDIR ?= $(or $(shell readlink -f /sbin),/sbin)
-DESTDIR   ?=
-CARGO     ?= cargo
-FUZZ_TIME ?= 60
+HELPERDIR  ?= $(or $(shell readlink -f /sbin),/sbin)
+LIBDIR     ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DESTDIR    ?=
+CARGO      ?= cargo
+STRIP      ?= strip
+FUZZ_TIME  ?= 60
 
 bindir  = $(DESTDIR)$(PREFIX)/bin
 sbindir = $(DESTDIR)$(SBINDIR)
 compdir = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 docdir  = $(DESTDIR)$(PREFIX)/share/doc/pramfs
 helpers = $(DESTDIR)$(HELPERDIR)
+libdir  = $(DESTDIR)$(LIBDIR)
+incdir  = $(DESTDIR)$(INCLUDEDIR)
 target  = $(or $(CARGO_TARGET_DIR),target)/release
+# Of the workspace. The shared library is named after the first number.
+version := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+major   := $(firstword $(subst ., ,$(version)))
+# Without the rlib of the tests: cargo optimises across crates only without it.
+build-lib = $(CARGO) rustc --release -p pramfs-capi --lib --crate-type cdylib,staticlib
 
 # Finds a freshly installed toolchain without a new login.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize loom bench scale instructions settings build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize loom bench scale instructions settings build install install-programs install-lib uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,10 +82,13 @@ instructions: deps-bench ## counts the instructions of each operation with valgr
 settings: deps-bench ## measures what the settings of the compiler are worth (half an hour of builds)
 	$(CARGO) run --release -p pramfs-bench -- settings
 
-build: ## release build of all programs
+build: ## release build of all programs and of the C library
 	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins
+	$(build-lib)
 
-install: ## installs programs and helpers (PREFIX, SBINDIR, HELPERDIR, DESTDIR)
+install: install-programs install-lib ## installs all (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUDEDIR, DESTDIR)
+
+install-programs: # without the C library
 	@# Under sudo, cargo is often missing: then the existing build is installed.
 	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
 	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
@@ -95,10 +108,30 @@ install: ## installs programs and helpers (PREFIX, SBINDIR, HELPERDIR, DESTDIR)
 	$(target)/pramfs completions bash > $(compdir)/pramfs
 	install -m 0644 LICENSE-MIT LICENSE-APACHE CHANGELOG.md $(docdir)
 
+install-lib: ## installs the C library alone
+	@if command -v $(CARGO) >/dev/null; then $(build-lib); \
+	elif ! test -f $(target)/libpramfs_c.so; then echo "the library is not built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
+	@if grep -aq '$(version)+testing' $(target)/libpramfs_c.so; then echo "this build contains test hooks: type 'make build' first" >&2; exit 1; fi
+	install -d $(libdir)/pkgconfig $(incdir)
+	install -m 0644 $(target)/libpramfs_c.so $(libdir)/libpramfs.so.$(version)
+	$(STRIP) --strip-unneeded $(libdir)/libpramfs.so.$(version)
+	ln -sf libpramfs.so.$(version) $(libdir)/libpramfs.so.$(major)
+	ln -sf libpramfs.so.$(major) $(libdir)/libpramfs.so
+	install -m 0644 $(target)/libpramfs_c.a $(libdir)/libpramfs.a
+	$(STRIP) --strip-debug $(libdir)/libpramfs.a
+	install -m 0644 capi/include/pramfs.h $(incdir)/pramfs.h
+	@# What a program needs besides, if it links libpramfs.a.
+	if readelf -d $(libdir)/libpramfs.so.$(version) | grep -q 'NEEDED.*libpmem2'; then pmem2=' -lpmem2'; else pmem2=; fi; \
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|' \
+		-e "s|@VERSION@|$(version)|; s|@PRIVATE@|-lgcc_s -lpthread -lm -ldl$$pmem2|" \
+		capi/pramfs.pc.in > $(libdir)/pkgconfig/pramfs.pc
+	chmod 0644 $(libdir)/pkgconfig/pramfs.pc
+
 uninstall: ## removes the installed files
 	rm -f $(bindir)/pramfs $(compdir)/pramfs
 	rm -f $(helpers)/umount.fuse.pramfs
 	rm -f $(foreach tool,mkfs fsck mount,$(helpers)/$(tool).pramfs $(helpers)/$(tool).fuse.pramfs $(sbindir)/$(tool).pramfs)
+	rm -f $(addprefix $(libdir)/,libpramfs.so libpramfs.so.$(major) libpramfs.so.$(version) libpramfs.a pkgconfig/pramfs.pc) $(incdir)/pramfs.h
 	rm -f $(addprefix $(docdir)/,LICENSE-MIT LICENSE-APACHE CHANGELOG.md)
 	-rmdir $(docdir) 2>/dev/null
 

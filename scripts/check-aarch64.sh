@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that the library and the programs compile for aarch64, without libpmem2: its
+# Checks that the libraries and the programs compile for aarch64, without libpmem2: its
 # headers for a foreign architecture are rarely installed. Nothing is linked or run.
 # rustup installs the target if it is missing. If that fails, the last line says
 # SKIPPED, which is a failure in CI.
@@ -23,5 +23,5 @@ if ! has_target; then
     has_target || skip "the target $target could not be installed"
 fi
 RUSTFLAGS="${RUSTFLAGS:-} -D warnings" cargo check --locked --target "$target" --no-default-features \
-    -p pramfs -p pramfs-fsck -p pramfs-control -p pramfs-tools -p pramfs-fuse --lib --bins || exit 1
+    -p pramfs -p pramfs-fsck -p pramfs-control -p pramfs-tools -p pramfs-fuse -p pramfs-capi --lib --bins || exit 1
 echo "check-aarch64: the library and the programs compile for $target"

@@ -39,8 +39,9 @@ mounted=()
 crates=()
 for switch; do
     case $switch in
-    # mkfs.ext4 makes a file system that mkfs.pramfs must refuse to overwrite.
-    --test) packages+=(e2fsprogs) ;;
+    # mkfs.ext4 makes a file system that mkfs.pramfs must refuse to overwrite. The programs
+    # in C of capi/tests run under valgrind.
+    --test) packages+=(e2fsprogs valgrind) ;;
     --suites)
         # pjdfstest links libacl.
         mounted+=(fio stress-ng dbench acl libacl1-dev)

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use pramfs_control::Refusal;
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Access, LeaseMode};
 
 use crate::error::{Error, Result};
@@ -324,7 +325,10 @@ impl File {
     /// [`Error::Medium`].
     #[allow(clippy::len_without_is_empty, reason = "as for a file of std")]
     pub fn len(&self) -> Result<u64> {
-        self.with(|leased| leased.size())
+        self.with(|leased| {
+            leased.region().check_owner()?;
+            leased.size()
+        })
     }
 
     /// Returns the metadata, by a system call on the mount.

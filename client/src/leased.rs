@@ -98,6 +98,7 @@ impl Leased {
 
     /// Whether blocks below the size of the file are where they were in a layout.
     pub(crate) fn is_current(&self, layout: u64) -> Result<bool> {
+        self.region().check_owner()?;
         is_still(self, layout)
     }
 

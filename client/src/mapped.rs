@@ -79,6 +79,7 @@ impl MappedFile {
     }
 
     fn place(&self, offset: u64, len: u64) -> Result<u64> {
+        self.leased.region().check_owner()?;
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.head + offset),
             _ => Err(Error::Range),

@@ -9,8 +9,9 @@ use std::process::Command;
 use common::*;
 
 /// Runs make with programs that are built already, in the place of a release
-/// build; the one that mounts is not looked at, and any program stands for it.
-fn install(built: &Path, arguments: &[String]) -> Answer {
+/// build. The one that mounts and the C library are not looked at, and any program
+/// stands for them; capi/tests/programs/ installs the library itself.
+fn make(target: &str, built: &Path, arguments: &[String]) -> Answer {
     let programs = built.join("release");
     fs::create_dir_all(&programs).unwrap();
     for (from, to) in [
@@ -18,11 +19,13 @@ fn install(built: &Path, arguments: &[String]) -> Answer {
         (MKFS, "mkfs-pramfs"),
         (FSCK, "fsck-pramfs"),
         (FSCK, "mount-pramfs"),
+        (FSCK, "libpramfs_c.so"),
+        (FSCK, "libpramfs_c.a"),
     ] {
         fs::copy(from, programs.join(to)).unwrap();
     }
     let output = Command::new("make")
-        .args(["--no-print-directory", "install", "CARGO=no-such-cargo"])
+        .args(["--no-print-directory", target, "CARGO=no-such-cargo"])
         .arg(format!("CARGO_TARGET_DIR={}", built.display()))
         .args(arguments)
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -48,6 +51,18 @@ fn links_below(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() && !path.is_symlink() {
+            true => found.extend(files_below(&path)),
+            false => found.push(path),
+        }
+    }
+    found
+}
+
 fn check(prefix: &str, helpers: &str) {
     let (built, tree) = (scratch(), scratch());
     let root = tree.path();
@@ -56,7 +71,7 @@ fn check(prefix: &str, helpers: &str) {
         format!("PREFIX={prefix}"),
         format!("HELPERDIR={helpers}"),
     ];
-    install(built.path(), &arguments).ok();
+    make("install", built.path(), &arguments).ok();
     let at = |path: String| root.join(path.trim_start_matches('/'));
     for tool in ["mkfs", "fsck", "mount"] {
         for name in [format!("{tool}.pramfs"), format!("{tool}.fuse.pramfs")] {
@@ -69,6 +84,26 @@ fn check(prefix: &str, helpers: &str) {
             );
         }
     }
+    let version = env!("CARGO_PKG_VERSION");
+    for (link, target) in [
+        ("libpramfs.so", "libpramfs.so.0".to_owned()),
+        ("libpramfs.so.0", format!("libpramfs.so.{version}")),
+    ] {
+        let link = at(format!("{prefix}/lib/{link}"));
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new(&target));
+        assert!(link.exists(), "{link:?}");
+    }
+    for file in ["lib/libpramfs.a", "include/pramfs.h"] {
+        assert!(at(format!("{prefix}/{file}")).is_file(), "{file}");
+    }
+    // A package of the system: no trace of the tree that it was made in.
+    let pc = fs::read_to_string(at(format!("{prefix}/lib/pkgconfig/pramfs.pc"))).unwrap();
+    assert!(pc.contains(&format!("prefix={prefix}\n")), "{pc}");
+    assert!(pc.contains(&format!("Version: {version}\n")), "{pc}");
+    assert!(
+        !pc.contains('@') && !pc.contains(root.to_str().unwrap()),
+        "{pc}"
+    );
     // What is unpacked elsewhere leads to itself, and not to the builder's system.
     let mut links = Vec::new();
     links_below(root, &mut links);
@@ -85,6 +120,42 @@ fn check(prefix: &str, helpers: &str) {
     if helpers != "/sbin" {
         assert!(!root.join("sbin").exists());
     }
+    make("uninstall", built.path(), &arguments).ok();
+    assert_eq!(files_below(root), Vec::<PathBuf>::new());
+}
+
+/// As Debian has it, where each architecture has a directory.
+#[test]
+fn install_lib_puts_library_into_named_directories() {
+    let (built, tree) = (scratch(), scratch());
+    let arguments = [
+        format!("DESTDIR={}", tree.path().display()),
+        "PREFIX=/usr".to_owned(),
+        "LIBDIR=/usr/lib/x86_64-linux-gnu".to_owned(),
+        "INCLUDEDIR=/usr/include/pramfs".to_owned(),
+    ];
+    make("install-lib", built.path(), &arguments).ok();
+    let mut files: Vec<_> = files_below(tree.path())
+        .iter()
+        .map(|path| path.strip_prefix(tree.path()).unwrap().to_owned())
+        .collect();
+    files.sort();
+    let lib = Path::new("usr/lib/x86_64-linux-gnu");
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = [
+        PathBuf::from("usr/include/pramfs/pramfs.h"),
+        lib.join("libpramfs.a"),
+        lib.join("libpramfs.so"),
+        lib.join("libpramfs.so.0"),
+        lib.join(format!("libpramfs.so.{version}")),
+        lib.join("pkgconfig/pramfs.pc"),
+    ];
+    assert_eq!(files, expected);
+    let pc = fs::read_to_string(tree.path().join(&expected[5])).unwrap();
+    assert!(
+        pc.contains("libdir=/usr/lib/x86_64-linux-gnu\nincludedir=/usr/include/pramfs\n"),
+        "{pc}"
+    );
 }
 
 #[test]

@@ -178,9 +178,9 @@ layer() {
     read -r device place _ <"$shown/fstab"
     [[ $device == /dev/dax0.0 ]] || fail "docs/mounting.md mounts a device that the machine does not have: $device"
 
-    make -s install DESTDIR="$layer" CARGO=none target="$target/debug" >"$work/build" 2>&1 || {
+    make -s install-programs DESTDIR="$layer" CARGO=none target="$target/debug" >"$work/build" 2>&1 || {
         cat "$work/build"
-        fail "make install"
+        fail "make install-programs"
     }
     install -D -m 0644 -t "$layer/etc/systemd/system" tests/vm/systemd/steps.{service,target}
     sed "s|@place@|$place|" tests/vm/systemd/user.service >"$layer/etc/systemd/system/user.service"
