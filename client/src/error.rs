@@ -51,8 +51,8 @@ pub enum Error {
     /// The file was not opened for writing.
     #[error("the file was not opened for writing")]
     NotWritable,
-    /// A page of the range has failed.
-    #[error("the medium has failed under a page of the file")]
+    /// A page has failed, or its write-back. Bytes that were to be stored may be lost.
+    #[error("the medium has failed under a page of the region")]
     Faulted,
     /// The range is empty or exceeds the file.
     #[error("the range is empty or extends past the end of the file")]

@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::RwLock;
 use pramfs_control::Refusal;
@@ -14,17 +13,9 @@ use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Access, LeaseMode};
 
 use crate::error::{Error, Result};
-use crate::leased::Leased;
+use crate::leased::{Leased, asked_again};
 use crate::mapped::MappedFile;
 use crate::snapshot::Shown as _;
-
-/// Waits for the end of opens through the page cache, a quarter of a second in all.
-const CLOSING: [Duration; 8] = {
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
-    [ms(1), ms(2), ms(4), ms(8), ms(16), ms(32), ms(64), ms(128)]
-};
 
 /// How to open a file.
 ///
@@ -109,38 +100,28 @@ impl OpenOptions {
     /// Opens a file and asks for a lease. The kernel tells the server of a close a little
     /// after close(2) has returned, so an open through the page cache counts for a while.
     fn lease(&self, path: &Path) -> Result<Leased> {
-        let is_busy = |result: &Result<Leased>| {
-            matches!(
-                result,
-                Err(Error::Refused {
-                    reason: Refusal::Busy,
-                    ..
-                })
-            )
-        };
-        let mut result = self.try_lease(path);
-        for wait in CLOSING {
-            if !is_busy(&result) {
-                break;
-            }
-            std::thread::sleep(wait);
-            result = self.try_lease(path);
-        }
-        result
+        asked_again(|| self.try_lease(path), Refusal::Busy)
     }
 
     fn try_lease(&self, path: &Path) -> Result<Leased> {
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            .write(self.write)
-            // A pipe would wait for a writer. An open through the page cache would refuse
-            // the leases of writers.
-            .custom_flags(libc::O_NONBLOCK | libc::O_DIRECT)
-            .open(path)
-            .map_err(|source| Error::Open {
-                path: path.to_owned(),
-                source,
-            })?;
+        let open = |flags| {
+            std::fs::OpenOptions::new()
+                .read(true)
+                .write(self.write)
+                // A pipe would wait for a writer.
+                .custom_flags(libc::O_NONBLOCK | flags)
+                .open(path)
+        };
+        // An open through the page cache would refuse the leases of writers.
+        let file = match open(libc::O_DIRECT) {
+            // Another file system: it has no tickets, which is the clearer error.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
+            opened => opened,
+        };
+        let file = file.map_err(|source| Error::Open {
+            path: path.to_owned(),
+            source,
+        })?;
         Leased::new(file, self.mode(), self.directory.as_ref())
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::RwLock;
 use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply};
@@ -213,18 +214,25 @@ impl Leased {
             }
             // No block leaves the file while the lease lives. So these are stores to the
             // file, even if its layout changes meanwhile.
-            let (window, mut from) = (self.region().window(), buf);
+            let (region, mut from) = (self.region(), buf);
+            let (window, faults) = (region.window(), region.faults_seen());
             let mut pending = Unfenced::none();
+            let mut lost = false;
             for (place, len) in known.pieces(offset, end) {
                 let (now, rest) = from.split_at(len as usize);
                 if let Some(at) = place {
                     pending = pending.join(window.nt_store(at, now)?);
+                    // A page that has failed before counts no new fault.
+                    lost |= region.is_faulted(at, len);
                 }
                 from = rest;
             }
             window.fence(pending);
             self.note_store()?;
-            return Ok(buf.len());
+            return match lost || region.faults_seen() != faults {
+                true => Err(Error::Faulted),
+                false => Ok(buf.len()),
+            };
         }
         self.write_through_mount(buf, offset)
     }
@@ -248,13 +256,13 @@ impl Leased {
     pub(crate) fn note_store(&self) -> Result<()> {
         let region = self.region();
         region.check_owner()?;
-        // The server clears the word, and takes the time after that.
-        if let Some(word) = self.stored
-            && region.load_u64(word)? == 0
-        {
-            region.window().store_u64_unflushed(word, 1)?;
+        // The server clears the word, and takes the time after that. Without a load before: it
+        // could come before the stores that the fence has made durable, and find the word set
+        // that the server is about to clear.
+        match self.stored {
+            Some(word) => Ok(region.window().store_u64_unflushed(word, 1)?),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Has the holes of a range filled, and returns the blocks.
@@ -270,7 +278,9 @@ impl Leased {
             }
             while filled < range.end {
                 let Release { link, lease } = &self.release;
-                let end = link.ask(|server| server.fill(*lease, filled..range.end))?;
+                let ask = || link.ask(|server| server.fill(*lease, filled..range.end));
+                // The kernel tells the server of removed files a little late.
+                let end = asked_again(ask, Refusal::Full)?;
                 if end <= filled {
                     // The file is shorter now.
                     return Err(Error::Range);
@@ -334,6 +344,28 @@ impl Leased {
         }
         Err(Error::Unstable)
     }
+}
+
+/// Waits for what the kernel tells the server late, a quarter of a second in all.
+const LATE: [Duration; 8] = {
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+    [ms(1), ms(2), ms(4), ms(8), ms(16), ms(32), ms(64), ms(128)]
+};
+
+/// Asks the server, and again a limited number of times if it refuses for this reason.
+pub(crate) fn asked_again<T>(ask: impl Fn() -> Result<T>, reason: Refusal) -> Result<T> {
+    let refuses = |answer: &Result<T>| matches!(answer, Err(Error::Refused { reason: given, .. }) if *given == reason);
+    let mut answer = ask();
+    for wait in LATE {
+        if !refuses(&answer) {
+            break;
+        }
+        std::thread::sleep(wait);
+        answer = ask();
+    }
+    answer
 }
 
 /// Converts an error of the mount.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pramfs_medium::pmem::{Atom, RegionAccess as _, StitchSource, StitchedMap, Stitcher, Unfenced};
 use pramfs_medium::types::Access;
@@ -34,6 +35,8 @@ pub struct MappedFile {
     head: u64,
     len: u64,
     layout: u64,
+    /// Faults and failed fences of the region that this view has told of.
+    faults: AtomicU64,
     leased: Arc<Leased>,
 }
 
@@ -47,6 +50,7 @@ impl MappedFile {
             return Err(Error::Range);
         }
         let writable = access == Access::Write;
+        let faults = leased.region().faults_seen();
         // A region mapped for reading has no private pages: a client stores nothing to it.
         let source = StitchSource::of_region(leased.region())?.without_private_pages();
         let unit = source.unit();
@@ -74,6 +78,7 @@ impl MappedFile {
             head: range.start - start,
             len: range.end - range.start,
             layout: known.layout,
+            faults: AtomicU64::new(faults),
             leased: Arc::clone(leased),
         })
     }
@@ -205,10 +210,17 @@ impl MappedFile {
     /// the change for the file's mtime.
     ///
     /// # Errors
-    /// [`Error::Medium`] if a page has failed.
+    /// [`Error::Faulted`], once, if a page of the region, or the write-back of one, has failed
+    /// since the view was made.
     pub fn drain(&self) -> Result<()> {
-        self.leased.region().window().fence(Unfenced::none());
-        self.leased.note_store()
+        let region = self.leased.region();
+        region.window().fence(Unfenced::none());
+        self.leased.note_store()?;
+        let faults = region.faults_seen();
+        match self.faults.swap(faults, Ordering::Relaxed) == faults {
+            true => Ok(()),
+            false => Err(Error::Faulted),
+        }
     }
 
     /// Faults in the pages of the view now, instead of at their first use.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, SetAttr, SetTime, Time};
+use pramfs::inode::{Credentials, Fs, Ino, LeaseEvent, LeaseMode, SetAttr, SetTime, Time};
 use pramfs::{Clock, MountOptions};
 use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
@@ -248,8 +248,9 @@ fn end_of_each_lease_is_told_once() {
     let told = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&told);
     let id = w.id;
-    w.fs.on_lease_end(move |lease| {
+    w.fs.watch_leases(move |lease, event| {
         assert_eq!((lease.id, lease.mode), (id, LeaseMode::Write));
+        assert_eq!(event, LeaseEvent::Ended);
         count.fetch_add(1, Ordering::Relaxed);
     });
     w.fs.end_released_leases().unwrap();

@@ -32,6 +32,16 @@ pub(super) fn drop_rights(fs: &Fs, req: &Request, ino: Ino, grows: bool) -> Serv
 }
 
 impl Adapter {
+    /// Sets the times of a file that a holder of a lease has stored to.
+    fn note_stores(&self, fs: &Fs, ino: Ino) {
+        match (fs.note_stores(ino), &self.opens) {
+            (Ok(true), Some(opens)) => opens.note_stored(ino),
+            (Ok(_), _) => {}
+            // The request does not fail for it.
+            (Err(error), _) => tracing::debug!("the times of {ino} stay as they are: {error}"),
+        }
+    }
+
     fn send_attr(&self, reply: ReplyAttr, of: Attr) {
         reply.attr(&self.attr_ttl(&of), &attr(&of));
     }
@@ -45,7 +55,7 @@ impl Adapter {
                 .is_some_and(|opens| opens.is_written(ino));
             if written && !fs.is_read_only() {
                 // In the times that this returns.
-                fs.note_stores(ino)?;
+                self.note_stores(fs, ino);
             }
             Ok(fs.getattr(ino)?)
         };

@@ -50,9 +50,14 @@ impl Adapter {
                     lent::send(reply, bytes);
                 }
             };
-            if fs.with_contiguous(ino, offset, size, &mut lend)?.is_some() {
+            // Other processes store to the bytes of some files: those are copied.
+            let may_lend = self.opens.as_ref().map(|opens| opens.lend(ino));
+            if may_lend.as_ref().is_none_or(Option::is_some)
+                && fs.with_contiguous(ino, offset, size, &mut lend)?.is_some()
+            {
                 return Ok(());
             }
+            drop(may_lend);
             with_buffer(size, |buffer| {
                 let got = fs.read(ino, offset, buffer)?;
                 if got < size {

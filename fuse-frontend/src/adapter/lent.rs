@@ -1,8 +1,11 @@
 //! Answers a read directly from the medium. This is the only unsafe code of this crate.
 //!
 //! `fuser` takes the bytes as a slice and sends the answer with one writev(2). The bytes
-//! must not change while the slice lives. Two parties guarantee that:
+//! must not change while the slice lives. Three parties guarantee that:
 //! * the engine, for stores to files through it;
+//! * [`Opens::lend`](crate::direct::Opens::lend), for stores by other processes: it lends no
+//!   bytes of a file that a process has leased to write, and the lease waits for reads that
+//!   have begun;
 //! * this program, for all other stores: it opens no window of the region, maps no file
 //!   and keeps no address of the medium (`tests/unsafe_code.rs` checks this), and the
 //!   region is locked against other processes.
@@ -14,7 +17,7 @@ use pramfs_medium::pmem::Lent;
 #[allow(unsafe_code)]
 pub(super) fn send(reply: ReplyData, bytes: Lent<'_>) {
     // SAFETY: only the closure of `with_contiguous` calls this. Inside it, no call of the
-    // engine and no view stores to the bytes, and nothing else in this program does: see
-    // the module. The slice ends with this call, which passes it to the kernel.
+    // engine and no view stores to the bytes, nothing else in this program does, and no
+    // other process: see the module. The slice ends with this call, which passes it to the kernel.
     reply.data(unsafe { bytes.as_slice() });
 }

@@ -34,7 +34,7 @@ use tickets::{Claim, Tickets};
 const IMMUTABLE: &str = "the file is immutable or append-only";
 
 /// Bytes that one request fills, so that the thread answers the others soon.
-const FILLED_AT_ONCE: u64 = 16 << 20;
+const FILLED_AT_ONCE: u64 = 2 << 20;
 
 /// Leases that one user other than root may have.
 const OF_USER: usize = 512;
@@ -274,7 +274,7 @@ impl Leases for Direct {
                 "the lease is for reading only",
             ));
         }
-        // Nothing is allocated past the end, where nobody would find it.
+        // So that the client learns of the end. The engine fills nothing past it.
         let size = self.fs.getattr(held.ino).map_err(refused)?.size;
         let end = range.end.min(size);
         if range.start >= end {

@@ -1,7 +1,8 @@
 //! Which files are open through the kernel's page cache, and which are stored to directly.
 //!
 //! A page in the cache does not see a direct store, and its write-back may undo one.
-//! Invariant: no file is both at the same time.
+//! Invariant: no file is both at the same time. So no page is ever written back, and `read`
+//! sees each store.
 //!
 //! - A lease to write is refused while a file is open through the page cache. A mapping
 //!   counts as open: the kernel sends the release after the last one.
@@ -9,13 +10,20 @@
 //!   not ask for `FUSE_DIRECT_IO_ALLOW_MMAP`, so a shared mapping of such an open is refused.
 //! - The kernel drops its pages of the file after the last such lease, and before the next
 //!   open through the page cache.
+//! - Without an open through the cache, the kernel still reads pages into it for private
+//!   mappings and for `splice` and `sendfile`, which ignore `FOPEN_DIRECT_IO`. It drops them
+//!   at each look of the timer, if the file has been stored to since.
+//!
+//! The bytes of a file that is stored to are never lent to the kernel as a slice (`lent`).
+//! A lease to write waits for the reads that may be lending ([`Opens::lend`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
-use pramfs::inode::{Fs, Ino, LeaseMode};
+use pramfs::inode::{Fs, Ino, LeaseEvent, LeaseMode};
 use pramfs_control::{Refusal, Refused};
 
 /// How a file is in use. Never unused in the table.
@@ -27,6 +35,8 @@ struct Uses {
     granting: u64,
     /// The other leases to write, by their `id`.
     writers: Vec<u64>,
+    /// A request has found a note of stores since the last look of the timer.
+    stored: bool,
 }
 
 impl Uses {
@@ -41,7 +51,50 @@ pub struct Opens {
     files: Mutex<HashMap<Ino, Uses>>,
     /// Files with leases to write, so that most requests need no lock.
     written: AtomicUsize,
+    /// A process stores to a file that nobody knows. So every file counts as stored to.
+    all_written: bool,
+    lending: Lending,
     kernel: Arc<OnceLock<Notifier>>,
+}
+
+/// Reads that lend, in two alternating sets: a wait for those of one set ends although new
+/// reads begin.
+#[derive(Debug, Default)]
+struct Lending {
+    set: AtomicUsize,
+    reads: [AtomicUsize; 2],
+}
+
+/// A read that lends bytes to the kernel.
+#[derive(Debug)]
+pub(crate) struct Lend<'o>(&'o AtomicUsize);
+
+impl Drop for Lend<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Lending {
+    fn begin(&self) -> Lend<'_> {
+        loop {
+            let set = self.set.load(Ordering::SeqCst);
+            let reads = &self.reads[set % 2];
+            reads.fetch_add(1, Ordering::SeqCst);
+            let lend = Lend(reads);
+            if self.set.load(Ordering::SeqCst) == set {
+                return lend;
+            }
+        }
+    }
+
+    /// Waits for the reads that have begun. One caller at a time.
+    fn wait(&self) {
+        let set = self.set.fetch_add(1, Ordering::SeqCst);
+        while self.reads[set % 2].load(Ordering::SeqCst) > 0 {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
 }
 
 /// A lease to write that is being granted.
@@ -69,12 +122,17 @@ impl Opens {
     pub fn of(fs: &Fs, kernel: Arc<OnceLock<Notifier>>) -> Arc<Opens> {
         let opens = Arc::new(Opens {
             kernel,
+            all_written: fs.has_unknown_lease(),
             ..Opens::default()
         });
         let weak = Arc::downgrade(&opens);
-        fs.on_lease_end(move |lease| {
-            if let (LeaseMode::Write, Some(opens)) = (lease.mode, weak.upgrade()) {
-                opens.writer_ended(lease.ino, lease.id);
+        fs.watch_leases(move |lease, event| {
+            let (LeaseMode::Write, Some(opens)) = (lease.mode, weak.upgrade()) else {
+                return;
+            };
+            match event {
+                LeaseEvent::Checked { stored } => opens.checked(lease.ino, stored),
+                LeaseEvent::Ended => opens.writer_ended(lease.ino, lease.id),
             }
         });
         // An end that comes meanwhile waits for the lock.
@@ -85,9 +143,8 @@ impl Opens {
                 uses.writers.push(lease.id);
             }
         }
-        let written = files.len();
+        opens.written.store(files.len(), Ordering::SeqCst);
         drop(files);
-        opens.written.store(written, Ordering::Release);
         opens
     }
 
@@ -102,10 +159,13 @@ impl Opens {
         let before = uses.is_written();
         let changed = change(uses);
         match (before, uses.is_written()) {
-            (false, true) => self.written.fetch_add(1, Ordering::AcqRel),
-            (true, false) => self.written.fetch_sub(1, Ordering::AcqRel),
-            _ => 0,
-        };
+            (false, true) => _ = self.written.fetch_add(1, Ordering::SeqCst),
+            (true, false) => {
+                uses.stored = false;
+                self.written.fetch_sub(1, Ordering::SeqCst);
+            }
+            _ => {}
+        }
         if *uses == Uses::default() {
             files.remove(&ino);
         }
@@ -115,6 +175,9 @@ impl Opens {
     /// Notes an open through the page cache. False if the file is stored to directly: the
     /// open must not use the cache.
     pub(crate) fn open_cached(&self, ino: Ino) -> bool {
+        if self.all_written {
+            return false;
+        }
         self.change(ino, |uses| {
             let may = !uses.is_written();
             uses.cached += u64::from(may);
@@ -129,12 +192,34 @@ impl Opens {
 
     /// Whether a file is stored to directly.
     pub(crate) fn is_written(&self, ino: Ino) -> bool {
-        self.are_written() && self.lock().get(&ino).is_some_and(Uses::is_written)
+        self.all_written
+            || self.are_written() && self.lock().get(&ino).is_some_and(Uses::is_written)
+    }
+
+    /// Begins a read that may lend bytes of a file to the kernel. `None` if the file is stored
+    /// to.
+    pub(crate) fn lend(&self, ino: Ino) -> Option<Lend<'_>> {
+        // First, so that a lease to write waits for it, or is seen here.
+        let lend = self.lending.begin();
+        (!self.is_written(ino)).then_some(lend)
+    }
+
+    /// Notes that a request has found stores to a file. The kernel drops its pages a little
+    /// later: not from inside the handler.
+    pub(crate) fn note_stored(&self, ino: Ino) {
+        self.change(ino, |uses| uses.stored = uses.is_written());
+    }
+
+    fn checked(&self, ino: Ino, stored: bool) {
+        let noted = self.change(ino, |uses| std::mem::take(&mut uses.stored));
+        if stored || noted {
+            self.invalidate(ino, 0);
+        }
     }
 
     /// Whether any file is stored to directly.
     pub fn are_written(&self) -> bool {
-        self.written.load(Ordering::Acquire) != 0
+        self.all_written || self.written.load(Ordering::SeqCst) != 0
     }
 
     /// Begins to grant a lease to write.
@@ -155,9 +240,11 @@ impl Opens {
                 ),
             ));
         }
-        // The kernel may have cached the attributes for a day.
-        self.invalidate(ino, -1);
-        Ok(Writing { opens: self, ino })
+        let writing = Writing { opens: self, ino };
+        self.lending.wait();
+        // Pages from before, and attributes, which may be cached for a day.
+        self.invalidate(ino, 0);
+        Ok(writing)
     }
 
     fn writer_ended(&self, ino: Ino, id: u64) {
@@ -217,6 +304,39 @@ mod tests {
         opens.close_cached(Ino(78));
         assert!(opens.lock().is_empty(), "an unused file costs no memory");
         assert_eq!(opens.written.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn writer_waits_for_reads_that_lend_and_for_no_later_ones() {
+        let opens = Opens::default();
+        let lend = opens.lend(FILE).unwrap();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| opens.begin_writing(FILE).unwrap().granted(1));
+            // Seen as soon as the writer waits.
+            while !opens.is_written(FILE) {
+                std::thread::yield_now();
+            }
+            assert!(opens.lend(FILE).is_none());
+            let other = opens.lend(Ino(78)).unwrap();
+            assert!(!writer.is_finished());
+            drop(lend);
+            while opens.lending.set.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            drop(other);
+            writer.join().unwrap();
+        });
+        assert!(opens.lend(FILE).is_none());
+    }
+
+    #[test]
+    fn unknown_writer_keeps_all_files_out_of_page_cache() {
+        let opens = Opens {
+            all_written: true,
+            ..Opens::default()
+        };
+        assert!(opens.are_written() && opens.is_written(FILE));
+        assert!(!opens.open_cached(FILE) && opens.lend(FILE).is_none());
     }
 
     #[test]

@@ -352,6 +352,35 @@ fn pages_from_before_direct_stores_are_not_shown_after_them() {
     assert_checked(&mount);
 }
 
+/// The kernel serves `sendfile` and `splice` from its page cache, whatever the server asks.
+/// With O_DIRECT it does not.
+#[test]
+fn sendfile_beside_direct_writer_shows_stores_within_a_second() {
+    let Some((mount, _dog)) = mounted("sendfile", OPTIONS) else {
+        return;
+    };
+    let scene = scene(mount);
+    let sent = |file: &File| {
+        let (mut from, to) = (0, tempfile::tempfile().unwrap());
+        rustix::fs::sendfile(&to, file, Some(&mut from), 1).unwrap();
+        let mut byte = [0];
+        to.read_exact_at(&mut byte, 0).unwrap();
+        byte[0]
+    };
+    let (plain, o_direct) = (scene.through(0), scene.through(libc::O_DIRECT));
+    for value in [0x41, 0x42, 0x43] {
+        scene.direct.write_all_at(&[value], 0).unwrap();
+        assert_eq!(sent(&o_direct), value);
+        // Half of the times, a stat takes the note of the stores before the timer.
+        if value % 2 == 0 {
+            plain.metadata().unwrap();
+        }
+        assert!(wait_until(|| sent(&plain) == value));
+    }
+    drop((plain, o_direct));
+    scene.end();
+}
+
 // ---- times, rights, refusals
 
 #[test]
@@ -588,6 +617,31 @@ fn client_stores_on_after_death_of_server() {
     scene.direct.write_all_at(b"x", 5 * B).unwrap();
     assert_eq!(scene.assert_same("past the end").len(), 5 * BLOCK + 1);
     scene.end();
+}
+
+/// The region is cut under a client, as by a host that has lost a part of it.
+#[test]
+fn store_to_failed_page_is_eio_and_not_success() {
+    let Some((mount, _dog)) = mounted("failed page", OPTIONS) else {
+        return;
+    };
+    pramfs::pmem::install_fault_guard().unwrap();
+    drop(file(&mount, "file", 4096));
+    let direct = opened(&mount, "file");
+    let last = 4095 * B;
+    let view = direct.map(last..last + B, Access::Write).unwrap();
+    direct.write_all_at(b"before", last).unwrap();
+    let region = File::options().write(true).open(mount.region()).unwrap();
+    region.set_len(4 << 20).unwrap();
+    for _ in 0..2 {
+        // The page fails once, and stays bad.
+        let failed = direct.write_at(b"after", last).unwrap_err();
+        assert_eq!(failed.errno(), libc::EIO, "{failed}");
+    }
+    view.write(0, b"after").unwrap();
+    assert_eq!(view.persist(0..B).unwrap_err().errno(), libc::EIO);
+    drop((view, direct));
+    mount.crash();
 }
 
 #[test]

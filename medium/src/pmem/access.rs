@@ -90,6 +90,7 @@ region_access! {
     fn is_any_lease_held() -> std::io::Result<bool>;
     fn faults() -> u64;
     fn faults_seen() -> u64;
+    fn is_faulted(offset: u64, len: u64) -> bool;
     fn sync_all() -> std::io::Result<()>;
     fn read(offset: u64, into: &mut [u8]) -> Result<(), PmemError>;
     #[must_use]

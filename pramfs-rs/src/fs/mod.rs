@@ -41,7 +41,7 @@ pub(crate) use mount::close::Handle;
 pub use engine::Engine;
 pub use engine::damage::{Repeats, Writability};
 pub use engine::report::RecoveryReport;
-pub use inode::leases::HeldLease;
+pub use inode::leases::{HeldLease, LeaseEvent};
 pub use inode_ref::{Holding, InodeRef, InodeRefs};
 pub use mount::Fs;
 pub use mount::close::CloseError;

@@ -32,7 +32,7 @@ use crossbeam::utils::CachePadded;
 
 use crate::fs::inode::Inode;
 use crate::fs::inode::cache::InodeCache;
-use crate::fs::inode::leases::{HeldLease, LeaseEnded};
+use crate::fs::inode::leases::{HeldLease, LeaseWatch};
 use crate::fs::inode::refs::Refs;
 use crate::fs::inode::table::InodeTable;
 use crate::fs::options::MountOptions;
@@ -74,8 +74,10 @@ pub struct Engine {
     pub(crate) lazy: Mutex<Vec<Ino>, rank::Leaf>,
     /// The leases of this mount, by slot.
     pub(crate) leases: Mutex<BTreeMap<u32, HeldLease>, rank::Leaf>,
-    /// Called after the end of each lease, without locks.
-    pub(crate) lease_ended: OnceLock<LeaseEnded>,
+    /// Watches the leases, without locks.
+    pub(crate) lease_watch: OnceLock<LeaseWatch>,
+    /// A process holds a lease whose slot is damaged.
+    pub(crate) has_unknown_lease: AtomicBool,
     /// Refuses changes: the mount is read-only, or found damage.
     pub(crate) read_only: AtomicBool,
     /// Damage was found that forbids changes until the next mount.
@@ -131,7 +133,8 @@ impl Engine {
             freeing: Mutex::new(()),
             lazy: Mutex::new(Vec::new()),
             leases: Mutex::default(),
-            lease_ended: OnceLock::new(),
+            lease_watch: OnceLock::new(),
+            has_unknown_lease: AtomicBool::new(false),
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),
             damage: Damage::default(),

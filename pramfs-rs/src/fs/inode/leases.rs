@@ -7,7 +7,7 @@
 use pramfs_medium::error::Result;
 use pramfs_medium::media::lease::{Lease, STORED_OFFSET, VIEW_OFFSET};
 use pramfs_medium::pmem::RegionAccess as _;
-use pramfs_medium::sync::atomic::fence;
+use pramfs_medium::sync::atomic::{Ordering, fence};
 use pramfs_medium::sync::order::release;
 use pramfs_medium::types::{Ino, LeaseMode, RegionOffset};
 use pramfs_medium::volume::Volume;
@@ -99,6 +99,8 @@ impl Slot {
         let noted = vol.medium().load_u64(stored)? != 0;
         if noted {
             vol.region.window().store_u64_unflushed(stored.0, 0)?;
+            // The clock is not read before the word is cleared.
+            fence(Ordering::SeqCst);
         }
         Ok(noted)
     }
@@ -146,11 +148,26 @@ impl HeldLease {
     }
 }
 
-/// What is to happen after the end of a lease.
-pub(crate) struct LeaseEnded(pub Box<dyn Fn(&HeldLease) + Send + Sync>);
+/// What has happened to a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseEvent {
+    /// The timer has looked at a lease to write. `stored`: its holder has noted stores since
+    /// the last look.
+    Checked {
+        /// Whether the holder has stored.
+        stored: bool,
+    },
+    /// It has ended.
+    Ended,
+}
 
-impl std::fmt::Debug for LeaseEnded {
+type Watch = dyn Fn(&HeldLease, LeaseEvent) + Send + Sync;
+
+/// A function that watches the leases.
+pub(crate) struct LeaseWatch(pub Box<Watch>);
+
+impl std::fmt::Debug for LeaseWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("LeaseEnded(..)")
+        f.write_str("LeaseWatch(..)")
     }
 }

@@ -187,6 +187,7 @@ impl Engine {
             );
             self.damaged.store(true, Ordering::Relaxed);
             self.read_only.store(true, Ordering::Relaxed);
+            self.has_unknown_lease.store(true, Ordering::Relaxed);
         }
         blind
     }

@@ -107,7 +107,7 @@ impl Engine {
     }
 
     /// Allocates and zeroes the holes and unwritten blocks of a range, so that a mapping
-    /// can store to every block. The size does not change.
+    /// can store to every block up to the end of the file. The size does not change.
     ///
     /// # Errors
     /// As for [`fallocate`](Self::fallocate).
@@ -118,6 +118,10 @@ impl Engine {
             let mut state = inode.state.write();
             check_file(inode.ino, &state)?;
             chattr::check_write(&state.disk)?;
+            let end = end.min(state.disk.size);
+            if offset >= end {
+                return Ok(());
+            }
             self.finish_truncate(&inode, &mut state)?;
             self.allocate(&inode, &mut state, offset, end, State::Zeroed, false)
         })

@@ -8,9 +8,10 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
 use crate::fs::inode::Inode;
-use crate::fs::inode::leases::{HeldLease, LeaseEnded};
+use crate::fs::inode::leases::{HeldLease, LeaseEvent, LeaseWatch};
 use crate::fs::inode::refs::By;
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::policy::chattr;
@@ -255,11 +256,13 @@ impl Engine {
     /// # Errors
     /// Those of the medium; [`Error::ReadOnly`].
     fn end_lease(&self, lease: &HeldLease) -> Result<bool> {
-        let ended = self.op(Need::Write, || {
+        // Kept even if the operation fails afterwards.
+        let mut ended = false;
+        let done = self.op(Need::Write, || {
             let inode = self.iget(lease.ino)?;
             let mut state = inode.state.write();
             if self.find_lease(lease.slot, lease.id).is_none() {
-                return Ok(false);
+                return Ok(());
             }
             self.note_stores_locked(&inode, &mut state)?;
             let mut tx = self.begin(&inode);
@@ -268,6 +271,7 @@ impl Engine {
             tx.put(EntryKind::Slot, lease.at, &[0; RECORDED])?;
             tx.free_lease_slot(lease.slot);
             self.commit(tx, [])?;
+            ended = true;
             self.leases.lock().remove(&lease.slot);
             state.leases.remove(lease.slot);
             // Blocks past the end that the lease kept. The lease has ended even if this
@@ -275,21 +279,31 @@ impl Engine {
             if let Err(e) = self.finish_truncate(&inode, &mut state) {
                 tracing::warn!(ino = %lease.ino, error = %e, "could not free the blocks that a lease had kept");
             }
-            Ok(true)
-        })?;
+            Ok(())
+        });
         if ended {
-            if let Some(LeaseEnded(then)) = self.lease_ended.get() {
-                then(lease);
-            }
+            self.tell_watch(lease, LeaseEvent::Ended);
             self.release_ref(lease.ino, 1, By::Guard);
         }
-        Ok(ended)
+        done.map(|()| ended)
     }
 
-    /// Has a function called after the end of each lease, on the thread that has ended it,
-    /// without locks. The first function stays.
-    pub fn on_lease_end(&self, then: impl Fn(&HeldLease) + Send + Sync + 'static) {
-        let _stays = self.lease_ended.set(LeaseEnded(Box::new(then)));
+    /// Has a function called for each [`LeaseEvent`], on the thread that notices it, without
+    /// locks. The first function stays.
+    pub fn watch_leases(&self, watch: impl Fn(&HeldLease, LeaseEvent) + Send + Sync + 'static) {
+        let _stays = self.lease_watch.set(LeaseWatch(Box::new(watch)));
+    }
+
+    fn tell_watch(&self, lease: &HeldLease, event: LeaseEvent) {
+        if let Some(LeaseWatch(watch)) = self.lease_watch.get() {
+            watch(lease, event);
+        }
+    }
+
+    /// Whether a process holds a lease, and nobody knows of which file: its slot is damaged.
+    /// The mount is read-only then.
+    pub fn has_unknown_lease(&self) -> bool {
+        self.has_unknown_lease.load(Ordering::Relaxed)
     }
 
     /// Sets the times of the files that holders of leases have stored to since the last call.
@@ -299,12 +313,14 @@ impl Engine {
     pub(crate) fn note_all_stores(&self) -> Result<()> {
         let mut noted = Ok(());
         for lease in self.leases() {
-            if lease.mode == LeaseMode::Write {
-                match self.note_stores(lease.ino) {
-                    // The lease has just ended.
-                    Ok(_) | Err(Error::Stale(_)) => {}
-                    Err(e) => noted = noted.and(Err(e)),
-                }
+            if lease.mode != LeaseMode::Write {
+                continue;
+            }
+            match self.note_stores(lease.ino) {
+                Ok(stored) => self.tell_watch(&lease, LeaseEvent::Checked { stored }),
+                // The lease has just ended.
+                Err(Error::Stale(_)) => {}
+                Err(e) => noted = noted.and(Err(e)),
             }
         }
         noted
