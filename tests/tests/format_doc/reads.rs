@@ -163,7 +163,7 @@ fn independent_reader_reads_engine_image() {
         fs.close().unwrap();
         let image = sim.image();
         let mut reader = Reader::open(&image);
-        assert_eq!(reader.live_records(), []);
+        assert!(reader.live_records().is_empty());
         let found = reader.files();
         let paths = |m: &BTreeMap<Vec<u8>, Node>| m.keys().cloned().collect::<Vec<_>>();
         assert_eq!(paths(&found), paths(&expected));
