@@ -83,7 +83,11 @@ impl OpenOptions {
             source,
         })?;
         let leased = self.lease(&path)?;
-        Ok(File::new(self, Some(path), leased))
+        Ok(File {
+            options: self.clone(),
+            path: Some(path),
+            leased: RwLock::new(Arc::new(leased)),
+        })
     }
 
     /// Asks for a lease on an open file of a mount. For writing it must have been opened for
@@ -94,7 +98,11 @@ impl OpenOptions {
     /// As for [`open`](Self::open).
     pub fn from_file(&self, file: std::fs::File) -> Result<File> {
         let leased = Leased::new(file, self.mode(), self.directory.as_ref())?;
-        Ok(File::new(self, None, leased))
+        Ok(File {
+            options: self.clone(),
+            path: None,
+            leased: RwLock::new(Arc::new(leased)),
+        })
     }
 
     /// Opens a file and asks for a lease. The kernel tells the server of a close a little
@@ -140,22 +148,9 @@ pub struct File {
     options: OpenOptions,
     path: Option<PathBuf>,
     leased: RwLock<Arc<Leased>>,
-    /// The first lease, for reads without the lock. It is kept after the death of its server:
-    /// the next one adopts it, and shows it each change.
-    first: Arc<Leased>,
 }
 
 impl File {
-    fn new(options: &OpenOptions, path: Option<PathBuf>, leased: Leased) -> File {
-        let first = Arc::new(leased);
-        File {
-            options: options.clone(),
-            path,
-            leased: RwLock::new(Arc::clone(&first)),
-            first,
-        }
-    }
-
     /// Opens a file of a mount. See [`OpenOptions::open`].
     ///
     /// # Errors
@@ -222,7 +217,9 @@ impl File {
     /// call reads through the mount: [`Error::Mount`].
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        match self.first.read_known(buf, offset) {
+        // In a variable, so that the lock is released before the slow way takes it.
+        let known = self.leased.read().read_known(buf, offset);
+        match known {
             Some(n) => Ok(n),
             None => self.read_slow(buf, offset),
         }
