@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use pramfs::Access;
 use pramfs::File as DirectFile;
-use pramfs_client::{File as Leased, MappedFile as View};
+use pramfs_client::{File as Leased, MappedFile as View, OpenOptions};
 
 use crate::fixture::{Direct, MIB, Mounted, fill, filled_file, open_rw, random_page};
 use crate::harness::machine::smaps_sum;
@@ -26,6 +26,13 @@ const ROWS: &[Row] = &[
         id: "lease-read-4k",
         work: "leased read_at 4 KiB random, 2 MiB leaves",
         against: "read_at in the server's process",
+        floor: 0.95,
+        strictly: false,
+    },
+    Row {
+        id: "lease-write-4k",
+        work: "leased write_at 4 KiB random, 2 MiB leaves",
+        against: "write_at in the server's process",
         floor: 0.95,
         strictly: false,
     },
@@ -58,15 +65,20 @@ const SMALL: u64 = 64 * MIB;
 const LEAF: u64 = 2 * MIB;
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
-    let [read_row, load_row, open_row] = ROWS else {
-        unreachable!("there are three rows");
+    let [read_row, write_row, load_row, open_row] = ROWS else {
+        unreachable!("there are four rows");
     };
     let region = FILE + 256 * MIB;
     let (mount, in_process, theirs) = Mounted::beside_direct(cx, region, FILE)?;
-    if out.wants(read_row.id) || out.wants(load_row.id) {
+    if [read_row, write_row, load_row]
+        .iter()
+        .any(|row| out.wants(row.id))
+    {
         fill(&open_rw(&mount.daemon.join("large"), true)?, 0, FILE)?;
         let files = Files {
-            leased: Leased::open(mount.daemon.join("large"))?,
+            leased: OpenOptions::new()
+                .write(true)
+                .open(mount.daemon.join("large"))?,
             direct: in_process.create("large")?,
             plain: Mapping::of_file(&theirs, FILE as usize, false, true)?,
         };
@@ -74,6 +86,9 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         files.huge_pages()?;
         if out.wants(read_row.id) {
             files.read(cx, out, read_row)?;
+        }
+        if out.wants(write_row.id) {
+            files.write(cx, out, write_row)?;
         }
         if out.wants(load_row.id) {
             files.load(cx, out, load_row)?;
@@ -119,7 +134,7 @@ impl Files {
     /// Fails unless all lie in huge pages, which the kernel gives only while it finds free
     /// memory in large pieces.
     fn huge_pages(&self) -> Result<String> {
-        let view = self.leased.map(0..FILE)?;
+        let view = self.leased.map(0..FILE, Access::Read)?;
         let mapped = self.direct.map(0..FILE, Access::Read)?;
         let all = [
             ("ours", Loads::View(&view)),
@@ -187,6 +202,34 @@ impl Files {
             m.median_ns(2) / m.median_ns(0)
         );
         out.record(row, &m, (0, 1), &[plain]);
+        Ok(())
+    }
+
+    fn write(&self, cx: &Context, out: &mut Report, row: &Row) -> Result<()> {
+        let pages = FILE / PAGE as u64;
+        let buffer = Aligned::filled(PAGE, 0x5a)?;
+        let writer = |name, write: &'_ dyn Fn(&[u8], u64) -> Result<usize>| {
+            let from = buffer.bytes();
+            Side::whole(name, move |seed, ops| {
+                let mut rng = Rng::new(seed);
+                for _ in 0..ops {
+                    let n = write(from, random_page(&mut rng, pages))?;
+                    ensure!(n == PAGE, "short write");
+                }
+                Ok(())
+            })
+        };
+        let leased = |from: &[u8], at| Ok(self.leased.write_at(from, at)?);
+        let direct = |from: &[u8], at| Ok(self.direct.write_at(from, at)?);
+        let m = interleave(
+            cx,
+            Ops::Calibrated,
+            &mut [
+                writer("leased write_at", &leased),
+                writer("write_at in the server's process", &direct),
+            ],
+        )?;
+        out.record(row, &m, (0, 1), &[]);
         Ok(())
     }
 
