@@ -208,25 +208,27 @@ impl Files {
     fn write(&self, cx: &Context, out: &mut Report, row: &Row) -> Result<()> {
         let pages = FILE / PAGE as u64;
         let buffer = Aligned::filled(PAGE, 0x5a)?;
-        let writer = |name, write: &'_ dyn Fn(&[u8], u64) -> Result<usize>| {
-            let from = buffer.bytes();
-            Side::whole(name, move |seed, ops| {
-                let mut rng = Rng::new(seed);
-                for _ in 0..ops {
-                    let n = write(from, random_page(&mut rng, pages))?;
-                    ensure!(n == PAGE, "short write");
-                }
-                Ok(())
-            })
-        };
-        let leased = |from: &[u8], at| Ok(self.leased.write_at(from, at)?);
-        let direct = |from: &[u8], at| Ok(self.direct.write_at(from, at)?);
+        let from = buffer.bytes();
         let m = interleave(
             cx,
             Ops::Calibrated,
             &mut [
-                writer("leased write_at", &leased),
-                writer("write_at in the server's process", &direct),
+                Side::whole("leased write_at", |seed, ops| {
+                    let mut rng = Rng::new(seed);
+                    for _ in 0..ops {
+                        let n = self.leased.write_at(from, random_page(&mut rng, pages))?;
+                        ensure!(n == PAGE, "short write");
+                    }
+                    Ok(())
+                }),
+                Side::whole("write_at in the server's process", |seed, ops| {
+                    let mut rng = Rng::new(seed);
+                    for _ in 0..ops {
+                        let n = self.direct.write_at(from, random_page(&mut rng, pages))?;
+                        ensure!(n == PAGE, "short write");
+                    }
+                    Ok(())
+                }),
             ],
         )?;
         out.record(row, &m, (0, 1), &[]);
