@@ -83,6 +83,7 @@ impl MappedFile {
         })
     }
 
+    #[inline]
     fn place(&self, offset: u64, len: u64) -> Result<u64> {
         self.leased.region().check_owner()?;
         match offset.checked_add(len) {
@@ -91,6 +92,7 @@ impl MappedFile {
         }
     }
 
+    #[inline]
     fn place_of<T: Atom>(&self, offset: u64) -> Result<u64> {
         self.place(offset, size_of::<T>() as u64)
     }
@@ -117,6 +119,7 @@ impl MappedFile {
     ///
     /// # Errors
     /// [`Error::Range`]; [`Error::Medium`] if a page has failed.
+    #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let at = self.place(offset, into.len() as u64)?;
         self.map.read(at, into)?;
@@ -127,6 +130,7 @@ impl MappedFile {
     ///
     /// # Errors
     /// [`Error::Range`]; [`Error::Medium`] in a view for reading.
+    #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
         let at = self.place(offset, from.len() as u64)?;
         Ok(self.map.write(at, from)?)
@@ -137,6 +141,7 @@ impl MappedFile {
     ///
     /// # Errors
     /// [`Error::Range`]; [`Error::Medium`] if it is not aligned or its page has failed.
+    #[inline]
     pub fn load<T: Atom>(&self, offset: u64) -> Result<T> {
         let at = self.place_of::<T>(offset)?;
         let value = self.map.load(at)?;
@@ -149,6 +154,7 @@ impl MappedFile {
     ///
     /// # Errors
     /// As for [`load`](Self::load); [`Error::Medium`] in a view for reading.
+    #[inline]
     pub fn store<T: Atom>(&self, offset: u64, value: T) -> Result<()> {
         Ok(self.map.store(self.place_of::<T>(offset)?, value)?)
     }
@@ -157,6 +163,7 @@ impl MappedFile {
     ///
     /// # Errors
     /// As for [`store`](Self::store).
+    #[inline]
     pub fn swap<T: Atom>(&self, offset: u64, value: T) -> Result<T> {
         Ok(self.map.swap(self.place_of::<T>(offset)?, value)?)
     }
@@ -165,6 +172,7 @@ impl MappedFile {
     ///
     /// # Errors
     /// As for [`store`](Self::store).
+    #[inline]
     pub fn fetch_add<T: Atom>(&self, offset: u64, value: T) -> Result<T> {
         Ok(self.map.fetch_add(self.place_of::<T>(offset)?, value)?)
     }
@@ -174,6 +182,7 @@ impl MappedFile {
     ///
     /// # Errors
     /// As for [`store`](Self::store).
+    #[inline]
     pub fn compare_exchange<T: Atom>(
         &self,
         offset: u64,
@@ -231,6 +240,7 @@ impl MappedFile {
         Ok(self.map.populate()?)
     }
 
+    #[inline]
     fn check_fault(&self, at: u64, len: u64) -> Result<()> {
         match self.map.is_faulted(at, len) {
             true => Err(Error::Faulted),

@@ -52,6 +52,7 @@ impl OpenState {
     }
 
     /// Whether this process is a forked child of the one that opened it.
+    #[inline]
     pub fn is_inherited(&self) -> bool {
         self.0.load(Ordering::Relaxed) == INHERITED
     }

@@ -123,14 +123,21 @@ impl Region {
     ///
     /// # Errors
     /// [`PmemError::Unusable`] with EIO in a forked child.
+    #[inline]
     pub(crate) fn check_owner(&self) -> Result<(), PmemError> {
         match self.open.is_inherited() {
             false => Ok(()),
-            true => Err(PmemError::Unusable {
-                path: self.name.clone(),
-                why: "it was opened before this process was forked, and is its parent's; open it again".into(),
-                errno: libc::EIO,
-            }),
+            true => Err(self.inherited()),
+        }
+    }
+
+    #[cold]
+    fn inherited(&self) -> PmemError {
+        PmemError::Unusable {
+            path: self.name.clone(),
+            why: "it was opened before this process was forked, and is its parent's; open it again"
+                .into(),
+            errno: libc::EIO,
         }
     }
 

@@ -413,6 +413,7 @@ impl StitchedMap {
         self.memory.faults()
     }
     /// Whether a range touches a page that has faulted.
+    #[inline]
     pub fn is_faulted(&self, offset: u64, len: u64) -> bool {
         self.at(offset, len).is_err() || self.memory.is_faulted(offset, len)
     }
