@@ -455,9 +455,25 @@ fn connections_of_owner_leave_room_for_root() {
     let Some((mount, _dog)) = mounted_for_owner("connections", 0o600) else {
         return;
     };
+    let server = mount.process().as_raw_nonzero();
+    let used = || {
+        let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = kib.unwrap().trim().trim_end_matches(" kB");
+        let descriptors = fs::read_dir(format!("/proc/{server}/fd")).unwrap();
+        (kib.parse::<u64>().unwrap(), descriptors.count())
+    };
+    let (kib, descriptors) = used();
     let flood = start(Some(OWNER), &mount, "connect", &[]);
     assert_eq!(flood.said, "connected");
     assert_eq!(leases(&mount), []);
+    let (kib_now, descriptors_now) = used();
+    println!(
+        "10000 connections: {kib} KiB and {descriptors} descriptors before, {kib_now} KiB and \
+         {descriptors_now} descriptors afterwards"
+    );
+    assert!(descriptors_now <= descriptors + 256, "{descriptors_now}");
+    assert!(kib_now < kib + (16 << 10), "{kib_now} KiB");
     drop(flood);
     mount.unmount();
 }
@@ -591,8 +607,7 @@ fn client_killed_at_any_moment_leaves_no_lease() {
     for n in 0..8 {
         drop(file(&mount, &format!("file{n}"), 10));
     }
-    let rounds = 30;
-    for round in 0..rounds {
+    for round in 0..kills(30) {
         let mut client = start(None, &mount, "churn", &[]);
         std::thread::sleep(std::time::Duration::from_micros(500 * (round % 7)));
         client.child.kill().unwrap();
@@ -601,6 +616,14 @@ fn client_killed_at_any_moment_leaves_no_lease() {
     assert!(wait_until(|| leases(&mount).is_empty()));
     mount.unmount();
     assert_checked(&mount);
+}
+
+/// How often a test kills a process. `scripts/sigkill.sh` asks for more.
+pub(super) fn kills(usual: u64) -> u64 {
+    let asked = std::env::var("PRAMFS_TEST_KILLS").ok();
+    asked.map_or(usual, |kills| {
+        kills.parse().expect("PRAMFS_TEST_KILLS is a number")
+    })
 }
 
 // ---- the other process
@@ -729,12 +752,15 @@ fn client_process() {
             say(&sent.map_or_else(|error| format!("refused: {error}"), |_| "sent".into()));
         }
         "connect" => {
-            let mut open = Vec::new();
-            for _ in 0..1000 {
+            let mut open = std::collections::VecDeque::new();
+            for _ in 0..10_000 {
+                if open.len() == 500 {
+                    open.pop_front();
+                }
                 let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
                 let socket = socket.unwrap();
                 rustix::net::connect(&socket, &address()).unwrap();
-                open.push(socket);
+                open.push_back(socket);
             }
             say("connected");
             wait();

@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::direct::{
-    BLOCK, OPTIONS, aligned, assert_checked, connection, contents, file, leases, start,
+    BLOCK, Client, OPTIONS, aligned, assert_checked, connection, contents, file, kills, leases,
+    start,
 };
 use crate::mounted;
 
@@ -567,25 +568,82 @@ fn writes_of_killed_client_that_returned_are_there() {
         return;
     };
     drop(file(&mount, "file", 1));
-    for round in 0..20 {
-        let mut client = start(None, &mount, "write", &[]);
-        let mut last: u64 = client.said.parse().unwrap();
-        for _ in 0..round * 3 {
-            last = client.says().unwrap().parse().unwrap();
-        }
-        client.child.kill().unwrap();
-        client.child.wait().unwrap();
-        while let Some(said) = client.says() {
-            last = said.parse().unwrap();
-        }
-        let bytes = fs::read(mount.at("file")).unwrap();
-        let at = (last % (B / 8) * 8) as usize;
-        let found = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-        assert_eq!(found, last);
-        assert!(wait_until(|| leases(&mount).is_empty()));
+    for round in 0..kills(20) {
+        let mut writer = Writer::start(&mount, round % 7 * 3);
+        writer.client.child.kill().unwrap();
+        writer.assert_written(&mount);
     }
+    assert!(wait_until(|| leases(&mount).is_empty()));
     mount.unmount();
     assert_checked(&mount);
+}
+
+/// Client and server die, in either order, and the next server shows what had returned.
+#[test]
+fn writes_that_returned_are_there_after_both_deaths() {
+    let Some((mount, _dog)) = mounted("both killed", OPTIONS) else {
+        return;
+    };
+    drop(file(&mount, "file", 1));
+    for round in 0..kills(6) {
+        let mut writer = Writer::start(&mount, round % 5 * 4);
+        match round % 3 {
+            0 => {
+                writer.client.child.kill().unwrap();
+                mount.crash();
+            }
+            1 => {
+                mount.crash();
+                writer.client.child.kill().unwrap();
+            }
+            // It stores on for a while without a server.
+            _ => {
+                mount.crash();
+                (0..20).for_each(|_| writer.one_more());
+                writer.client.child.kill().unwrap();
+            }
+        }
+        mount.mount(OPTIONS);
+        writer.assert_written(&mount);
+    }
+    assert!(wait_until(|| leases(&mount).is_empty()));
+    mount.unmount();
+    assert_checked(&mount);
+}
+
+/// A process that writes numbers directly, each to its own place, and says them afterwards.
+struct Writer {
+    client: Client,
+    last: u64,
+}
+
+impl Writer {
+    fn start(mount: &Mounted, writes: u64) -> Writer {
+        let client = start(None, mount, "write", &[]);
+        let mut writer = Writer {
+            last: client.said.parse().unwrap(),
+            client,
+        };
+        (0..writes).for_each(|_| writer.one_more());
+        writer
+    }
+
+    fn one_more(&mut self) {
+        self.last = self.client.says().unwrap().parse().unwrap();
+    }
+
+    /// It is dead. What it has said is in the file.
+    fn assert_written(mut self, mount: &Mounted) {
+        self.client.child.wait().unwrap();
+        while let Some(said) = self.client.says() {
+            self.last = said.parse().unwrap();
+        }
+        let bytes = fs::read(mount.at("file")).unwrap();
+        let at = (self.last % (B / 8) * 8) as usize;
+        let found = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        // The next one may have been written, and not said.
+        assert!(found == self.last, "{found} instead of {}", self.last);
+    }
 }
 
 #[test]
