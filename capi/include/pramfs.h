@@ -886,7 +886,7 @@ int pramfs_map_extend(struct pramfs_map *map, uint64_t len);
 /**
  * Sets up all pages of the map now, instead of at their first use.
  *
- * Errors: -EINVAL for NULL, -ENOMEM.
+ * Errors: -EINVAL for NULL, -ENOMEM, -EIO (a forked child).
  */
 int pramfs_map_populate(struct pramfs_map *map);
 

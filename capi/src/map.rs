@@ -262,12 +262,13 @@ pub unsafe extern "C" fn pramfs_map_extend(map: *mut pramfs_map, len: u64) -> c_
 
 /// Sets up all pages of the map now, instead of at their first use.
 ///
-/// Errors: -EINVAL for NULL, -ENOMEM.
+/// Errors: -EINVAL for NULL, -ENOMEM, -EIO (a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pramfs_map_populate(map: *mut pramfs_map) -> c_int {
     guard::done(|| {
         // SAFETY: a handle (contract, 1).
         let map = unsafe { args::handle(map, "map") }?;
+        map.shared.check_process()?;
         map.map
             .populate()
             .about(|| format!("cannot populate the map of {}", map.path))
