@@ -3,7 +3,8 @@
  *
  *   c++ -std=c++11 -o handles handles.cpp $(pkg-config --cflags --libs pramfs)
  *   ./handles region          # makes a region, writes and maps a file
- *   ./handles --mounted /mnt/data/file # reads a file of a mount by a lease (root)
+ *   ./handles --mounted /mnt/data/file         # reads a file of a mount by a lease (root)
+ *   ./handles --mounted /mnt/data/file TEXT    # stores TEXT over its first bytes before
  */
 #include <cstdint>
 #include <cstdio>
@@ -99,16 +100,23 @@ void in_process(const std::string &region)
     }
 }
 
-void by_lease(const std::string &path)
+void by_lease(const std::string &path, const std::string &stored)
 {
+    const bool writes = !stored.empty();
     pramfs_lease *opened;
-    must(pramfs_lease_open(&opened, path.c_str(), nullptr));
+    must(pramfs_lease_open(&opened, path.c_str(), writes ? O_RDWR : O_RDONLY, nullptr));
     Lease file(opened);
     std::uint64_t size;
     must(pramfs_lease_size(file.get(), &size));
     pramfs_view *mapped;
-    must(pramfs_view_open(&mapped, file.get(), 0, size));
+    must(pramfs_view_open(&mapped, file.get(), 0, size,
+                          writes ? PROT_READ | PROT_WRITE : PROT_READ));
     View view(mapped);
+    if (writes) {
+        // By a call that checks the length; memcpy to pramfs_view_address() is as good.
+        must(pramfs_view_write(view.get(), 0, stored.data(), stored.size()));
+        must(pramfs_view_persist(view.get(), 0, stored.size()));
+    }
     std::string text(size, '\0');
     must(pramfs_view_read(view.get(), 0, &text[0], text.size()));
     std::cout << text;
@@ -121,10 +129,10 @@ int main(int argc, char **argv)
     try {
         if (argc == 2)
             in_process(argv[1]);
-        else if (argc == 3 && std::string(argv[1]) == "--mounted")
-            by_lease(argv[2]);
+        else if ((argc == 3 || argc == 4) && std::string(argv[1]) == "--mounted")
+            by_lease(argv[2], argc == 4 ? argv[3] : "");
         else
-            throw std::runtime_error("usage: handles REGION, or handles --mounted FILE");
+            throw std::runtime_error("usage: handles REGION, or handles --mounted FILE [TEXT]");
     } catch (const std::exception &e) {
         std::cerr << "handles: " << e.what() << '\n';
         return 1;

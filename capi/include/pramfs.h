@@ -178,7 +178,7 @@ struct pramfs_format_options;
 struct pramfs_fs;
 
 /**
- * A file of a mount, read directly from the medium.
+ * A file of a mount, read and written directly on the medium.
  */
 struct pramfs_lease;
 
@@ -193,7 +193,7 @@ struct pramfs_map;
 struct pramfs_options;
 
 /**
- * A range of such a file, mapped as memory for reading.
+ * A range of a file of a mount, mapped as memory.
  */
 struct pramfs_view;
 
@@ -886,7 +886,7 @@ int pramfs_map_extend(struct pramfs_map *map, uint64_t len);
 /**
  * Sets up all pages of the map now, instead of at their first use.
  *
- * Errors: -EINVAL for NULL, -ENOMEM.
+ * Errors: -EINVAL for NULL, -ENOMEM, -EIO (a forked child).
  */
 int pramfs_map_populate(struct pramfs_map *map);
 
@@ -898,10 +898,15 @@ int pramfs_map_populate(struct pramfs_map *map);
 int pramfs_map_advise(struct pramfs_map *map, uint64_t offset, uint64_t len, int advice);
 
 /**
- * Opens a file of a mounted file system for reading, and asks its server for a lease: a
- * promise that the blocks of the file stay its blocks. path is a path of the system, and
- * the kernel checks the permissions. The region must be mounted with the option
- * direct=owner, and the caller must be root.
+ * Opens a file of a mounted file system, and asks its server for a lease: a promise that the
+ * blocks of the file stay its blocks. path is a path of the system, and the kernel checks
+ * the permissions. flags is O_RDONLY, or O_RDWR for writing too. The region must be mounted
+ * with the option direct=owner, and the caller must be root or the owner of the region.
+ *
+ * For writing, no program may have the file open or mapped through the page cache of the
+ * kernel, which would not see direct stores. While the lease lives, programs that open the
+ * file through the mount use no page cache, and cannot map it with MAP_SHARED. A lease for
+ * writing lets the process store to all of the region.
  *
  * control_directory is where the control sockets of servers are; NULL stands for
  * /run/pramfs.
@@ -909,22 +914,28 @@ int pramfs_map_advise(struct pramfs_map *map, uint64_t offset, uint64_t len, int
  * pramfs_lease_close closes *lease, which is set only if the call succeeds. While it is
  * open, the mount is busy.
  *
- * Errors: -EINVAL for NULL, -ENOTTY (not on a pramfs mount), -EOPNOTSUPP (the mount grants
- * no leases), -EACCES (not to this user), -ENOSPC (too many leases), -ENOTCONN (no server),
- * -ETIMEDOUT, -ENOENT and others of open(2).
+ * Errors: -EINVAL (NULL; other flags), -ENOTTY (not on a pramfs mount), -EOPNOTSUPP (the
+ * mount grants no leases), -EACCES (not to this user), -EBUSY (for writing: the file is open
+ * through the page cache; the call waits a quarter of a second for late closes), -EPERM (for
+ * writing: it is immutable or append-only), -ENOSPC (too many leases), -ENOTCONN (no server),
+ * -ETIMEDOUT, -ENOENT, -EROFS and others of open(2).
  */
 int pramfs_lease_open(struct pramfs_lease **lease,
                       const char *path,
+                      int flags,
                       const char *control_directory);
 
 /**
- * As pramfs_lease_open, for a file that is open for reading. The descriptor is duplicated
- * and stays the caller's. After the death of the server, such a lease cannot be renewed.
+ * As pramfs_lease_open, for a file that is open: for reading, and if flags is O_RDWR,
+ * with O_RDWR | O_DIRECT. The descriptor is duplicated and stays the caller's. After the
+ * death of the server, such a lease cannot be renewed.
  *
- * Errors: -EBADF; as of pramfs_lease_open.
+ * Errors: -EBADF (not open, or not so); -EBUSY, without a wait, also if this descriptor itself
+ * is open through the page cache; as of pramfs_lease_open.
  */
 int pramfs_lease_open_fd(struct pramfs_lease **lease,
                          int fd,
+                         int flags,
                          const char *control_directory);
 
 /**
@@ -950,6 +961,23 @@ ssize_t pramfs_lease_read(struct pramfs_lease *lease,
                           uint64_t offset);
 
 /**
+ * Writes count bytes of buf to the file from offset on. They are durable when it
+ * returns. Returns the number of bytes written: fewer if the region is full.
+ *
+ * An overwrite is in place, without a system call, and atomic by aligned words of 8 bytes;
+ * two writers of the same bytes can mix them. What touches a hole, or goes past the end of
+ * the file, is written through the mount.
+ *
+ * Errors: -EBADF (the file was opened for reading), -EINVAL (NULL; too many bytes), -ENOSPC,
+ * and others of pwrite(2); as of pramfs_lease_read. After -EIO, some of the bytes may have
+ * been written.
+ */
+ssize_t pramfs_lease_write(struct pramfs_lease *lease,
+                           const void *buf,
+                           size_t count,
+                           uint64_t offset);
+
+/**
  * Stores the size of the file in bytes in *size, without a system call.
  *
  * Errors: -EINVAL for NULL, -EIO.
@@ -957,22 +985,27 @@ ssize_t pramfs_lease_read(struct pramfs_lease *lease,
 int pramfs_lease_size(struct pramfs_lease *lease, uint64_t *size);
 
 /**
- * Maps len bytes of the file from offset on, for reading: the medium itself. Holes read
- * as zeros. pramfs_view_close closes *view, which is set only if the call succeeds.
+ * Maps len bytes of the file from offset on: the medium itself. The range must lie within
+ * the file. prot is PROT_READ, or PROT_READ | PROT_WRITE, of mmap(2). Holes read as zeros;
+ * a view for writing first fills them with zeroed blocks.
  *
  * The blocks belong to no other file while the view is open, whatever happens to the file,
- * to the mount and to its server.
+ * to the mount and to its server. pramfs_view_close closes *view, which is set only if
+ * the call succeeds.
  *
- * Errors: -EINVAL (NULL; an empty range, or one past the end), -EAGAIN (the file changes
- * too fast), -EOPNOTSUPP (small blocks), -ENOMEM; as of pramfs_lease_read.
+ * Errors: -EINVAL (NULL; an empty range, one past the end of the file, another prot),
+ * -EBADF (the file was opened for reading), -ENOSPC (no blocks for holes), -EAGAIN (the file
+ * changes too fast), -EOPNOTSUPP (small blocks), -ENOMEM; as of pramfs_lease_read.
  */
 int pramfs_view_open(struct pramfs_view **view,
                      struct pramfs_lease *lease,
                      uint64_t offset,
-                     uint64_t len);
+                     uint64_t len,
+                     int prot);
 
 /**
- * Ends a view. Does nothing for NULL. Its addresses are invalid afterwards.
+ * Ends a view. Does nothing for NULL. Its addresses are invalid afterwards. Stores that were
+ * not persisted are visible in the file, and are lost by a power failure.
  *
  * Errors: none so far.
  */
@@ -980,15 +1013,47 @@ int pramfs_view_close(struct pramfs_view *view);
 
 /**
  * Returns the address of the first byte, or NULL for NULL. pramfs_view_len bytes from
- * there can be read until the view is closed. Others may store to them at any time: use
- * atomic or volatile loads.
+ * there are the medium itself, readable and, in a view for writing, writable, until the view
+ * is closed. Others may store to them at any time: use atomic or volatile accesses for what
+ * others change.
+ *
+ * After a fork, a child finds zeros there, and its stores change nothing.
  */
-const void *pramfs_view_address(const struct pramfs_view *view);
+void *pramfs_view_address(const struct pramfs_view *view);
 
 /**
  * Returns the length in bytes, or 0 for NULL.
  */
 uint64_t pramfs_view_len(const struct pramfs_view *view);
+
+/**
+ * Makes the stores to a range of the view durable; offset counts from its first byte. They
+ * survive a power failure when it returns. Notes the change for the file's mtime.
+ *
+ * Errors: -EINVAL (NULL; past the end of the view), -EIO (the medium failed; a forked
+ * child).
+ */
+int pramfs_view_persist(struct pramfs_view *view,
+                        uint64_t offset,
+                        uint64_t len);
+
+/**
+ * Starts to make the stores to a range durable, without waiting. They are durable after
+ * pramfs_view_drain in the same thread. For several ranges, this is faster than
+ * pramfs_view_persist for each.
+ *
+ * Errors: as of pramfs_view_persist.
+ */
+int pramfs_view_flush(struct pramfs_view *view, uint64_t offset, uint64_t len);
+
+/**
+ * Waits until the ranges that this thread has flushed are durable, and notes the change for
+ * the file's mtime.
+ *
+ * Errors: -EINVAL for NULL, -EIO (a forked child; once, if a page of the region has failed
+ * since the view was made).
+ */
+int pramfs_view_drain(struct pramfs_view *view);
 
 /**
  * Copies bytes of the view to buf. In contrast to a load, it gives an error if the medium
@@ -997,6 +1062,24 @@ uint64_t pramfs_view_len(const struct pramfs_view *view);
  * Errors: -EINVAL (NULL; past the end of the view), -EIO.
  */
 int pramfs_view_read(struct pramfs_view *view, uint64_t offset, void *buf, size_t count);
+
+/**
+ * Copies bytes from buf into the view. They are durable after pramfs_view_persist. The
+ * copy is atomic by aligned words of 8 bytes.
+ *
+ * Errors: -EINVAL (NULL; past the end of the view), -EACCES (a view for reading), -EIO.
+ */
+int pramfs_view_write(struct pramfs_view *view,
+                      uint64_t offset,
+                      const void *buf,
+                      size_t count);
+
+/**
+ * Sets up all pages of the view now, instead of at their first use.
+ *
+ * Errors: -EINVAL for NULL, -ENOMEM, -EIO (a forked child).
+ */
+int pramfs_view_populate(struct pramfs_view *view);
 
 /**
  * Returns 1 if the view still shows the file: since it was made, the file has not become

@@ -1,4 +1,5 @@
-//! Arguments of C: pointers that are checked for NULL, and vouched for by the caller.
+//! Arguments of C: pointers that are checked for NULL, and vouched for by the caller; and
+//! numbers that stand for something else.
 //!
 //! The contract of the header, which every `SAFETY` comment of this crate refers to:
 //!
@@ -12,9 +13,11 @@
 //!    during the call.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+
+use pramfs::Access;
 
 use crate::error::Failure;
 use crate::fs::{Call, Shared};
@@ -191,6 +194,26 @@ impl<T> Place<*mut T> {
 /// A truth value of C.
 pub(crate) fn truth(value: c_int) -> bool {
     value != 0
+}
+
+/// `len` bytes of a file from `offset` on.
+pub(crate) fn range(offset: u64, len: u64) -> Result<Range<u64>, Failure> {
+    let end = offset.checked_add(len).ok_or_else(|| {
+        Failure::invalid(format!("{len} bytes at byte {offset} are past any file"))
+    })?;
+    Ok(offset..end)
+}
+
+/// What memory is mapped for, as mmap(2) is told.
+pub(crate) fn access(prot: c_int) -> Result<Access, Failure> {
+    const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+    match prot {
+        libc::PROT_READ => Ok(Access::Read),
+        READ_WRITE => Ok(Access::Write),
+        _ => Err(Failure::invalid(
+            "prot is PROT_READ, or PROT_READ | PROT_WRITE",
+        )),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! [`pramfs_lease`] and [`pramfs_view`]: a file of a mounted file system, read directly.
+//! [`pramfs_lease`]: a file of a mounted file system, read and written directly.
 //!
 //! As the crate `pramfs-client`: the file is opened through the mount, and its server grants
-//! a lease on its blocks. `docs/leases.md` describes it.
+//! a lease on its blocks. `docs/leases.md` describes it. `view.rs` has its maps.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::fs::File as SystemFile;
@@ -9,18 +9,18 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use libc::ssize_t;
-use pramfs_client::{Access, File, MappedFile, OpenOptions};
+use pramfs_client::{File, OpenOptions};
 
 use crate::args::{self, Handle};
 use crate::error::{About as _, Failure};
 use crate::fs::Shared;
 use crate::guard;
 
-/// A file of a mount, read directly from the medium.
+/// A file of a mount, read and written directly on the medium.
 #[derive(Debug)]
 pub struct pramfs_lease {
-    file: File,
-    path: String,
+    pub(crate) file: File,
+    pub(crate) path: String,
 }
 
 /// Its library keeps no state that a panic could leave half changed.
@@ -30,26 +30,21 @@ impl Handle for pramfs_lease {
     }
 }
 
-/// A range of such a file, mapped as memory for reading.
-#[derive(Debug)]
-pub struct pramfs_view {
-    view: MappedFile,
-    path: String,
-}
-
-/// Its library keeps no state that a panic could leave half changed.
-impl Handle for pramfs_view {
-    fn shared(&self) -> Option<&Shared> {
-        None
-    }
-}
-
-/// Where the servers of mounts have their control sockets, unless a program says otherwise.
+/// How to open a file: for what, and where the servers of mounts have their control sockets.
 ///
 /// # Safety
 /// The contract, 2.
-unsafe fn options(control_directory: *const c_char) -> Result<OpenOptions, Failure> {
-    let options = OpenOptions::new();
+unsafe fn options(flags: c_int, control_directory: *const c_char) -> Result<OpenOptions, Failure> {
+    let write = match flags {
+        libc::O_RDONLY => false,
+        libc::O_RDWR => true,
+        _ => {
+            return Err(Failure::invalid(format!(
+                "the flags {flags:#o} are neither O_RDONLY nor O_RDWR"
+            )));
+        }
+    };
+    let options = OpenOptions::new().write(write);
     if control_directory.is_null() {
         return Ok(options);
     }
@@ -58,10 +53,15 @@ unsafe fn options(control_directory: *const c_char) -> Result<OpenOptions, Failu
     Ok(options.control_directory(path))
 }
 
-/// Opens a file of a mounted file system for reading, and asks its server for a lease: a
-/// promise that the blocks of the file stay its blocks. `path` is a path of the system, and
-/// the kernel checks the permissions. The region must be mounted with the option
-/// direct=owner, and the caller must be root.
+/// Opens a file of a mounted file system, and asks its server for a lease: a promise that the
+/// blocks of the file stay its blocks. `path` is a path of the system, and the kernel checks
+/// the permissions. `flags` is O_RDONLY, or O_RDWR for writing too. The region must be mounted
+/// with the option direct=owner, and the caller must be root or the owner of the region.
+///
+/// For writing, no program may have the file open or mapped through the page cache of the
+/// kernel, which would not see direct stores. While the lease lives, programs that open the
+/// file through the mount use no page cache, and cannot map it with MAP_SHARED. A lease for
+/// writing lets the process store to all of the region.
 ///
 /// `control_directory` is where the control sockets of servers are; NULL stands for
 /// /run/pramfs.
@@ -69,13 +69,16 @@ unsafe fn options(control_directory: *const c_char) -> Result<OpenOptions, Failu
 /// `pramfs_lease_close` closes `*lease`, which is set only if the call succeeds. While it is
 /// open, the mount is busy.
 ///
-/// Errors: -EINVAL for NULL, -ENOTTY (not on a pramfs mount), -EOPNOTSUPP (the mount grants
-/// no leases), -EACCES (not to this user), -ENOSPC (too many leases), -ENOTCONN (no server),
-/// -ETIMEDOUT, -ENOENT and others of open(2).
+/// Errors: -EINVAL (NULL; other flags), -ENOTTY (not on a pramfs mount), -EOPNOTSUPP (the
+/// mount grants no leases), -EACCES (not to this user), -EBUSY (for writing: the file is open
+/// through the page cache; the call waits a quarter of a second for late closes), -EPERM (for
+/// writing: it is immutable or append-only), -ENOSPC (too many leases), -ENOTCONN (no server),
+/// -ETIMEDOUT, -ENOENT, -EROFS and others of open(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pramfs_lease_open(
     lease: *mut *mut pramfs_lease,
     path: *const c_char,
+    flags: c_int,
     control_directory: *const c_char,
 ) -> c_int {
     guard::done(|| {
@@ -84,7 +87,7 @@ pub unsafe extern "C" fn pramfs_lease_open(
             (
                 args::place(lease, "lease")?,
                 args::path(path, "path")?,
-                options(control_directory)?,
+                options(flags, control_directory)?,
             )
         };
         let cannot = || format!("cannot open {} for direct access", path.display());
@@ -96,20 +99,27 @@ pub unsafe extern "C" fn pramfs_lease_open(
     })
 }
 
-/// As `pramfs_lease_open`, for a file that is open for reading. The descriptor is duplicated
-/// and stays the caller's. After the death of the server, such a lease cannot be renewed.
+/// As `pramfs_lease_open`, for a file that is open: for reading, and if `flags` is O_RDWR,
+/// with O_RDWR | O_DIRECT. The descriptor is duplicated and stays the caller's. After the
+/// death of the server, such a lease cannot be renewed.
 ///
-/// Errors: -EBADF; as of `pramfs_lease_open`.
+/// Errors: -EBADF (not open, or not so); -EBUSY, without a wait, also if this descriptor itself
+/// is open through the page cache; as of `pramfs_lease_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pramfs_lease_open_fd(
     lease: *mut *mut pramfs_lease,
     fd: c_int,
+    flags: c_int,
     control_directory: *const c_char,
 ) -> c_int {
     guard::done(|| {
         // SAFETY: a place for a result and a string (contract, 4 and 2).
-        let (place, options) =
-            unsafe { (args::place(lease, "lease")?, options(control_directory)?) };
+        let (place, options) = unsafe {
+            (
+                args::place(lease, "lease")?,
+                options(flags, control_directory)?,
+            )
+        };
         if fd < 0 {
             return Err(Failure::new(
                 libc::EBADF,
@@ -176,6 +186,38 @@ pub unsafe extern "C" fn pramfs_lease_read(
     })
 }
 
+/// Writes `count` bytes of `buf` to the file from `offset` on. They are durable when it
+/// returns. Returns the number of bytes written: fewer if the region is full.
+///
+/// An overwrite is in place, without a system call, and atomic by aligned words of 8 bytes;
+/// two writers of the same bytes can mix them. What touches a hole, or goes past the end of
+/// the file, is written through the mount.
+///
+/// Errors: -EBADF (the file was opened for reading), -EINVAL (NULL; too many bytes), -ENOSPC,
+/// and others of pwrite(2); as of `pramfs_lease_read`. After -EIO, some of the bytes may have
+/// been written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pramfs_lease_write(
+    lease: *mut pramfs_lease,
+    buf: *const c_void,
+    count: usize,
+    offset: u64,
+) -> ssize_t {
+    guard::bytes(|| {
+        // SAFETY: a handle and a buffer (contract, 1 and 3).
+        let (lease, buf) = unsafe {
+            (
+                args::handle(lease, "lease")?,
+                args::bytes(buf, count, "buf")?,
+            )
+        };
+        lease
+            .file
+            .write_at(buf, offset)
+            .about(|| format!("cannot write {} at byte {offset}", lease.path))
+    })
+}
+
 /// Stores the size of the file in bytes in `*size`, without a system call.
 ///
 /// Errors: -EINVAL for NULL, -EIO.
@@ -190,111 +232,5 @@ pub unsafe extern "C" fn pramfs_lease_size(lease: *mut pramfs_lease, size: *mut 
             .about(|| format!("cannot read the size of {}", lease.path))?;
         place.set(found);
         Ok(())
-    })
-}
-
-/// Maps `len` bytes of the file from `offset` on, for reading: the medium itself. Holes read
-/// as zeros. `pramfs_view_close` closes `*view`, which is set only if the call succeeds.
-///
-/// The blocks belong to no other file while the view is open, whatever happens to the file,
-/// to the mount and to its server.
-///
-/// Errors: -EINVAL (NULL; an empty range, or one past the end), -EAGAIN (the file changes
-/// too fast), -EOPNOTSUPP (small blocks), -ENOMEM; as of `pramfs_lease_read`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pramfs_view_open(
-    view: *mut *mut pramfs_view,
-    lease: *mut pramfs_lease,
-    offset: u64,
-    len: u64,
-) -> c_int {
-    guard::done(|| {
-        // SAFETY: a place for a result, and a handle (contract, 4 and 1).
-        let (place, lease) = unsafe { (args::place(view, "view")?, args::handle(lease, "lease")?) };
-        let cannot = || format!("cannot map {}, {len} bytes at byte {offset}", lease.path);
-        let end = offset
-            .checked_add(len)
-            .ok_or(pramfs_client::Error::Range)
-            .about(cannot)?;
-        place.give(pramfs_view {
-            view: lease.file.map(offset..end, Access::Read).about(cannot)?,
-            path: lease.path.clone(),
-        });
-        Ok(())
-    })
-}
-
-/// Ends a view. Does nothing for NULL. Its addresses are invalid afterwards.
-///
-/// Errors: none so far.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pramfs_view_close(view: *mut pramfs_view) -> c_int {
-    guard::done(|| {
-        // SAFETY: a handle that is never used again (contract, 1).
-        drop(unsafe { args::closed(view) });
-        Ok(())
-    })
-}
-
-/// Returns the address of the first byte, or NULL for NULL. `pramfs_view_len` bytes from
-/// there can be read until the view is closed. Others may store to them at any time: use
-/// atomic or volatile loads.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pramfs_view_address(view: *const pramfs_view) -> *const c_void {
-    guard::value(std::ptr::null(), || {
-        // SAFETY: a handle (contract, 1).
-        Ok(unsafe { args::handle(view, "view") }?.view.as_ptr().cast())
-    })
-}
-
-/// Returns the length in bytes, or 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pramfs_view_len(view: *const pramfs_view) -> u64 {
-    guard::value(0, || {
-        // SAFETY: a handle (contract, 1).
-        Ok(unsafe { args::handle(view, "view") }?.view.len())
-    })
-}
-
-/// Copies bytes of the view to `buf`. In contrast to a load, it gives an error if the medium
-/// has failed there. The copy is atomic by aligned words of 8 bytes.
-///
-/// Errors: -EINVAL (NULL; past the end of the view), -EIO.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pramfs_view_read(
-    view: *mut pramfs_view,
-    offset: u64,
-    buf: *mut c_void,
-    count: usize,
-) -> c_int {
-    guard::done(|| {
-        // SAFETY: a handle, and a buffer that this call fills (contract, 1 and 3).
-        let (view, buf) = unsafe {
-            (
-                args::handle(view, "view")?,
-                args::bytes_mut(buf, count, "buf")?,
-            )
-        };
-        view.view
-            .read(offset, buf)
-            .about(|| format!("cannot read the view of {} at byte {offset}", view.path))
-    })
-}
-
-/// Returns 1 if the view still shows the file: since it was made, the file has not become
-/// shorter, and no hole of it was filled; 0 if it does not. 1 holds for all loads before
-/// this call.
-///
-/// Errors: -EINVAL for NULL, -EIO.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pramfs_view_is_current(view: *mut pramfs_view) -> c_int {
-    guard::int(|| {
-        // SAFETY: a handle (contract, 1).
-        let view = unsafe { args::handle(view, "view") }?;
-        let current = view
-            .view
-            .is_current()
-            .about(|| format!("cannot check the view of {}", view.path))?;
-        Ok(current.into())
     })
 }

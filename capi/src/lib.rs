@@ -27,4 +27,5 @@ mod names;
 mod options;
 mod stat;
 mod version;
+mod view;
 mod xattr;

@@ -4,10 +4,10 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::Arc;
 
-use pramfs::{Access, Advice, MappedFile};
+use pramfs::{Advice, MappedFile};
 
 use crate::args::{self, Handle};
-use crate::error::{About as _, Failure};
+use crate::error::About as _;
 use crate::file::pramfs_file;
 use crate::fs::{Shared, release};
 use crate::guard;
@@ -24,13 +24,6 @@ impl Handle for pramfs_map {
     fn shared(&self) -> Option<&Shared> {
         Some(&self.shared)
     }
-}
-
-fn range(offset: u64, len: u64) -> Result<Range<u64>, Failure> {
-    let end = offset.checked_add(len).ok_or_else(|| {
-        Failure::invalid(format!("{len} bytes at byte {offset} are past any file"))
-    })?;
-    Ok(offset..end)
 }
 
 /// Maps `len` bytes of a file from `offset` on, at one range of addresses. The range must lie
@@ -59,17 +52,7 @@ pub unsafe extern "C" fn pramfs_map_open(
     guard::done(|| {
         // SAFETY: a place for a result, and a handle (contract, 4 and 1).
         let (place, file) = unsafe { (args::place(map, "map")?, args::handle(file, "file")?) };
-        const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
-        let access = match prot {
-            libc::PROT_READ => Access::Read,
-            READ_WRITE => Access::Write,
-            _ => {
-                return Err(Failure::invalid(
-                    "a map is for PROT_READ, or PROT_READ | PROT_WRITE",
-                ));
-            }
-        };
-        let range = range(offset, len)?;
+        let (access, range) = (args::access(prot)?, args::range(offset, len)?);
         let map = match reserve {
             0 => file.file.map(range, access),
             some => file.file.map_reserved(range, some, access),
@@ -150,7 +133,7 @@ unsafe fn on_range(
     guard::done(|| {
         // SAFETY: as required of the caller.
         let map = unsafe { args::handle(map, "map") }?;
-        work(&map.map, range(offset, len)?).about(|| {
+        work(&map.map, args::range(offset, len)?).about(|| {
             format!(
                 "cannot {what} the map of {}, {len} bytes at byte {offset}",
                 map.path
@@ -262,12 +245,13 @@ pub unsafe extern "C" fn pramfs_map_extend(map: *mut pramfs_map, len: u64) -> c_
 
 /// Sets up all pages of the map now, instead of at their first use.
 ///
-/// Errors: -EINVAL for NULL, -ENOMEM.
+/// Errors: -EINVAL for NULL, -ENOMEM, -EIO (a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pramfs_map_populate(map: *mut pramfs_map) -> c_int {
     guard::done(|| {
         // SAFETY: a handle (contract, 1).
         let map = unsafe { args::handle(map, "map") }?;
+        map.shared.check_process()?;
         map.map
             .populate()
             .about(|| format!("cannot populate the map of {}", map.path))

@@ -8,9 +8,9 @@ use std::process::Command;
 use cbindgen::{Builder, Config, DocumentationStyle, ExportConfig, Language, Style};
 
 /// The sources in the order of the header.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "version", "error", "format", "options", "fs", "names", "stat", "dir", "xattr", "file", "map",
-    "lease",
+    "lease", "view",
 ];
 
 /// Sources that declare nothing of the interface.

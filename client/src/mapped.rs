@@ -235,8 +235,9 @@ impl MappedFile {
     /// Faults in the pages of the view now, instead of at their first use.
     ///
     /// # Errors
-    /// ENOMEM, as [`Error::Medium`].
+    /// [`Error::Medium`]: ENOMEM, or EIO in a forked child.
     pub fn populate(&self) -> Result<()> {
+        self.leased.region().check_owner()?;
         Ok(self.map.populate()?)
     }
 

@@ -60,4 +60,14 @@ static inline struct pramfs_file *made(struct pramfs_fs *fs, const char *path)
     return file;
 }
 
+/* Says a line, and waits for an answer: the test looks, or changes something, meanwhile. */
+static inline void ask(const char *what)
+{
+    char line[8];
+
+    puts(what);
+    fflush(stdout);
+    CHECK(fgets(line, sizeof line, stdin) != NULL);
+}
+
 #endif

@@ -127,14 +127,20 @@ static void null_is_einval(struct pramfs_fs *fs)
     CHECK(pramfs_map_len(NULL) == 0 && pramfs_map_reserved(NULL) == 0);
     OK(pramfs_file_close(file));
 
-    GIVES(-EINVAL, pramfs_lease_open(NULL, "/f", NULL));
-    GIVES(-EINVAL, pramfs_lease_open(&lease, NULL, NULL));
-    GIVES(-EINVAL, pramfs_lease_open_fd(NULL, 0, NULL));
+    GIVES(-EINVAL, pramfs_lease_open(NULL, "/f", O_RDONLY, NULL));
+    GIVES(-EINVAL, pramfs_lease_open(&lease, NULL, O_RDWR, NULL));
+    GIVES(-EINVAL, pramfs_lease_open_fd(NULL, 0, O_RDONLY, NULL));
     GIVES(-EINVAL, pramfs_lease_read(NULL, buf, 1, 0));
+    GIVES(-EINVAL, pramfs_lease_write(NULL, buf, 1, 0));
     GIVES(-EINVAL, pramfs_lease_size(NULL, &n));
-    GIVES(-EINVAL, pramfs_view_open(NULL, NULL, 0, 1));
-    GIVES(-EINVAL, pramfs_view_open(&view, NULL, 0, 1));
+    GIVES(-EINVAL, pramfs_view_open(NULL, NULL, 0, 1, PROT_READ));
+    GIVES(-EINVAL, pramfs_view_open(&view, NULL, 0, 1, PROT_READ));
+    GIVES(-EINVAL, pramfs_view_persist(NULL, 0, 1));
+    GIVES(-EINVAL, pramfs_view_flush(NULL, 0, 1));
+    GIVES(-EINVAL, pramfs_view_drain(NULL));
     GIVES(-EINVAL, pramfs_view_read(NULL, 0, buf, 1));
+    GIVES(-EINVAL, pramfs_view_write(NULL, 0, buf, 1));
+    GIVES(-EINVAL, pramfs_view_populate(NULL));
     GIVES(-EINVAL, pramfs_view_is_current(NULL));
     CHECK(pramfs_view_address(NULL) == NULL && pramfs_view_len(NULL) == 0);
 
@@ -300,6 +306,7 @@ static void files(struct pramfs_fs *fs)
     GIVES(-EINVAL, pramfs_map_open(&map, file, UINT64_MAX, 2, 0, PROT_READ));
     GIVES(-EINVAL, pramfs_map_open(&map, file, 0, 6, 0, PROT_WRITE));
     GIVES(-EINVAL, pramfs_map_open(&map, file, 0, 6, 0, PROT_READ | PROT_EXEC));
+    SAYS("PROT_READ, or PROT_READ | PROT_WRITE");
     GIVES(-EBADF, pramfs_map_open(&map, reader, 0, 6, 0, PROT_READ | PROT_WRITE));
     CHECK(map == NULL);
     OK(pramfs_map_open(&map, reader, 0, 6, 0, PROT_READ));
@@ -328,13 +335,22 @@ static void *message_of_thread(void *fs)
 
 static void leases(void)
 {
+    const int wrong[] = {O_WRONLY, O_WRONLY | O_RDWR, O_RDWR | O_CREAT, O_RDWR | O_APPEND,
+                         O_RDONLY | O_CLOEXEC, -1};
     struct pramfs_lease *lease = NULL;
+    size_t i;
 
-    GIVES(-ENOTTY, pramfs_lease_open(&lease, "/proc/self/status", NULL));
+    GIVES(-ENOTTY, pramfs_lease_open(&lease, "/proc/self/status", O_RDONLY, NULL));
     SAYS("/proc/self/status");
-    GIVES(-ENOENT, pramfs_lease_open(&lease, "/no/such/file", NULL));
-    GIVES(-EBADF, pramfs_lease_open_fd(&lease, -1, NULL));
-    GIVES(-EBADF, pramfs_lease_open_fd(&lease, 1000000, NULL));
+    GIVES(-ENOENT, pramfs_lease_open(&lease, "/no/such/file", O_RDONLY, NULL));
+    GIVES(-ENOENT, pramfs_lease_open(&lease, "/no/such/file", O_RDWR, NULL));
+    GIVES(-EBADF, pramfs_lease_open_fd(&lease, -1, O_RDONLY, NULL));
+    GIVES(-EBADF, pramfs_lease_open_fd(&lease, 1000000, O_RDWR, NULL));
+    for (i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        GIVES(-EINVAL, pramfs_lease_open(&lease, "/no/such/file", wrong[i], NULL));
+        SAYS("neither O_RDONLY nor O_RDWR");
+        GIVES(-EINVAL, pramfs_lease_open_fd(&lease, -1, wrong[i], NULL));
+    }
     CHECK(lease == NULL);
 }
 

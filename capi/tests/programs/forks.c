@@ -23,7 +23,13 @@ static void in_child(struct pramfs_fs *fs, struct pramfs_file *file, struct pram
     GIVES(-EIO, pramfs_file_size(file, &n));
     GIVES(-EIO, pramfs_file_sync(file));
     GIVES(-EIO, pramfs_map_persist(map, 0, 8));
-    GIVES(-EIO, pramfs_map_read(map, 0, buf, 8));
+    GIVES(-EIO, pramfs_map_read(map, 0, buf, 6));
+    GIVES(-EIO, pramfs_map_write(map, 0, "child", 5));
+    GIVES(-EIO, pramfs_map_drain(map));
+    GIVES(-EIO, pramfs_map_populate(map));
+    GIVES(-EIO, pramfs_map_flush(map, 0, 6));
+    GIVES(-EIO, pramfs_map_advise(map, 0, 6, PRAMFS_ADVICE_RANDOM));
+    GIVES(-EIO, pramfs_map_extend(map, 7));
     GIVES(-EIO, pramfs_dir_read(dir, &entry));
     /* Zeros, and stores that reach nobody. */
     CHECK(((char *)pramfs_map_address(map))[0] == 0);

@@ -2,15 +2,6 @@
  * program prints, the test does what it says, and answers with a line. */
 #include "check.h"
 
-static void ask(const char *what)
-{
-    char line[8];
-
-    puts(what);
-    fflush(stdout);
-    CHECK(fgets(line, sizeof line, stdin) != NULL);
-}
-
 static void in_child(struct pramfs_lease *lease, struct pramfs_view *view, const char *path)
 {
     struct pramfs_lease *own;
@@ -20,12 +11,12 @@ static void in_child(struct pramfs_lease *lease, struct pramfs_view *view, const
 
     GIVES(-EIO, pramfs_lease_read(lease, &byte, 1, 0));
     GIVES(-EIO, pramfs_lease_size(lease, &size));
-    GIVES(-EIO, pramfs_view_open(&other, lease, 0, 1));
+    GIVES(-EIO, pramfs_view_open(&other, lease, 0, 1, PROT_READ));
     GIVES(-EIO, pramfs_view_read(view, 0, &byte, 1));
     GIVES(-EIO, pramfs_view_is_current(view));
     OK(pramfs_view_close(view));
     OK(pramfs_lease_close(lease));
-    OK(pramfs_lease_open(&own, path, NULL));
+    OK(pramfs_lease_open(&own, path, O_RDONLY, NULL));
     GIVES(1, pramfs_lease_read(own, &byte, 1, 0));
     OK(pramfs_lease_close(own));
 }
@@ -41,12 +32,12 @@ int main(int argc, char **argv)
     pid_t child;
 
     CHECK(argc == 3);
-    OK(pramfs_lease_open(&lease, argv[1], NULL));
+    OK(pramfs_lease_open(&lease, argv[1], O_RDONLY, NULL));
     OK(pramfs_lease_size(lease, &size));
     CHECK(size == 10000);
     GIVES(10000, pramfs_lease_read(lease, buf, sizeof buf, 0));
     CHECK(buf[0] == 'a' && buf[9999] == 'a');
-    OK(pramfs_view_open(&view, lease, 4000, 6000));
+    OK(pramfs_view_open(&view, lease, 4000, 6000, PROT_READ));
     CHECK(pramfs_view_len(view) == 6000);
     GIVES(1, pramfs_view_is_current(view));
 
@@ -63,20 +54,20 @@ int main(int argc, char **argv)
     GIVES(4, pramfs_lease_read(lease, buf, sizeof buf, 10000));
     CHECK(memcmp(buf, "cccc", 4) == 0);
     GIVES(-EINVAL, pramfs_view_read(view, 5999, buf, 2));
-    GIVES(-EINVAL, pramfs_view_open(&nothing, lease, 0, 0));
-    GIVES(-EINVAL, pramfs_view_open(&nothing, lease, 0, 10005));
-    GIVES(-EINVAL, pramfs_view_open(&nothing, lease, UINT64_MAX, 2));
+    GIVES(-EINVAL, pramfs_view_open(&nothing, lease, 0, 0, PROT_READ));
+    GIVES(-EINVAL, pramfs_view_open(&nothing, lease, 0, 10005, PROT_READ));
+    GIVES(-EINVAL, pramfs_view_open(&nothing, lease, UINT64_MAX, 2, PROT_READ));
     CHECK(nothing == NULL);
 
     /* By a descriptor, which stays the caller's. */
     fd = open(argv[1], O_RDONLY | O_CLOEXEC);
     CHECK(fd >= 0);
-    OK(pramfs_lease_open_fd(&second, fd, NULL));
+    OK(pramfs_lease_open_fd(&second, fd, O_RDONLY, NULL));
     GIVES(1, pramfs_lease_read(second, buf, 1, 0));
     CHECK(read(fd, buf, 1) == 1 && close(fd) == 0);
     GIVES(1, pramfs_lease_read(second, buf, 1, 0));
     OK(pramfs_lease_close(second));
-    GIVES(-ENOENT, pramfs_lease_open(&second, argv[2], NULL));
+    GIVES(-ENOENT, pramfs_lease_open(&second, argv[2], O_RDONLY, NULL));
 
     child = fork();
     CHECK(child >= 0);
