@@ -37,8 +37,8 @@ pub(crate) struct Leased {
     view: u64,
     /// Place of the word in which stores are noted. `None`: the lease is for reading.
     stored: Option<u64>,
-    /// Inode number and generation.
-    pub identity: (u64, u64),
+    /// The file system, the number of the inode, and its generation.
+    pub identity: ((u64, u64), u64, u64),
     blocks: RwLock<KnownBlocks>,
     /// What of them a read can use without the lock.
     places: Places,
@@ -87,7 +87,7 @@ impl Leased {
             file,
             view: granted.view,
             stored,
-            identity: (granted.inode, granted.generation),
+            identity: (granted.filesystem, granted.inode, granted.generation),
             blocks: RwLock::new(KnownBlocks::new(&granted.blocks)),
             places: Places::default(),
         })

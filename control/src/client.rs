@@ -164,7 +164,7 @@ impl Connection {
     pub fn lease(&self, ticket: Ticket) -> Result<(Granted, OwnedFd), ControlError> {
         match self.ask(&Request::Lease { ticket })? {
             (Reply::Granted(granted), mut descriptors) if descriptors.len() == 1 => {
-                Ok((granted, descriptors.remove(0)))
+                Ok((*granted, descriptors.remove(0)))
             }
             (Reply::Granted(_), _) => Err(ControlError::Malformed(
                 "a lease without its descriptor".into(),

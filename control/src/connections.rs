@@ -269,7 +269,7 @@ impl Connection {
                 let mut next = Next::Close;
                 let lease =
                     leases()?.grant(ticket, self.peer, MOST_EXTENTS, &mut |granted, fd| {
-                        next = self.say(&Reply::Granted(granted.clone()), &[fd]);
+                        next = self.say(&Reply::Granted(Box::new(granted.clone())), &[fd]);
                     })?;
                 self.leases.insert(lease);
                 next

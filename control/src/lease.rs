@@ -152,6 +152,8 @@ pub struct Blocks {
 pub struct Granted {
     /// The lease.
     pub lease: LeaseKey,
+    /// The uuid of the file system, as two numbers.
+    pub filesystem: (u64, u64),
     /// Number of the inode.
     pub inode: u64,
     /// Its generation.
@@ -320,6 +322,7 @@ mod tests {
         };
         let granted = Granted {
             lease,
+            filesystem: (u64::MAX, u64::MAX),
             inode: u64::MAX,
             generation: u64::MAX,
             block_size: 4096,
@@ -338,7 +341,7 @@ mod tests {
             adopted: false,
             revoked: false,
         };
-        crate::message::encode(&Reply::Granted(granted)).unwrap();
+        crate::message::encode(&Reply::Granted(Box::new(granted))).unwrap();
         let leases = vec![row; MOST_LEASES];
         let next = Some(u32::MAX);
         crate::message::encode(&Reply::Leases { leases, next }).unwrap();

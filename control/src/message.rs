@@ -86,7 +86,7 @@ pub enum Reply {
     /// It serves a mount.
     Serves(Served),
     /// A lease is granted.
-    Granted(Granted),
+    Granted(Box<Granted>),
     /// Blocks of a leased file.
     Blocks(Blocks),
     /// A range is filled.

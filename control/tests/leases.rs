@@ -62,6 +62,7 @@ impl Leases for Fake {
         let lease = key(self.granted.fetch_add(1, Ordering::Relaxed));
         let granted = Granted {
             lease,
+            filesystem: (1, 2),
             inode: 77,
             generation: 5,
             block_size: 4096,

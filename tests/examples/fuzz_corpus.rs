@@ -143,6 +143,7 @@ fn messages() -> impl Iterator<Item = Seed> {
     let next = blocks(65_536, &[(65_536, (1 << 21) + 49_152, 4096)]);
     let granted = Granted {
         lease,
+        filesystem: (1, 2),
         inode: 70,
         generation: 2,
         block_size: 4096,
@@ -178,7 +179,7 @@ fn messages() -> impl Iterator<Item = Seed> {
         ("serves", vec![Reply::Serves(served)]),
         (
             "granted",
-            vec![Reply::Granted(granted), Reply::Blocks(next.clone())],
+            vec![Reply::Granted(Box::new(granted)), Reply::Blocks(next.clone())],
         ),
         ("blocks", vec![Reply::Blocks(first), Reply::Blocks(next)]),
         (

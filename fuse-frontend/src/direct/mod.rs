@@ -242,6 +242,7 @@ impl Leases for Direct {
         let found = found.map_err(refused)?;
         let granted = Granted {
             lease: key(&lease),
+            filesystem: self.fs.superblock().uuid().as_u64_pair(),
             inode: lease.ino.0,
             generation,
             block_size: self.fs.superblock().geometry().block_size,
