@@ -1,0 +1,184 @@
+//! close(2), dup(2), fcntl(2) and their relatives: what changes the table.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use libc::{FILE, off64_t};
+
+use crate::{process, real, table};
+
+unsafe fn closed(fd: c_int) -> c_int {
+    if table::is_own(fd) {
+        // The program has not opened it.
+        real::set_errno(libc::EBADF);
+        return -1;
+    }
+    table::forget(fd);
+    unsafe { real::close(fd) }
+}
+
+/// close(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    unsafe { closed(fd) }
+}
+
+/// close(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __close(fd: c_int) -> c_int {
+    unsafe { closed(fd) }
+}
+
+/// close_range(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || process::is_inside() {
+        return unsafe { real::close_range(first, last, flags) };
+    }
+    table::forget_range(first, last);
+    // Around the descriptors of the library. None has a higher number than these.
+    let mut from = first;
+    for own in first..=last.min(1 << 16) {
+        if table::is_own(own as c_int) {
+            if own > from {
+                let done = unsafe { real::close_range(from, own - 1, flags) };
+                if done != 0 {
+                    return done;
+                }
+            }
+            from = own + 1;
+        }
+    }
+    match from <= last || first > last {
+        true => unsafe { real::close_range(from, last, flags) },
+        false => 0,
+    }
+}
+
+/// closefrom(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    let first = first.max(0) as c_uint;
+    unsafe { close_range(first, c_uint::MAX, 0) };
+}
+
+/// fclose(3): the C library closes the descriptor by itself.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fclose(file: *mut FILE) -> c_int {
+    // A stream in memory has none: -1.
+    let errno = real::errno();
+    let fd = unsafe { libc::fileno(file) };
+    real::set_errno(errno);
+    table::forget(fd);
+    unsafe { real::fclose(file) }
+}
+
+macro_rules! freopen {
+    ($($name:ident)*) => {
+        $(
+            /// freopen(3): the C library replaces the descriptor by itself.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name(
+                path: *const c_char,
+                mode: *const c_char,
+                file: *mut FILE,
+            ) -> *mut FILE {
+                let errno = real::errno();
+                let fd = unsafe { libc::fileno(file) };
+                real::set_errno(errno);
+                table::forget(fd);
+                unsafe { real::freopen64(path, mode, file) }
+            }
+        )*
+    };
+}
+
+freopen! { freopen freopen64 }
+
+/// dup(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    let new = unsafe { real::dup(fd) };
+    copied(fd, new)
+}
+
+fn copied(fd: c_int, new: c_int) -> c_int {
+    if new >= 0 && !process::is_inside() {
+        table::copy(fd, new);
+    }
+    new
+}
+
+unsafe fn replaced(fd: c_int, new: c_int, dup: impl FnOnce() -> c_int) -> c_int {
+    if fd == new {
+        return dup();
+    }
+    if table::is_own(new) {
+        real::set_errno(libc::EBUSY);
+        return -1;
+    }
+    // Before the number means another file. If the call fails, the file goes on through the
+    // mount.
+    table::forget(new);
+    copied(fd, dup())
+}
+
+/// dup2(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
+    unsafe { replaced(fd, new, || real::dup2(fd, new)) }
+}
+
+/// dup2(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __dup2(fd: c_int, new: c_int) -> c_int {
+    unsafe { replaced(fd, new, || real::dup2(fd, new)) }
+}
+
+/// dup3(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+    unsafe { replaced(fd, new, || real::dup3(fd, new, flags)) }
+}
+
+unsafe fn controlled(fd: c_int, command: c_int, argument: usize) -> c_int {
+    match command {
+        libc::F_SETLK | libc::F_SETLKW => table::note_lock(fd),
+        // Every write appends from now on.
+        libc::F_SETFL if argument as c_int & libc::O_APPEND != 0 => table::forget(fd),
+        _ => {}
+    }
+    let done = unsafe { real::fcntl64(fd, command, argument) };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, done),
+        _ => done,
+    }
+}
+
+macro_rules! control {
+    ($($name:ident)*) => {
+        $(
+            /// fcntl(2).
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: usize) -> c_int {
+                unsafe { controlled(fd, command, argument) }
+            }
+        )*
+    };
+}
+
+control! { fcntl fcntl64 __fcntl }
+
+macro_rules! lock {
+    ($($name:ident)*) => {
+        $(
+            /// lockf(3).
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name(fd: c_int, command: c_int, len: off64_t) -> c_int {
+                table::note_lock(fd);
+                unsafe { real::lockf64(fd, command, len) }
+            }
+        )*
+    };
+}
+
+lock! { lockf lockf64 }

@@ -1,0 +1,356 @@
+//! How a file gets its lease, and loses it.
+//!
+//! A file that is open for reading and writing gets its lease when it is opened: nothing else
+//! shares its description yet, and it has no position. A lease to write needs a descriptor
+//! that does not use the page cache, so one with O_DIRECT takes its place; where the lease is
+//! refused, one without takes its place again. A file that is open for reading keeps its
+//! descriptor, and gets a lease after some calls.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use libc::c_int;
+use pramfs_client::OpenOptions;
+use pramfs_medium::pmem::lease_ticket;
+use pramfs_medium::types::LeaseMode;
+
+use crate::process::{Inside, is_inside, owns_memory};
+use crate::real;
+use crate::table::{self, Entry, Held};
+
+/// Reads by offset before a file that is open for reading gets a lease: it costs as much as
+/// some hundred of them.
+const CALLS: u16 = 8;
+
+const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+
+/// Waits for the kernel to tell the server of a close, 2 ms in all.
+const CLOSING: [Duration; 6] = {
+    const fn us(n: u64) -> Duration {
+        Duration::from_micros(n)
+    }
+    [us(30), us(60), us(120), us(240), us(500), us(1000)]
+};
+
+/// Flags of open(2) that a second open of the same file keeps.
+const KEPT: c_int = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_DSYNC
+    | libc::O_SYNC
+    | libc::O_NOATIME
+    | libc::O_NONBLOCK;
+
+/// Devices whose files never get leases. 0: a free place.
+static NOT_OURS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+fn is_excluded(device: u64) -> bool {
+    NOT_OURS.iter().any(|d| d.load(Ordering::Relaxed) == device)
+}
+
+fn exclude(device: u64) {
+    let at = NEXT.fetch_add(1, Ordering::Relaxed) as usize % NOT_OURS.len();
+    NOT_OURS[at].store(device, Ordering::Relaxed);
+}
+
+/// The limits that follow from RLIMIT_NOFILE when the first lease is taken.
+struct Limits {
+    /// The lowest number of the descriptors of the library.
+    lowest: i32,
+    leases: usize,
+}
+
+fn limits() -> &'static Limits {
+    static LIMITS: OnceLock<Limits> = OnceLock::new();
+    LIMITS.get_or_init(|| {
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: the limit is written to a variable of this type.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+        let most = limit.rlim_cur;
+        let limits = Limits {
+            lowest: (most - most / 4).clamp(16, 3072) as i32,
+            // Two descriptors each.
+            leases: (most / 16) as usize,
+        };
+        pramfs_client::keep_descriptors_above(limits.lowest);
+        limits
+    })
+}
+
+fn stat(fd: c_int) -> Option<libc::stat64> {
+    // SAFETY: a zeroed stat is a valid value.
+    let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
+    // SAFETY: the result is written to a variable of this type.
+    match unsafe { libc::fstat64(fd, &raw mut stat) } {
+        0 => Some(stat),
+        _ => None,
+    }
+}
+
+/// Notes a descriptor that the program has just opened. Keeps errno.
+pub(crate) fn opened(fd: c_int, flags: c_int) {
+    if fd < 0 || is_inside() || !owns_memory() {
+        return;
+    }
+    // A close that was not seen may have left an entry.
+    table::forget(fd);
+    if flags & (libc::O_PATH | libc::O_DIRECTORY) != 0 {
+        return;
+    }
+    let errno = real::errno();
+    if let Some(stat) = stat(fd) {
+        // File systems without a block device have the major number 0.
+        let is_ours = stat.st_mode & libc::S_IFMT == libc::S_IFREG
+            && libc::major(stat.st_dev) == 0
+            && !is_excluded(stat.st_dev)
+            && is_fuse(fd, stat.st_dev);
+        if is_ours {
+            note(fd, flags, &stat);
+        }
+    }
+    real::set_errno(errno);
+}
+
+fn is_fuse(fd: c_int, device: u64) -> bool {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    if LAST.load(Ordering::Relaxed) == device {
+        return true;
+    }
+    // SAFETY: a zeroed statfs is a valid value.
+    let mut stat: libc::statfs64 = unsafe { std::mem::zeroed() };
+    // SAFETY: the result is written to a variable of this type.
+    let done = unsafe { libc::fstatfs64(fd, &raw mut stat) };
+    // The first ticket asks for nothing else than whether the mount gives any.
+    let gives = done == 0 && stat.f_type == FUSE_SUPER_MAGIC && gives_tickets(fd);
+    match gives {
+        true => LAST.store(device, Ordering::Relaxed),
+        false => exclude(device),
+    }
+    gives
+}
+
+fn gives_tickets(fd: c_int) -> bool {
+    let Some(_inside) = Inside::enter() else {
+        return false;
+    };
+    // SAFETY: the program has just got this descriptor, and waits for this call.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    match lease_ticket(fd, LeaseMode::Read) {
+        Ok(_) => true,
+        // Not open for reading: says nothing about the mount.
+        Err(error) => error.raw_os_error() == Some(libc::EBADF),
+    }
+}
+
+fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
+    let inode = table::hash(stat.st_dev, stat.st_ino);
+    let mount = Entry::Mount { inode };
+    let entry = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Entry::Candidate { inode, calls: 0 },
+        // A new file grows through the mount.
+        libc::O_RDWR if stat.st_size > 0 && flags & libc::O_APPEND == 0 => {
+            let leased = Inside::enter()
+                .and_then(|inside| guarded(|| write_lease(&inside, fd, flags, stat)));
+            leased.map_or(mount, Held::count)
+        }
+        _ => mount,
+    };
+    if !table::set(fd, entry)
+        && let Some(held) = table::hold(entry)
+    {
+        // The number is too high: give the use back that was counted.
+        drop(held.uncount());
+    }
+}
+
+/// Runs code of the client. A panic must not reach the program.
+fn guarded<T>(f: impl FnOnce() -> Option<T>) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or(None)
+}
+
+/// Gets a lease to write for a descriptor that nobody else knows of yet.
+fn write_lease(inside: &Inside, fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
+    if let Some(held) = table::find(inside, stat.st_dev, stat.st_ino, true) {
+        // While the lease lives, the mount opens the file without the page cache.
+        return Some(held);
+    }
+    if table::may_be_locked(table::hash(stat.st_dev, stat.st_ino))
+        || !table::has_room(inside, limits().leases)
+    {
+        return None;
+    }
+    let replaced = flags & libc::O_DIRECT == 0;
+    if replaced && !reopen(fd, flags, libc::O_DIRECT) {
+        return None;
+    }
+    let file = lease(fd, true);
+    if file.is_none() && replaced {
+        reopen(fd, flags, 0);
+    }
+    table::add(inside, file?, stat.st_dev, stat.st_ino, true)
+}
+
+/// Asks for a lease on an open file.
+fn lease(fd: c_int, write: bool) -> Option<pramfs_client::File> {
+    let lowest = limits().lowest;
+    let mut waits = CLOSING.iter();
+    loop {
+        // SAFETY: makes a new descriptor.
+        let copy = unsafe { real::fcntl64(fd, libc::F_DUPFD_CLOEXEC, lowest as usize) };
+        if copy < 0 {
+            return None;
+        }
+        // SAFETY: made above, and nobody else knows of it.
+        let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+        match OpenOptions::new().write(write).from_file(File::from(copy)) {
+            Ok(file) => return Some(file),
+            Err(error) if write && error.errno() == libc::EBUSY => {
+                std::thread::sleep(*waits.next()?);
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Opens the file of a descriptor again, and puts it in its place. It has no position yet,
+/// and no locks.
+fn reopen(fd: c_int, flags: c_int, more: c_int) -> bool {
+    let mut path = [0u8; 32];
+    if write!(&mut path[..31], "/proc/self/fd/{fd}").is_err() {
+        return false;
+    }
+    let how = flags & KEPT | more | libc::O_CLOEXEC | libc::O_NOCTTY;
+    // SAFETY: the path ends with a zero.
+    let new = unsafe { real::open64(path.as_ptr().cast(), how, 0) };
+    if new < 0 {
+        return false;
+    }
+    // SAFETY: opened above, and nobody else knows of it.
+    let new = unsafe { OwnedFd::from_raw_fd(new) };
+    use std::os::fd::AsRawFd as _;
+    let raw = new.as_fd().as_raw_fd();
+    if more & libc::O_DIRECT != 0 {
+        // The server has been told; the program did not ask for it.
+        let flags = (flags & (libc::O_APPEND | libc::O_NOATIME | libc::O_NONBLOCK)) as usize;
+        // SAFETY: changes the flags of a descriptor of this function.
+        if unsafe { real::fcntl64(raw, libc::F_SETFL, flags) } != 0 {
+            return false;
+        }
+    }
+    // SAFETY: both are open; the program waits for the second one.
+    unsafe { real::dup3(raw, fd, flags & libc::O_CLOEXEC) >= 0 }
+}
+
+/// Counts a read by offset of a file that is open for reading, and takes a lease in time.
+#[cold]
+pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
+    let old = Entry::Candidate { inode, calls };
+    if calls < CALLS {
+        let calls = calls + 1;
+        table::replace(fd, old, Entry::Candidate { inode, calls });
+        return None;
+    }
+    // Only one attempt, by one thread.
+    if !table::replace(fd, old, Entry::Mount { inode }) {
+        return None;
+    }
+    let inside = Inside::enter()?;
+    let held = guarded(|| {
+        let stat = stat(fd)?;
+        if let Some(held) = table::find(&inside, stat.st_dev, stat.st_ino, false) {
+            return Some(held);
+        }
+        if !table::has_room(&inside, limits().leases) {
+            return None;
+        }
+        let file = lease(fd, false)?;
+        table::add(&inside, file, stat.st_dev, stat.st_ino, false)
+    })?;
+    let entry = held.entry();
+    if table::replace(fd, Entry::Mount { inode }, entry) {
+        return Some(held.and_count());
+    }
+    // Closed meanwhile. The last user leaves outside.
+    drop(inside);
+    drop(held);
+    None
+}
+
+/// Learns the blocks of a file up to an offset. False if they cannot be known.
+#[cold]
+pub(crate) fn learn(held: &Held, end: u64) -> bool {
+    let Some(_inside) = Inside::enter() else {
+        return false;
+    };
+    guarded(|| held.file().learn(end).ok()).is_some()
+}
+
+/// Whether the program may have stored to a file through a mapping.
+fn is_mapped(held: &Held) -> bool {
+    held.stored_end() > 0
+}
+
+/// Makes what the program has stored through its mappings of a file durable. False if that
+/// failed.
+pub(crate) fn persist(held: &Held) -> bool {
+    if !is_mapped(held) {
+        return true;
+    }
+    let Some(_inside) = Inside::enter() else {
+        return false;
+    };
+    guarded(|| held.file().persist_mappings().ok()).is_some()
+}
+
+/// Notes that the program has stored to its mappings.
+pub(crate) fn note_stores() {
+    for held in table::writable().filter(is_mapped) {
+        let Some(_inside) = Inside::enter() else {
+            return;
+        };
+        guarded(|| held.file().note_change().ok());
+    }
+}
+
+/// Gives up the lease of a descriptor, for a mapping that only the page cache can serve.
+/// False if the descriptor cannot be opened through it.
+#[cold]
+pub(crate) fn give_up(fd: c_int) -> bool {
+    let entry = table::entry(fd);
+    let Some(held) = table::hold(entry) else {
+        return false;
+    };
+    let inode = held.inode();
+    // Another descriptor of the file shares the lease, or another call uses it: then the
+    // page cache stays away. Closing this descriptor would release record locks.
+    if table::may_be_locked(inode) || held.users() > 2 || held.stored_end() > 0 {
+        return false;
+    }
+    // SAFETY: asks for flags.
+    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+    // SAFETY: as above.
+    let close_on_exec = unsafe { real::fcntl64(fd, libc::F_GETFD, 0) } & libc::FD_CLOEXEC;
+    // SAFETY: asks for the position.
+    let at = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
+    if flags < 0 || at < 0 || !table::replace(fd, entry, Entry::Mount { inode }) {
+        return false;
+    }
+    // The use of the entry, and then the last one.
+    drop(held.uncount());
+    let flags = flags
+        | if close_on_exec != 0 {
+            libc::O_CLOEXEC
+        } else {
+            0
+        };
+    // SAFETY: sets the position of the descriptor that was opened.
+    reopen(fd, flags, 0) && unsafe { real::lseek64(fd, at, libc::SEEK_SET) } == at
+}

@@ -1,0 +1,416 @@
+//! What is known about the numbers of descriptors, and the leases behind them.
+//!
+//! A lookup takes no lock. Invariant: an entry that names a lease counts as one user of it,
+//! and so does each call that uses it. The last user drops the lease.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use pramfs_client::File;
+
+use crate::process::{Inside, is_inside, owns_memory};
+
+/// Descriptors with higher numbers are left to the mount.
+const DESCRIPTORS: usize = 4096;
+const LEASES: usize = 256;
+
+/// Descriptors that are files of a mount.
+static TABLE: [AtomicU64; DESCRIPTORS] = [const { AtomicU64::new(0) }; DESCRIPTORS];
+/// One more than the highest number that was ever noted.
+static USED: AtomicUsize = AtomicUsize::new(0);
+static SLOTS: [Slot; LEASES] = [const { Slot::new() }; LEASES];
+/// Hashes of inodes on which this process has taken record locks. Closing any descriptor
+/// of such a file would release them.
+static LOCKED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+/// What is known about a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// Not a file of a mount, or not noted.
+    Unknown,
+    /// A file of a mount, without a lease.
+    Mount { inode: u16 },
+    /// The same, open for reading: after some calls it gets a lease.
+    Candidate { inode: u16, calls: u16 },
+    /// A file with a lease.
+    Leased {
+        slot: u16,
+        generation: u32,
+        write: bool,
+    },
+}
+
+impl Entry {
+    fn encode(self) -> u64 {
+        match self {
+            Entry::Unknown => 0,
+            Entry::Mount { inode } => 1 | u64::from(inode) << 8,
+            Entry::Candidate { inode, calls } => 2 | u64::from(inode) << 8 | u64::from(calls) << 32,
+            Entry::Leased {
+                slot,
+                generation,
+                write,
+            } => 3 | u64::from(write) << 4 | u64::from(slot) << 8 | u64::from(generation) << 32,
+        }
+    }
+
+    #[inline]
+    fn decode(word: u64) -> Entry {
+        let (low, high) = ((word >> 8) as u16, (word >> 32) as u32);
+        match word & 7 {
+            1 => Entry::Mount { inode: low },
+            2 => Entry::Candidate {
+                inode: low,
+                calls: high as u16,
+            },
+            3 => Entry::Leased {
+                slot: low,
+                generation: high,
+                write: word & 16 != 0,
+            },
+            _ => Entry::Unknown,
+        }
+    }
+}
+
+fn word(fd: i32) -> Option<&'static AtomicU64> {
+    TABLE.get(usize::try_from(fd).ok()?)
+}
+
+/// Returns what is known about a descriptor.
+#[inline]
+pub(crate) fn entry(fd: i32) -> Entry {
+    word(fd).map_or(Entry::Unknown, |word| {
+        Entry::decode(word.load(Ordering::Acquire))
+    })
+}
+
+/// Notes a new descriptor. A lease in the entry must have been [counted](Held::count).
+/// False if its number is too high.
+pub(crate) fn set(fd: i32, entry: Entry) -> bool {
+    let Some(word) = word(fd) else {
+        return false;
+    };
+    USED.fetch_max(fd as usize + 1, Ordering::Relaxed);
+    let old = word.swap(entry.encode(), Ordering::AcqRel);
+    drop_entry(Entry::decode(old));
+    true
+}
+
+/// Changes an entry if it is still the given one.
+pub(crate) fn replace(fd: i32, old: Entry, new: Entry) -> bool {
+    word(fd).is_some_and(|word| {
+        word.compare_exchange(
+            old.encode(),
+            new.encode(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
+        .is_ok()
+    })
+}
+
+/// Forgets a descriptor that is about to be closed or replaced.
+pub(crate) fn forget(fd: i32) {
+    if entry(fd) != Entry::Unknown && owns_memory() {
+        set(fd, Entry::Unknown);
+    }
+}
+
+/// Forgets the descriptors of a range.
+pub(crate) fn forget_range(first: u32, last: u32) {
+    let used = USED.load(Ordering::Relaxed) as u32;
+    for fd in first..used.min(last.saturating_add(1)) {
+        forget(fd as i32);
+    }
+}
+
+/// Notes that `new` is a copy of `fd`.
+pub(crate) fn copy(fd: i32, new: i32) {
+    let old = entry(fd);
+    if old == Entry::Unknown && entry(new) == Entry::Unknown || !owns_memory() {
+        return;
+    }
+    if let Some(held) = hold(old) {
+        held.count();
+    } else if matches!(old, Entry::Leased { .. }) {
+        // Closed meanwhile.
+        set(new, Entry::Unknown);
+        return;
+    }
+    if !set(new, old) {
+        drop_entry(old);
+    }
+}
+
+/// In a forked child: nothing is known about its descriptors. The leases are its parent's,
+/// and are leaked. Async-signal-safe.
+pub(crate) fn forget_all() {
+    for word in &TABLE[..USED.load(Ordering::Relaxed)] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for slot in &SLOTS {
+        slot.users.store(0, Ordering::Relaxed);
+        slot.is_used.store(false, Ordering::Release);
+    }
+}
+
+/// A lease of the process, shared by all descriptors of the file.
+pub(crate) struct Slot {
+    /// Entries and calls that use it. 0: no new ones may.
+    users: AtomicU64,
+    is_used: AtomicBool,
+    generation: AtomicU64,
+    device: AtomicU64,
+    inode: AtomicU64,
+    is_writable: AtomicBool,
+    /// End of the part of the file that was mapped for stores.
+    stored_end: AtomicU64,
+    file: UnsafeCell<MaybeUninit<File>>,
+}
+
+// SAFETY: `file` is written while `is_used` was false, by the thread inside, before `users`
+// counts anybody; read only by users; and dropped by the last one.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    const fn new() -> Slot {
+        Slot {
+            users: AtomicU64::new(0),
+            is_used: AtomicBool::new(false),
+            generation: AtomicU64::new(0),
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+            is_writable: AtomicBool::new(false),
+            stored_end: AtomicU64::new(0),
+            file: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// Counts one user more, unless there is none.
+    fn add_user(&self) -> bool {
+        self.users
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |users| {
+                (users != 0).then(|| users + 1)
+            })
+            .is_ok()
+    }
+
+    fn drop_user(&self) {
+        if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.drop_file();
+        }
+    }
+
+    #[cold]
+    fn drop_file(&self) {
+        // The client asks the server, and closes descriptors. A signal handler that has
+        // interrupted this thread inside leaves the lease until the process ends.
+        let Some(inside) = Inside::enter() else {
+            return;
+        };
+        // SAFETY: initialized before the first user; this was the last one, and none can come
+        // again.
+        let file = unsafe { (*self.file.get()).assume_init_read() };
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(file)));
+        self.is_used.store(false, Ordering::Release);
+        drop((inside, dropped));
+    }
+}
+
+/// A lease in use by a call.
+pub(crate) struct Held {
+    slot: &'static Slot,
+    /// Its number and generation.
+    number: u16,
+    generation: u32,
+}
+
+impl Held {
+    pub(crate) fn file(&self) -> &File {
+        // SAFETY: this user was counted while others were, so it is initialized and stays.
+        unsafe { (*self.slot.file.get()).assume_init_ref() }
+    }
+
+    /// Returns the entry of a descriptor with this lease.
+    pub(crate) fn entry(&self) -> Entry {
+        Entry::Leased {
+            slot: self.number,
+            generation: self.generation,
+            write: self.is_writable(),
+        }
+    }
+
+    /// Makes the use permanent: that of an entry. Returns the entry.
+    pub(crate) fn count(self) -> Entry {
+        let entry = self.entry();
+        std::mem::forget(self);
+        entry
+    }
+
+    /// Counts the use of an entry besides this one.
+    pub(crate) fn and_count(self) -> Held {
+        // It cannot fail: this user is counted.
+        self.slot.add_user();
+        self
+    }
+
+    /// Takes the use of an entry back.
+    pub(crate) fn uncount(self) -> Held {
+        self.slot.drop_user();
+        self
+    }
+
+    /// Returns the number of entries and calls that use the lease.
+    pub(crate) fn users(&self) -> u64 {
+        self.slot.users.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.slot.is_writable.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn inode(&self) -> u16 {
+        hash(
+            self.slot.device.load(Ordering::Relaxed),
+            self.slot.inode.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Notes that the file is mapped for stores up to here.
+    pub(crate) fn note_view(&self, end: u64) {
+        self.slot.stored_end.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Returns the end of the part that was mapped for stores.
+    pub(crate) fn stored_end(&self) -> u64 {
+        self.slot.stored_end.load(Ordering::Acquire)
+    }
+
+    fn of(number: u16, generation: u32) -> Option<Held> {
+        let slot = SLOTS.get(usize::from(number))?;
+        if !slot.add_user() {
+            return None;
+        }
+        let held = Held {
+            slot,
+            number,
+            generation,
+        };
+        // Another lease may be there by now.
+        (slot.generation.load(Ordering::Relaxed) as u32 == generation).then_some(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.slot.drop_user();
+    }
+}
+
+/// Uses the lease of an entry. `None` if it has none, or none any more.
+#[inline]
+pub(crate) fn hold(entry: Entry) -> Option<Held> {
+    match entry {
+        Entry::Leased {
+            slot, generation, ..
+        } => Held::of(slot, generation),
+        _ => None,
+    }
+}
+
+fn drop_entry(entry: Entry) {
+    if let Entry::Leased { slot, .. } = entry
+        && let Some(slot) = SLOTS.get(usize::from(slot))
+    {
+        slot.drop_user();
+    }
+}
+
+/// Returns all leases for writing.
+pub(crate) fn writable() -> impl Iterator<Item = Held> {
+    (0..LEASES as u16).filter_map(|number| {
+        let slot = &SLOTS[usize::from(number)];
+        if !slot.is_used.load(Ordering::Acquire) {
+            return None;
+        }
+        Held::of(number, slot.generation.load(Ordering::Relaxed) as u32).filter(Held::is_writable)
+    })
+}
+
+/// Returns the lease of a file, if the process has one.
+pub(crate) fn find(_: &Inside, device: u64, inode: u64, write: bool) -> Option<Held> {
+    (0..LEASES as u16).find_map(|number| {
+        let slot = &SLOTS[usize::from(number)];
+        let same = slot.is_used.load(Ordering::Acquire)
+            && slot.device.load(Ordering::Relaxed) == device
+            && slot.inode.load(Ordering::Relaxed) == inode
+            && slot.is_writable.load(Ordering::Relaxed) == write;
+        match same {
+            true => Held::of(number, slot.generation.load(Ordering::Relaxed) as u32),
+            false => None,
+        }
+    })
+}
+
+/// Whether there is room for another lease, of so many.
+pub(crate) fn has_room(_: &Inside, most: usize) -> bool {
+    let used = SLOTS
+        .iter()
+        .filter(|slot| slot.is_used.load(Ordering::Acquire));
+    used.count() < most.min(LEASES)
+}
+
+/// Adds a lease. `None` if there is no room.
+pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) -> Option<Held> {
+    let number = SLOTS
+        .iter()
+        .position(|slot| !slot.is_used.load(Ordering::Acquire))?;
+    let slot = &SLOTS[number];
+    let generation = (slot.generation.fetch_add(1, Ordering::Relaxed) + 1) as u32;
+    slot.device.store(device, Ordering::Relaxed);
+    slot.inode.store(inode, Ordering::Relaxed);
+    slot.is_writable.store(write, Ordering::Relaxed);
+    slot.stored_end.store(0, Ordering::Relaxed);
+    // SAFETY: nobody uses the slot: it has no users, and only the thread inside takes one.
+    unsafe { (*slot.file.get()).write(file) };
+    slot.is_used.store(true, Ordering::Relaxed);
+    slot.users.store(1, Ordering::Release);
+    Some(Held {
+        slot,
+        number: number as u16,
+        generation,
+    })
+}
+
+/// Returns the hash of a file.
+pub(crate) fn hash(device: u64, inode: u64) -> u16 {
+    let mixed = (device.rotate_left(32) ^ inode).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 48) as u16
+}
+
+/// Notes that this process takes record locks on the file of a descriptor.
+pub(crate) fn note_lock(fd: i32) {
+    let entry = entry(fd);
+    let inode = match entry {
+        Entry::Unknown => return,
+        Entry::Mount { inode } | Entry::Candidate { inode, .. } => inode,
+        Entry::Leased { .. } => match hold(entry) {
+            Some(held) => held.inode(),
+            None => return,
+        },
+    };
+    let (at, bit) = (usize::from(inode) / 64, 1 << (inode % 64));
+    LOCKED[at].fetch_or(bit, Ordering::AcqRel);
+}
+
+/// Whether this process may have taken record locks on a file.
+pub(crate) fn may_be_locked(inode: u16) -> bool {
+    LOCKED[usize::from(inode) / 64].load(Ordering::Acquire) & 1 << (inode % 64) != 0
+}
+
+/// Whether a number belongs to the library itself: the program must not close or replace it.
+pub(crate) fn is_own(fd: i32) -> bool {
+    !is_inside() && pramfs_client::is_kept_descriptor(fd)
+}
