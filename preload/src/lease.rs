@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use pramfs_client::OpenOptions;
 use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
 
-use crate::process::{Inside, is_inside, owns_memory};
+use crate::process::{self, Inside, is_inside, owns_memory};
 use crate::real;
 use crate::table::{self, Entry, Held};
 
@@ -97,7 +97,7 @@ fn stat(fd: c_int) -> Option<libc::stat64> {
 
 /// Notes a descriptor that the program has just opened. Keeps errno.
 pub(crate) fn opened(fd: c_int, flags: c_int) {
-    if fd < 0 || is_inside() || !owns_memory() {
+    if fd < 0 || is_inside() || process::is_sealed() || !owns_memory() {
         return;
     }
     // A close that was not seen may have left an entry.
@@ -107,16 +107,20 @@ pub(crate) fn opened(fd: c_int, flags: c_int) {
     }
     let errno = real::errno();
     if let Some(stat) = stat(fd) {
-        // File systems without a block device have the major number 0.
-        let is_ours = stat.st_mode & libc::S_IFMT == libc::S_IFREG
-            && libc::major(stat.st_dev) == 0
-            && !is_excluded(stat.st_dev)
-            && is_fuse(fd, stat.st_dev);
-        if is_ours {
+        if is_ours(fd, &stat) {
             note(fd, flags, &stat);
         }
     }
     real::set_errno(errno);
+}
+
+/// Whether a descriptor is a regular file of a mount that gives leases.
+fn is_ours(fd: c_int, stat: &libc::stat64) -> bool {
+    // File systems without a block device have the major number 0.
+    stat.st_mode & libc::S_IFMT == libc::S_IFREG
+        && libc::major(stat.st_dev) == 0
+        && !is_excluded(stat.st_dev)
+        && is_fuse(fd, stat.st_dev)
 }
 
 fn is_fuse(fd: c_int, device: u64) -> bool {
@@ -138,9 +142,10 @@ fn is_fuse(fd: c_int, device: u64) -> bool {
 }
 
 fn gives_tickets(fd: c_int) -> bool {
-    let Some(_inside) = Inside::enter() else {
+    let Some(inside) = Inside::enter() else {
         return false;
     };
+    process::make_forks_wait(&inside);
     // SAFETY: the program has just got this descriptor, and waits for this call.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     match lease_ticket(fd, LeaseMode::Read) {
@@ -159,7 +164,8 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
         libc::O_RDWR if stat.st_size > 0 && flags & libc::O_APPEND == 0 => {
             let leased = Inside::enter()
                 .and_then(|inside| guarded(|| write_lease(&inside, fd, flags, stat)));
-            leased.map_or(mount, Held::count)
+            let hidden = flags & libc::O_DIRECT == 0;
+            leased.map_or(mount, |held| held.count(hidden))
         }
         _ => mount,
     };
@@ -180,6 +186,7 @@ fn guarded<T>(f: impl FnOnce() -> Option<T>) -> Option<T> {
 fn write_lease(inside: &Inside, fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
     if let Some(held) = table::find(inside, stat.st_dev, stat.st_ino, true) {
         // While the lease lives, the mount opens the file without the page cache.
+        set_direct(fd);
         return Some(held);
     }
     if table::may_be_locked(table::hash(stat.st_dev, stat.st_ino))
@@ -196,6 +203,17 @@ fn write_lease(inside: &Inside, fd: c_int, flags: c_int, stat: &libc::stat64) ->
         reopen(fd, flags, 0);
     }
     table::add(inside, file?, stat.st_dev, stat.st_ino, true)
+}
+
+/// Sets O_DIRECT on a descriptor that does not use the page cache: without it, splice(2)
+/// would. The program does not see it (`calls/descriptors.rs`).
+fn set_direct(fd: c_int) {
+    // SAFETY: asks for flags.
+    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+    if flags >= 0 {
+        // SAFETY: sets a flag of a descriptor that the program waits for.
+        unsafe { real::fcntl64(fd, libc::F_SETFL, (flags | libc::O_DIRECT) as usize) };
+    }
 }
 
 /// Asks for a lease on an open file.
@@ -235,18 +253,8 @@ fn reopen(fd: c_int, flags: c_int, more: c_int) -> bool {
     }
     // SAFETY: opened above, and nobody else knows of it.
     let new = unsafe { OwnedFd::from_raw_fd(new) };
-    use std::os::fd::AsRawFd as _;
-    let raw = new.as_fd().as_raw_fd();
-    if more & libc::O_DIRECT != 0 {
-        // The server has been told; the program did not ask for it.
-        let flags = (flags & (libc::O_APPEND | libc::O_NOATIME | libc::O_NONBLOCK)) as usize;
-        // SAFETY: changes the flags of a descriptor of this function.
-        if unsafe { real::fcntl64(raw, libc::F_SETFL, flags) } != 0 {
-            return false;
-        }
-    }
     // SAFETY: both are open; the program waits for the second one.
-    unsafe { real::dup3(raw, fd, flags & libc::O_CLOEXEC) >= 0 }
+    unsafe { real::dup3(new.as_raw_fd(), fd, flags & libc::O_CLOEXEC) >= 0 }
 }
 
 /// Counts a read by offset of a file that is open for reading, and takes a lease in time.
@@ -274,7 +282,7 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         let file = lease(fd, false)?;
         table::add(&inside, file, stat.st_dev, stat.st_ino, false)
     })?;
-    let entry = held.entry();
+    let entry = held.entry(false);
     if table::replace(fd, Entry::Mount { inode }, entry) {
         return Some(held.and_count());
     }
@@ -331,26 +339,78 @@ pub(crate) fn give_up(fd: c_int) -> bool {
     let inode = held.inode();
     // Another descriptor of the file shares the lease, or another call uses it: then the
     // page cache stays away. Closing this descriptor would release record locks.
-    if table::may_be_locked(inode) || held.users() > 2 || held.stored_end() > 0 {
+    if table::may_be_locked(inode) || held.users() > 2 {
         return false;
     }
-    // SAFETY: asks for flags.
-    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
-    // SAFETY: as above.
-    let close_on_exec = unsafe { real::fcntl64(fd, libc::F_GETFD, 0) } & libc::FD_CLOEXEC;
+    let Some(mut flags) = flags(fd) else {
+        return false;
+    };
+    flags &= !libc::O_DIRECT;
     // SAFETY: asks for the position.
     let at = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
-    if flags < 0 || at < 0 || !table::replace(fd, entry, Entry::Mount { inode }) {
+    if at < 0 || !table::replace(fd, entry, Entry::Mount { inode }) {
         return false;
     }
     // The use of the entry, and then the last one.
     drop(held.uncount());
-    let flags = flags
-        | if close_on_exec != 0 {
-            libc::O_CLOEXEC
-        } else {
-            0
-        };
     // SAFETY: sets the position of the descriptor that was opened.
     reopen(fd, flags, 0) && unsafe { real::lseek64(fd, at, libc::SEEK_SET) } == at
+}
+
+/// Returns the flags of a descriptor as open(2) takes them.
+fn flags(fd: c_int) -> Option<c_int> {
+    // SAFETY: asks for flags.
+    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+    // SAFETY: as above.
+    let own = unsafe { real::fcntl64(fd, libc::F_GETFD, 0) };
+    let close = if own & libc::FD_CLOEXEC != 0 {
+        libc::O_CLOEXEC
+    } else {
+        0
+    };
+    (flags >= 0 && own >= 0).then_some(flags | close)
+}
+
+/// Takes a lease for a descriptor that does not use the page cache, because the file has a
+/// lease to write already.
+#[cold]
+pub(crate) fn adopt(fd: c_int) -> Option<Held> {
+    if is_inside()
+        || !owns_memory()
+        || !matches!(
+            table::entry(fd),
+            Entry::Unknown | Entry::Mount { .. } | Entry::Candidate { .. }
+        )
+    {
+        return None;
+    }
+    let (flags, stat) = (flags(fd)?, stat(fd)?);
+    if !is_ours(fd, &stat) || flags & libc::O_APPEND != 0 {
+        return None;
+    }
+    let write = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => false,
+        libc::O_RDWR => true,
+        _ => return None,
+    };
+    let inside = Inside::enter()?;
+    let held = guarded(|| {
+        if let Some(held) = table::find(&inside, stat.st_dev, stat.st_ino, write) {
+            return Some(held);
+        }
+        if !table::has_room(&inside, limits().leases) {
+            return None;
+        }
+        table::add(&inside, lease(fd, write)?, stat.st_dev, stat.st_ino, write)
+    })?;
+    drop(inside);
+    let hidden = write && flags & libc::O_DIRECT == 0;
+    if hidden {
+        set_direct(fd);
+    }
+    let held = held.and_count();
+    if !table::set(fd, held.entry(hidden)) {
+        return Some(held.uncount());
+    }
+    Some(held)
 }

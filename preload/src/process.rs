@@ -5,13 +5,38 @@
 //! the C library. A fork waits for that thread, so a child finds everything consistent.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use pramfs_medium::pmem::OpenState;
 
 use crate::{real, stats, table};
 
-static ONE: Mutex<()> = Mutex::new(());
+/// Set while a thread is inside. Not a lock with a queue: a child of a fork has a copy of it,
+/// and none of the threads that wait.
+static ONE: AtomicBool = AtomicBool::new(false);
+/// Set when forks wait for the thread inside.
+static FORKS_WAIT: AtomicBool = AtomicBool::new(false);
+
+/// Set when a seccomp filter is in force.
+static SEALED: AtomicBool = AtomicBool::new(false);
+
+/// Pause of a thread that waits for the one inside, which asks a server.
+const PAUSE: Duration = Duration::from_micros(50);
+
+fn lock() {
+    while ONE
+        .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+        .is_err()
+    {
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn unlock() {
+    ONE.store(false, Ordering::Release);
+}
+
 /// The process that this memory belongs to. A child of vfork uses the memory of its parent.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
@@ -25,23 +50,25 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    /// `None` in a signal handler that has interrupted this thread inside.
+    /// `None` in a signal handler that has interrupted this thread inside, and in a process
+    /// that may not make system calls.
     pub(crate) fn enter() -> Option<Inside> {
+        if is_sealed() {
+            return None;
+        }
         let was = IS_INSIDE.try_with(|inside| inside.replace(true));
         if was != Ok(false) {
             return None;
         }
         let errno = real::errno();
-        // The guard is given back in `drop`.
-        std::mem::forget(ONE.lock());
+        lock();
         Some(Inside { errno })
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // SAFETY: this value stands for the guard that `enter` has forgotten.
-        unsafe { ONE.force_unlock() };
+        unlock();
         let _ = IS_INSIDE.try_with(|inside| inside.set(false));
         real::set_errno(self.errno);
     }
@@ -57,14 +84,23 @@ pub(crate) fn is_inside() -> bool {
 /// descriptors must not be noted.
 pub(crate) fn owns_memory() -> bool {
     // SAFETY: takes no arguments.
-    PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+    is_sealed() || PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+}
+
+/// Notes that the process may be killed for system calls that it does not know of.
+pub(crate) fn seal() {
+    SEALED.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_sealed() -> bool {
+    SEALED.load(Ordering::Relaxed)
 }
 
 pub(crate) fn start() {
     note_process();
-    // SAFETY: the handlers are functions of this library, which is not unloaded before the
-    // process ends; they take no arguments and do not unwind.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    // SAFETY: the handler is a function of this library, which is not unloaded before the
+    // process ends; it takes no arguments and does not unwind.
+    unsafe { libc::pthread_atfork(None, None, Some(child)) };
 }
 
 fn note_process() {
@@ -72,17 +108,28 @@ fn note_process() {
     PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
+/// From now on, forks wait for the thread inside. Called before the first lease.
+pub(crate) fn make_forks_wait(_: &Inside) {
+    if FORKS_WAIT.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // Regions have a handler too, which locks what a thread inside locks. Handlers run in the
+    // opposite order of their registration, so this one comes first.
+    drop(OpenState::new());
+    // SAFETY: as in `start`.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), None) };
+}
+
 extern "C" fn prepare() {
     // A fork from a signal handler that has interrupted this thread inside holds it already.
     if !is_inside() {
-        std::mem::forget(ONE.lock());
+        lock();
     }
 }
 
 extern "C" fn parent() {
     if !is_inside() {
-        // SAFETY: locked by `prepare` on this thread.
-        unsafe { ONE.force_unlock() };
+        unlock();
     }
 }
 
@@ -92,5 +139,7 @@ extern "C" fn child() {
     // mount.
     table::forget_all();
     stats::reset();
-    parent();
+    if !is_inside() {
+        unlock();
+    }
 }

@@ -1,6 +1,6 @@
 //! The functions of the C library, or of the next library that was loaded before it.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{FILE, iovec, mode_t, off64_t, size_t, ssize_t};
@@ -108,6 +108,9 @@ functions! {
     fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: off64_t, flags: c_int) -> ssize_t;
     fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, at: off64_t, flags: c_int) -> ssize_t;
     fn lseek64(fd: c_int, at: off64_t, whence: c_int) -> off64_t;
+    fn _exit(status: c_int) -> c_int;
+    fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
+    fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
     fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int;

@@ -37,10 +37,10 @@ pub(crate) fn print() {
     }
     let served = SERVED.load(Ordering::Relaxed);
     let all = served + PASSED.load(Ordering::Relaxed);
-    let share = match all {
-        0 => 0.0,
-        all => 100.0 * served as f64 / all as f64,
-    };
+    if all == 0 {
+        return;
+    }
+    let share = 100.0 * served as f64 / all as f64;
     let mut line = [0; 160];
     let mut rest = &mut line[..];
     // SAFETY: takes no arguments.

@@ -38,6 +38,8 @@ pub(crate) enum Entry {
         slot: u16,
         generation: u32,
         write: bool,
+        /// O_DIRECT is set, and the program has not asked for it.
+        hidden: bool,
     },
 }
 
@@ -51,7 +53,13 @@ impl Entry {
                 slot,
                 generation,
                 write,
-            } => 3 | u64::from(write) << 4 | u64::from(slot) << 8 | u64::from(generation) << 32,
+                hidden,
+            } => {
+                3 | u64::from(write) << 4
+                    | u64::from(hidden) << 5
+                    | u64::from(slot) << 8
+                    | u64::from(generation) << 32
+            }
         }
     }
 
@@ -67,7 +75,8 @@ impl Entry {
             3 => Entry::Leased {
                 slot: low,
                 generation: high,
-                write: word & 16 != 0,
+                write: word & 1 << 4 != 0,
+                hidden: word & 1 << 5 != 0,
             },
             _ => Entry::Unknown,
         }
@@ -126,6 +135,27 @@ pub(crate) fn forget_range(first: u32, last: u32) {
     }
 }
 
+/// Passes the calls of a descriptor, and of all others with its lease, to the mount.
+pub(crate) fn pass_copies(fd: i32) {
+    let Some(held) = hold(entry(fd)) else {
+        return;
+    };
+    let inode = held.inode();
+    for fd in 0..USED.load(Ordering::Relaxed) as i32 {
+        for hidden in [false, true] {
+            let same = held.entry(hidden);
+            if replace(fd, same, Entry::Mount { inode }) {
+                drop_entry(same);
+            }
+        }
+    }
+}
+
+/// Whether a descriptor has O_DIRECT set, of which the program does not know.
+pub(crate) fn hides_direct(fd: i32) -> bool {
+    matches!(entry(fd), Entry::Leased { hidden: true, .. })
+}
+
 /// Notes that `new` is a copy of `fd`.
 pub(crate) fn copy(fd: i32, new: i32) {
     let old = entry(fd);
@@ -133,7 +163,7 @@ pub(crate) fn copy(fd: i32, new: i32) {
         return;
     }
     if let Some(held) = hold(old) {
-        held.count();
+        held.count(false);
     } else if matches!(old, Entry::Leased { .. }) {
         // Closed meanwhile.
         set(new, Entry::Unknown);
@@ -234,17 +264,18 @@ impl Held {
     }
 
     /// Returns the entry of a descriptor with this lease.
-    pub(crate) fn entry(&self) -> Entry {
+    pub(crate) fn entry(&self, hidden: bool) -> Entry {
         Entry::Leased {
             slot: self.number,
             generation: self.generation,
             write: self.is_writable(),
+            hidden,
         }
     }
 
     /// Makes the use permanent: that of an entry. Returns the entry.
-    pub(crate) fn count(self) -> Entry {
-        let entry = self.entry();
+    pub(crate) fn count(self, hidden: bool) -> Entry {
+        let entry = self.entry(hidden);
         std::mem::forget(self);
         entry
     }

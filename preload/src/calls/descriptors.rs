@@ -1,10 +1,10 @@
 //! close(2), dup(2), fcntl(2) and their relatives: what changes the table.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_long, c_uint};
 
 use libc::{FILE, off64_t};
 
-use crate::{process, real, table};
+use crate::{process, real, stats, table};
 
 unsafe fn closed(fd: c_int) -> c_int {
     if table::is_own(fd) {
@@ -140,16 +140,27 @@ unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
     unsafe { replaced(fd, new, || real::dup3(fd, new, flags)) }
 }
 
-unsafe fn controlled(fd: c_int, command: c_int, argument: usize) -> c_int {
+unsafe fn controlled(fd: c_int, command: c_int, mut argument: usize) -> c_int {
+    let direct = libc::O_DIRECT as usize;
     match command {
         libc::F_SETLK | libc::F_SETLKW => table::note_lock(fd),
-        // Every write appends from now on.
-        libc::F_SETFL if argument as c_int & libc::O_APPEND != 0 => table::forget(fd),
+        libc::F_SETFL if !process::is_inside() => {
+            if argument as c_int & libc::O_APPEND != 0 {
+                // Every write appends from now on, by each of its copies.
+                table::pass_copies(fd);
+            }
+            if table::hides_direct(fd) {
+                argument |= direct;
+            }
+        }
         _ => {}
     }
     let done = unsafe { real::fcntl64(fd, command, argument) };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, done),
+        libc::F_GETFL if done >= 0 && table::hides_direct(fd) && !process::is_inside() => {
+            done & !libc::O_DIRECT
+        }
         _ => done,
     }
 }
@@ -182,3 +193,47 @@ macro_rules! lock {
 }
 
 lock! { lockf lockf64 }
+
+macro_rules! exit {
+    ($($name:ident)*) => {
+        $(
+            /// _exit(2): runs no destructor.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name(status: c_int) -> ! {
+                if process::owns_memory() {
+                    stats::print();
+                }
+                unsafe { real::_exit(status) };
+                std::process::abort()
+            }
+        )*
+    };
+}
+
+exit! { _exit _Exit }
+
+/// prctl(2). From a seccomp filter on, the library makes no calls of its own.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        process::seal();
+    }
+    unsafe { real::prctl(option, a, b, c, d) }
+}
+
+/// syscall(2). Makes the system call, and notes a seccomp filter.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    if number == libc::SYS_seccomp {
+        process::seal();
+    }
+    unsafe { real::syscall(number, a, b, c, d, e, f) }
+}

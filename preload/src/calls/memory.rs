@@ -8,17 +8,36 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use libc::{off64_t, size_t};
 use pramfs_client::{Access, Places};
 
-use super::serve;
-use crate::process::Inside;
+use crate::process::{Inside, is_inside};
 use crate::stats::note;
 use crate::table::{self, Entry, Held};
 use crate::{lease, real};
 
 const PAGE: u64 = 4096;
+
+/// Waits between attempts to map a file through the page cache, half a second in all.
+const WAITS: [Duration; 10] = {
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+    [
+        ms(0),
+        ms(1),
+        ms(2),
+        ms(4),
+        ms(8),
+        ms(16),
+        ms(32),
+        ms(64),
+        ms(128),
+        ms(256),
+    ]
+};
 
 /// Flags of a mapping that can be served.
 const SERVED: c_int = libc::MAP_SHARED | libc::MAP_POPULATE | libc::MAP_NORESERVE;
@@ -32,8 +51,13 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
         return None;
     }
     let _inside = Inside::enter()?;
-    // Holes are filled, so that the view goes on showing the file.
-    let places = held.file().places(at..end, Access::Write).ok()?;
+    // Holes are filled, so that the view goes on showing the file. A reader cannot: then
+    // holes are refused.
+    let access = match held.is_writable() {
+        true => Access::Write,
+        false => Access::Read,
+    };
+    let places = held.file().places(at..end, access).ok()?;
     let whole = (end - at) as usize;
     let mapped: u64 = places.pieces.iter().map(|(_, len)| len).sum();
     if mapped.checked_next_multiple_of(PAGE)? != whole as u64 {
@@ -102,49 +126,111 @@ fn map_pieces(
     })?
 }
 
-/// Serves a shared mapping. `None`: the kernel maps the descriptor.
-fn mapped(
+/// What a program asks of mmap(2).
+#[derive(Clone, Copy)]
+struct Wish {
     at: *mut c_void,
     len: size_t,
     protection: c_int,
     flags: c_int,
     fd: c_int,
     offset: off64_t,
-) -> Option<*mut c_void> {
-    if !serve::is_ours(fd) {
+}
+
+impl Wish {
+    fn is_shared(&self) -> bool {
+        let kind = self.flags & libc::MAP_TYPE;
+        kind == libc::MAP_SHARED || kind == libc::MAP_SHARED_VALIDATE
+    }
+
+    /// Serves it. `None`: only the kernel can.
+    fn serve(&self, held: &Held) -> Option<*mut c_void> {
+        let is_simple = self.flags & !SERVED == 0
+            && self.flags & libc::MAP_TYPE == libc::MAP_SHARED
+            && self.at.is_null()
+            && self.len > 0
+            && self.len <= isize::MAX as usize
+            && self.protection & !(libc::PROT_READ | libc::PROT_WRITE) == 0
+            && (held.is_writable() || self.protection & libc::PROT_WRITE == 0);
+        let place = u64::try_from(self.offset).ok()?;
+        if !is_simple || !place.is_multiple_of(PAGE) {
+            return None;
+        }
+        let make = || view(held, self.len as u64, self.protection, self.flags, place);
+        catch_unwind(AssertUnwindSafe(make)).unwrap_or(None)
+    }
+
+    /// Has the kernel map the descriptor.
+    unsafe fn pass(&self) -> *mut c_void {
+        let Wish {
+            at,
+            len,
+            protection,
+            flags,
+            fd,
+            offset,
+        } = *self;
+        unsafe { real::mmap64(at, len, protection, flags, fd, offset) }
+    }
+
+    /// Makes a shared mapping that the kernel has refused with ENODEV: the file has a lease
+    /// to write, here or in another process. `None` if it stays refused.
+    #[cold]
+    fn insist(&self) -> Option<*mut c_void> {
+        for wait in WAITS {
+            let held = table::hold(table::entry(self.fd)).or_else(|| lease::adopt(self.fd))?;
+            if let Some(made) = self.serve(&held) {
+                return Some(made);
+            }
+            drop(held);
+            // Past the end of the file, for example. Another process that wants the same
+            // gives its lease up as well.
+            if !lease::give_up(self.fd) {
+                return None;
+            }
+            let made = unsafe { self.pass() };
+            if made != libc::MAP_FAILED {
+                return Some(made);
+            }
+            if real::errno() != libc::ENODEV {
+                return None;
+            }
+            std::thread::sleep(wait);
+        }
+        None
+    }
+}
+
+/// Maps a descriptor. `None`: nothing of this library is needed.
+fn mapped(wish: Wish) -> Option<*mut c_void> {
+    let Wish { fd, .. } = wish;
+    if !wish.is_shared() || is_inside() {
         return None;
     }
-    let entry = table::entry(fd);
-    let Entry::Leased { write: true, .. } = entry else {
-        note(false);
-        return None;
+    let (entry, errno) = (table::entry(fd), real::errno());
+    let served = match entry {
+        Entry::Leased { write: true, .. } => table::hold(entry).and_then(|held| wish.serve(&held)),
+        _ => None,
     };
-    let is_shared = flags & libc::MAP_TYPE == libc::MAP_SHARED;
-    if !is_shared {
-        note(false);
-        return None;
-    }
-    let is_simple = flags & !SERVED == 0
-        && at.is_null()
-        && len > 0
-        && len <= isize::MAX as usize
-        && protection & !(libc::PROT_READ | libc::PROT_WRITE) == 0;
-    let place = u64::try_from(offset)
-        .ok()
-        .filter(|at| at.is_multiple_of(PAGE));
-    let errno = real::errno();
-    let made = place.filter(|_| is_simple).and_then(|place| {
-        let held = table::hold(entry)?;
-        let make = AssertUnwindSafe(|| view(&held, len as u64, protection, flags, place));
-        catch_unwind(make).unwrap_or(None)
-    });
-    note(made.is_some());
-    if made.is_none() {
-        // The descriptor cannot be mapped by the kernel while the lease lives.
-        lease::give_up(fd);
-    }
     real::set_errno(errno);
-    made
+    if served.is_some() {
+        note(true);
+        return served;
+    }
+    if entry != Entry::Unknown {
+        note(false);
+    }
+    let made = unsafe { wish.pass() };
+    if made != libc::MAP_FAILED || real::errno() != libc::ENODEV {
+        return Some(made);
+    }
+    let insisted = wish.insist();
+    real::set_errno(if insisted.is_some() {
+        errno
+    } else {
+        libc::ENODEV
+    });
+    Some(insisted.unwrap_or(libc::MAP_FAILED))
 }
 
 macro_rules! map {
@@ -160,12 +246,21 @@ macro_rules! map {
                 fd: c_int,
                 offset: off64_t,
             ) -> *mut c_void {
+                let wish = Wish {
+                    at,
+                    len,
+                    protection,
+                    flags,
+                    fd,
+                    offset,
+                };
                 if fd >= 0
-                    && let Some(at) = mapped(at, len, protection, flags, fd, offset)
+                    && flags & libc::MAP_ANONYMOUS == 0
+                    && let Some(at) = mapped(wish)
                 {
                     return at;
                 }
-                unsafe { real::mmap64(at, len, protection, flags, fd, offset) }
+                unsafe { wish.pass() }
             }
         )*
     };

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use libc::{off64_t, size_t, ssize_t};
 
 use crate::lease;
-use crate::process::is_inside;
+use crate::process::{is_inside, is_sealed};
 use crate::real;
 use crate::stats::note;
 use crate::table::{self, Entry, Held};
@@ -124,7 +124,7 @@ fn at_position(
     copy: impl FnOnce(Option<&Held>, u64) -> ssize_t,
 ) -> Option<ssize_t> {
     let entry = table::entry(fd);
-    if !matches!(entry, Entry::Leased { write: true, .. }) || n == 0 || n > MOST {
+    if !matches!(entry, Entry::Leased { write: true, .. }) || n == 0 || n > MOST || is_sealed() {
         return None;
     }
     let held = held(fd, way)?;
