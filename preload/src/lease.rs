@@ -29,13 +29,47 @@ const CALLS: u16 = 8;
 
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
-/// Waits for the kernel to tell the server of a close, 2 ms in all.
-const CLOSING: [Duration; 6] = {
+/// Waits for the kernel to tell the server of a close, 4 ms in all.
+const CLOSING: [Duration; 7] = {
     const fn us(n: u64) -> Duration {
         Duration::from_micros(n)
     }
-    [us(30), us(60), us(120), us(240), us(500), us(1000)]
+    [
+        us(30),
+        us(60),
+        us(120),
+        us(240),
+        us(500),
+        us(1000),
+        us(2000),
+    ]
 };
+
+/// How long a file that was open through the page cache is not asked for again.
+const BUSY_MS: u64 = 1000;
+
+/// Files that were busy: a hash of the inode, and when.
+static BUSY: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+fn now_ms() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the time is written to a variable of this type.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+fn note_busy(inode: u16) {
+    let word = now_ms() << 16 | u64::from(inode);
+    BUSY[usize::from(inode) % BUSY.len()].store(word, Ordering::Relaxed);
+}
+
+fn was_busy(inode: u16) -> bool {
+    let word = BUSY[usize::from(inode) % BUSY.len()].load(Ordering::Relaxed);
+    word as u16 == inode && word != 0 && now_ms().saturating_sub(word >> 16) < BUSY_MS
+}
 
 /// Flags of open(2) that a second open of the same file keeps.
 const KEPT: c_int = libc::O_ACCMODE
@@ -162,8 +196,7 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
         libc::O_RDONLY => Entry::Candidate { inode, calls: 0 },
         // A new file grows through the mount.
         libc::O_RDWR if stat.st_size > 0 && flags & libc::O_APPEND == 0 => {
-            let leased = Inside::enter()
-                .and_then(|inside| guarded(|| write_lease(&inside, fd, flags, stat)));
+            let leased = write_lease(fd, flags, stat);
             let hidden = flags & libc::O_DIRECT == 0;
             leased.map_or(mount, |held| held.count(hidden))
         }
@@ -183,26 +216,37 @@ fn guarded<T>(f: impl FnOnce() -> Option<T>) -> Option<T> {
 }
 
 /// Gets a lease to write for a descriptor that nobody else knows of yet.
-fn write_lease(inside: &Inside, fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
-    if let Some(held) = table::find(inside, stat.st_dev, stat.st_ino, true) {
+fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
+    let (device, inode) = (stat.st_dev, stat.st_ino);
+    let find = || table::find(device, inode, true);
+    if let Some(held) = find() {
         // While the lease lives, the mount opens the file without the page cache.
         set_direct(fd);
         return Some(held);
     }
-    if table::may_be_locked(table::hash(stat.st_dev, stat.st_ino))
-        || !table::has_room(inside, limits().leases)
-    {
-        return None;
-    }
+    let refused =
+        table::may_be_locked(table::hash(device, inode)) || !table::has_room(limits().leases);
     let replaced = flags & libc::O_DIRECT == 0;
-    if replaced && !reopen(fd, flags, libc::O_DIRECT) {
+    // Before this thread waits: several threads that open the file at the same time wait for
+    // the end of each other's first descriptors.
+    if refused || replaced && !reopen(fd, flags, libc::O_DIRECT) {
         return None;
     }
-    let file = lease(fd, true);
-    if file.is_none() && replaced {
-        reopen(fd, flags, 0);
+    let held = Inside::enter().and_then(|inside| {
+        guarded(|| {
+            find().or_else(|| {
+                let file = lease(fd, true)?;
+                table::add(&inside, file, device, inode, true)
+            })
+        })
+    });
+    if held.is_none() {
+        note_busy(hash);
+        if replaced {
+            reopen(fd, flags, 0);
+        }
     }
-    table::add(inside, file?, stat.st_dev, stat.st_ino, true)
+    held
 }
 
 /// Sets O_DIRECT on a descriptor that does not use the page cache: without it, splice(2)
@@ -273,10 +317,10 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     let inside = Inside::enter()?;
     let held = guarded(|| {
         let stat = stat(fd)?;
-        if let Some(held) = table::find(&inside, stat.st_dev, stat.st_ino, false) {
+        if let Some(held) = table::find(stat.st_dev, stat.st_ino, false) {
             return Some(held);
         }
-        if !table::has_room(&inside, limits().leases) {
+        if !table::has_room(limits().leases) {
             return None;
         }
         let file = lease(fd, false)?;
@@ -395,10 +439,10 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
     };
     let inside = Inside::enter()?;
     let held = guarded(|| {
-        if let Some(held) = table::find(&inside, stat.st_dev, stat.st_ino, write) {
+        if let Some(held) = table::find(stat.st_dev, stat.st_ino, write) {
             return Some(held);
         }
-        if !table::has_room(&inside, limits().leases) {
+        if !table::has_room(limits().leases) {
             return None;
         }
         table::add(&inside, lease(fd, write)?, stat.st_dev, stat.st_ino, write)

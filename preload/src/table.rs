@@ -370,23 +370,26 @@ pub(crate) fn writable() -> impl Iterator<Item = Held> {
     })
 }
 
-/// Returns the lease of a file, if the process has one.
-pub(crate) fn find(_: &Inside, device: u64, inode: u64, write: bool) -> Option<Held> {
+/// Returns the lease of a file, if the process has one. Waits for nothing.
+pub(crate) fn find(device: u64, inode: u64, write: bool) -> Option<Held> {
     (0..LEASES as u16).find_map(|number| {
         let slot = &SLOTS[usize::from(number)];
-        let same = slot.is_used.load(Ordering::Acquire)
-            && slot.device.load(Ordering::Relaxed) == device
-            && slot.inode.load(Ordering::Relaxed) == inode
-            && slot.is_writable.load(Ordering::Relaxed) == write;
-        match same {
-            true => Held::of(number, slot.generation.load(Ordering::Relaxed) as u32),
-            false => None,
+        let is_same = || {
+            slot.is_used.load(Ordering::Acquire)
+                && slot.device.load(Ordering::Relaxed) == device
+                && slot.inode.load(Ordering::Relaxed) == inode
+                && slot.is_writable.load(Ordering::Relaxed) == write
+        };
+        if !is_same() {
+            return None;
         }
+        // Nothing of it changes while it is held.
+        Held::of(number, slot.generation.load(Ordering::Acquire) as u32).filter(|_| is_same())
     })
 }
 
 /// Whether there is room for another lease, of so many.
-pub(crate) fn has_room(_: &Inside, most: usize) -> bool {
+pub(crate) fn has_room(most: usize) -> bool {
     let used = SLOTS
         .iter()
         .filter(|slot| slot.is_used.load(Ordering::Acquire));

@@ -508,13 +508,35 @@ static void limits(void)
     SAY("%d, errno %d\n", opens > 40, errno);
 }
 
+static void survives(void)
+{
+    /* Until the server dies: then errors, and no signal. */
+    int fd = opened(O_RDWR), reader = opened(O_RDONLY);
+    char block[BLOCK];
+    SAY("ready\n");
+    for (int i = 0;; i++) {
+        memset(block, i, BLOCK);
+        off_t at = i % BLOCKS * BLOCK;
+        if (pwrite(fd, block, BLOCK, at) != BLOCK || pread(fd, block, BLOCK, at) != BLOCK
+            || pread(reader, block, BLOCK, at) != BLOCK)
+            break;
+        if (i % 100 == 0 && (pwrite(fd, block, BLOCK, BLOCKS * BLOCK) != BLOCK || ftruncate(fd, BLOCKS * BLOCK) != 0))
+            break;
+    }
+    SAY("%d\n", errno == ENOTCONN || errno == ECONNABORTED);
+    int again = open(path, O_RDWR);
+    SAY("%d\n", again < 0);
+    close(fd);
+    close(reader);
+}
+
 int main(int count, char **arguments)
 {
     static const struct { const char *name; void (*run)(void); } all[] = {
         {"data", data}, {"errors", errors}, {"maps", maps}, {"forks", forks},
         {"descriptors", descriptors}, {"closes_all", closes_all}, {"threads", threads},
         {"locks", locks}, {"appends", appends}, {"signals", signals}, {"passes", passes},
-        {"limits", limits},
+        {"limits", limits}, {"survives", survives},
     };
     if (count != 3)
         return 2;
