@@ -224,8 +224,8 @@ fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
         set_direct(fd);
         return Some(held);
     }
-    let refused =
-        table::may_be_locked(table::hash(device, inode)) || !table::has_room(limits().leases);
+    let hash = table::hash(device, inode);
+    let refused = table::may_be_locked(hash) || was_busy(hash) || !table::has_room(limits().leases);
     let replaced = flags & libc::O_DIRECT == 0;
     // Before this thread waits: several threads that open the file at the same time wait for
     // the end of each other's first descriptors.

@@ -21,10 +21,21 @@ fn built() -> PathBuf {
     test.ancestors().nth(2).unwrap().to_owned()
 }
 
+/// The library. Cargo does not build it for tests: nothing links it.
 fn library() -> PathBuf {
-    // Beside this program: cargo copies it up only when it builds the library alone.
-    let path = built().join("deps/libpramfs_preload.so");
-    assert!(path.is_file(), "{} is not built", path.display());
+    let path = built().join("libpramfs_preload.so");
+    let changed = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let newest = ["", "calls"]
+        .iter()
+        .flat_map(|dir| fs::read_dir(source.join(dir)).unwrap().flatten())
+        .filter_map(|entry| changed(&entry.path()))
+        .max();
+    assert!(
+        changed(&path) >= newest,
+        "{} is missing or old; type: cargo build -p pramfs-preload",
+        path.display()
+    );
     path
 }
 
