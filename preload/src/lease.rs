@@ -23,14 +23,14 @@ use crate::process::{self, Inside, is_inside, owns_memory};
 use crate::real;
 use crate::table::{self, Entry, Held};
 
-/// Reads by offset before a file that is open for reading gets a lease: it costs as much as
-/// some hundred of them.
-const CALLS: u16 = 8;
+/// Reads by offset before a file that is open for reading gets a lease, which costs as much as
+/// many reads from the page cache.
+const CALLS: u16 = 64;
 
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
-/// Waits for the kernel to tell the server of a close, 4 ms in all.
-const CLOSING: [Duration; 7] = {
+/// Waits for the kernel to tell the server of a close, 8 ms in all.
+const CLOSING: [Duration; 8] = {
     const fn us(n: u64) -> Duration {
         Duration::from_micros(n)
     }
@@ -42,6 +42,7 @@ const CLOSING: [Duration; 7] = {
         us(500),
         us(1000),
         us(2000),
+        us(4000),
     ]
 };
 
@@ -131,7 +132,7 @@ fn stat(fd: c_int) -> Option<libc::stat64> {
 
 /// Notes a descriptor that the program has just opened. Keeps errno.
 pub(crate) fn opened(fd: c_int, flags: c_int) {
-    if fd < 0 || is_inside() || process::is_sealed() || !owns_memory() {
+    if fd < 0 || is_inside() || process::is_sealed() {
         return;
     }
     // A close that was not seen may have left an entry.
@@ -140,10 +141,11 @@ pub(crate) fn opened(fd: c_int, flags: c_int) {
         return;
     }
     let errno = real::errno();
-    if let Some(stat) = stat(fd) {
-        if is_ours(fd, &stat) {
-            note(fd, flags, &stat);
-        }
+    if let Some(stat) = stat(fd)
+        && is_ours(fd, &stat)
+        && owns_memory()
+    {
+        note(fd, flags, &stat);
     }
     real::set_errno(errno);
 }
@@ -176,10 +178,6 @@ fn is_fuse(fd: c_int, device: u64) -> bool {
 }
 
 fn gives_tickets(fd: c_int) -> bool {
-    let Some(inside) = Inside::enter() else {
-        return false;
-    };
-    process::make_forks_wait(&inside);
     // SAFETY: the program has just got this descriptor, and waits for this call.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     match lease_ticket(fd, LeaseMode::Read) {
@@ -235,7 +233,7 @@ fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
     let held = Inside::enter().and_then(|inside| {
         guarded(|| {
             find().or_else(|| {
-                let file = lease(fd, true)?;
+                let file = lease(&inside, fd, true)?;
                 table::add(&inside, file, device, inode, true)
             })
         })
@@ -261,7 +259,8 @@ fn set_direct(fd: c_int) {
 }
 
 /// Asks for a lease on an open file.
-fn lease(fd: c_int, write: bool) -> Option<pramfs_client::File> {
+fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File> {
+    process::make_forks_wait(inside);
     let lowest = limits().lowest;
     let mut waits = CLOSING.iter();
     loop {
@@ -311,7 +310,7 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         return None;
     }
     // Only one attempt, by one thread.
-    if !table::replace(fd, old, Entry::Mount { inode }) {
+    if !owns_memory() || !table::replace(fd, old, Entry::Mount { inode }) {
         return None;
     }
     let inside = Inside::enter()?;
@@ -323,7 +322,7 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         if !table::has_room(limits().leases) {
             return None;
         }
-        let file = lease(fd, false)?;
+        let file = lease(&inside, fd, false)?;
         table::add(&inside, file, stat.st_dev, stat.st_ino, false)
     })?;
     let entry = held.entry(false);
@@ -339,6 +338,10 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
 /// Learns the blocks of a file up to an offset. False if they cannot be known.
 #[cold]
 pub(crate) fn learn(held: &Held, end: u64) -> bool {
+    // A file that grows with each call must not cost a request with each call.
+    if !held.misses_often() {
+        return false;
+    }
     let Some(_inside) = Inside::enter() else {
         return false;
     };
@@ -445,7 +448,13 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         if !table::has_room(limits().leases) {
             return None;
         }
-        table::add(&inside, lease(fd, write)?, stat.st_dev, stat.st_ino, write)
+        table::add(
+            &inside,
+            lease(&inside, fd, write)?,
+            stat.st_dev,
+            stat.st_ino,
+            write,
+        )
     })?;
     drop(inside);
     let hidden = write && flags & libc::O_DIRECT == 0;

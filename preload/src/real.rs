@@ -102,6 +102,9 @@ functions! {
     fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t;
     fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t;
     fn pread64(fd: c_int, buf: *mut c_void, n: size_t, at: off64_t) -> ssize_t;
+    fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t;
+    fn __pread_chk(fd: c_int, buf: *mut c_void, n: size_t, at: off64_t, room: size_t) -> ssize_t;
+    fn __pread64_chk(fd: c_int, buf: *mut c_void, n: size_t, at: off64_t, room: size_t) -> ssize_t;
     fn pwrite64(fd: c_int, buf: *const c_void, n: size_t, at: off64_t) -> ssize_t;
     fn preadv64(fd: c_int, iov: *const iovec, count: c_int, at: off64_t) -> ssize_t;
     fn pwritev64(fd: c_int, iov: *const iovec, count: c_int, at: off64_t) -> ssize_t;

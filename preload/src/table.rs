@@ -197,6 +197,8 @@ pub(crate) struct Slot {
     is_writable: AtomicBool,
     /// End of the part of the file that was mapped for stores.
     stored_end: AtomicU64,
+    /// Calls that did not find their blocks.
+    misses: AtomicU64,
     file: UnsafeCell<MaybeUninit<File>>,
 }
 
@@ -214,6 +216,7 @@ impl Slot {
             inode: AtomicU64::new(0),
             is_writable: AtomicBool::new(false),
             stored_end: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
             file: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
@@ -243,7 +246,15 @@ impl Slot {
         // SAFETY: initialized before the first user; this was the last one, and none can come
         // again.
         let file = unsafe { (*self.file.get()).assume_init_read() };
-        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(file)));
+        let is_mapped = self.stored_end.load(Ordering::Acquire) > 0;
+        let end = std::panic::AssertUnwindSafe(|| {
+            if is_mapped {
+                // A failure concerns the times of the file only.
+                let _ = file.note_change();
+            }
+            drop(file);
+        });
+        let dropped = std::panic::catch_unwind(end);
         self.is_used.store(false, Ordering::Release);
         drop((inside, dropped));
     }
@@ -312,6 +323,13 @@ impl Held {
     /// Notes that the file is mapped for stores up to here.
     pub(crate) fn note_view(&self, end: u64) {
         self.slot.stored_end.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Counts a call that did not find its blocks. True for the first one, and for every
+    /// fourth one from then on.
+    pub(crate) fn misses_often(&self) -> bool {
+        let before = self.slot.misses.fetch_add(1, Ordering::Relaxed);
+        before.is_multiple_of(4)
     }
 
     /// Returns the end of the part that was mapped for stores.
@@ -407,6 +425,7 @@ pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) 
     slot.inode.store(inode, Ordering::Relaxed);
     slot.is_writable.store(write, Ordering::Relaxed);
     slot.stored_end.store(0, Ordering::Relaxed);
+    slot.misses.store(0, Ordering::Relaxed);
     // SAFETY: nobody uses the slot: it has no users, and only the thread inside takes one.
     unsafe { (*slot.file.get()).write(file) };
     slot.is_used.store(true, Ordering::Relaxed);

@@ -29,11 +29,6 @@ macro_rules! read_at {
 
 read_at! { pread pread64 __pread64 }
 
-unsafe extern "C" {
-    /// Ends the program: a buffer is too small for what is asked.
-    fn __chk_fail() -> !;
-}
-
 macro_rules! read_at_checked {
     ($($name:ident)*) => {
         $(
@@ -46,10 +41,11 @@ macro_rules! read_at_checked {
                 at: off64_t,
                 room: size_t,
             ) -> ssize_t {
-                if n > room {
-                    unsafe { __chk_fail() }
+                match n > room {
+                    // It ends the program.
+                    true => unsafe { real::$name(fd, buf, n, at, room) },
+                    false => unsafe { pread64(fd, buf, n, at) },
                 }
-                unsafe { pread64(fd, buf, n, at) }
             }
         )*
     };
@@ -99,10 +95,11 @@ read! { read __read }
 /// read(2), of programs built with _FORTIFY_SOURCE.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t {
-    if n > room {
-        unsafe { __chk_fail() }
+    match n > room {
+        // It ends the program.
+        true => unsafe { real::__read_chk(fd, buf, n, room) },
+        false => unsafe { read(fd, buf, n) },
     }
-    unsafe { read(fd, buf, n) }
 }
 
 macro_rules! write {

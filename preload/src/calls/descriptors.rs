@@ -221,7 +221,7 @@ unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize
     unsafe { real::prctl(option, a, b, c, d) }
 }
 
-/// syscall(2). Makes the system call, and notes a seccomp filter.
+/// syscall(2). Some programs close and copy descriptors by it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
     number: c_long,
@@ -232,8 +232,19 @@ unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    if number == libc::SYS_seccomp {
-        process::seal();
+    match number {
+        libc::SYS_close => unsafe { closed(a as c_int) }.into(),
+        libc::SYS_close_range => {
+            unsafe { close_range(a as c_uint, b as c_uint, c as c_int) }.into()
+        }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => unsafe { dup2(a as c_int, b as c_int) }.into(),
+        libc::SYS_dup3 => unsafe { dup3(a as c_int, b as c_int, c as c_int) }.into(),
+        _ => {
+            if number == libc::SYS_seccomp {
+                process::seal();
+            }
+            unsafe { real::syscall(number, a, b, c, d, e, f) }
+        }
     }
-    unsafe { real::syscall(number, a, b, c, d, e, f) }
 }
