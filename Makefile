@@ -6,12 +6,14 @@ SBINDIR   ?= $(PREFIX)/sbin
 # mount(8), mkfs(8) and fsck(8) look for their helpers only in /sbin. If that is a
 # link to /usr/sbin or /usr/bin, packages must not have files below it.
 HELPERDIR ?= $(or $(shell readlink -f /sbin),/sbin)
+LIBDIR    ?= $(PREFIX)/lib
 DESTDIR   ?=
 CARGO     ?= cargo
 FUZZ_TIME ?= 60
 
 bindir  = $(DESTDIR)$(PREFIX)/bin
 sbindir = $(DESTDIR)$(SBINDIR)
+libdir  = $(DESTDIR)$(LIBDIR)/pramfs
 compdir = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 docdir  = $(DESTDIR)$(PREFIX)/share/doc/pramfs
 helpers = $(DESTDIR)$(HELPERDIR)
@@ -74,17 +76,20 @@ settings: deps-bench ## measures what the settings of the compiler are worth (ha
 
 build: ## release build of all programs
 	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins
+	@# Apart: built together, it would link libpmem2.
+	$(CARGO) build --release -p pramfs-preload
 
-install: ## installs programs and helpers (PREFIX, SBINDIR, HELPERDIR, DESTDIR)
+install: ## installs programs and helpers (PREFIX, SBINDIR, HELPERDIR, LIBDIR, DESTDIR)
 	@# Under sudo, cargo is often missing: then the existing build is installed.
-	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
+	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins && $(CARGO) build --release -p pramfs-preload; \
 	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
 	@if $(target)/pramfs --version | grep -q testing; then echo "this build contains test hooks (cargo build --workspace, cargo test -p pramfs): type 'make build' first" >&2; exit 1; fi
-	install -d $(bindir) $(sbindir) $(helpers) $(compdir) $(docdir)
+	install -d $(bindir) $(sbindir) $(helpers) $(libdir) $(compdir) $(docdir)
 	install -s -m 0755 $(target)/pramfs $(bindir)/pramfs
 	install -s -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
 	install -s -m 0755 $(target)/fsck-pramfs $(sbindir)/fsck.pramfs
 	install -s -m 0755 $(target)/mount-pramfs $(sbindir)/mount.pramfs
+	install -s -m 0644 $(target)/libpramfs_preload.so $(libdir)/libpramfs_preload.so
 	@# A link as second name, unless both places are the same. The links are relative,
 	@# so that they are also valid in a package's tree.
 	for tool in mkfs fsck mount; do \
@@ -96,11 +101,11 @@ install: ## installs programs and helpers (PREFIX, SBINDIR, HELPERDIR, DESTDIR)
 	install -m 0644 LICENSE-MIT LICENSE-APACHE CHANGELOG.md $(docdir)
 
 uninstall: ## removes the installed files
-	rm -f $(bindir)/pramfs $(compdir)/pramfs
+	rm -f $(bindir)/pramfs $(compdir)/pramfs $(libdir)/libpramfs_preload.so
 	rm -f $(helpers)/umount.fuse.pramfs
 	rm -f $(foreach tool,mkfs fsck mount,$(helpers)/$(tool).pramfs $(helpers)/$(tool).fuse.pramfs $(sbindir)/$(tool).pramfs)
 	rm -f $(addprefix $(docdir)/,LICENSE-MIT LICENSE-APACHE CHANGELOG.md)
-	-rmdir $(docdir) 2>/dev/null
+	-rmdir $(docdir) $(libdir) 2>/dev/null
 
 deps: ## installs the missing requirements to build and mount
 	@scripts/deps.sh

@@ -80,6 +80,11 @@ pub(crate) fn is_inside() -> bool {
     IS_INSIDE.try_with(Cell::get).unwrap_or(true)
 }
 
+/// Returns the number of this process, without a call.
+pub(crate) fn id() -> i32 {
+    PROCESS.load(Ordering::Relaxed)
+}
+
 /// Whether this process owns its memory. A child of vfork does not: what it does to its
 /// descriptors must not be noted.
 pub(crate) fn owns_memory() -> bool {

@@ -43,8 +43,7 @@ pub(crate) fn print() {
     let share = 100.0 * served as f64 / all as f64;
     let mut line = [0; 160];
     let mut rest = &mut line[..];
-    // SAFETY: takes no arguments.
-    let pid = unsafe { libc::getpid() };
+    let pid = crate::process::id();
     let written = writeln!(
         rest,
         "pramfs-preload: process {pid}: {served} of {all} data calls served ({share:.1} %)"

@@ -10,7 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -508,6 +512,68 @@ static void limits(void)
     SAY("%d, errno %d\n", opens > 40, errno);
 }
 
+static void filters(void)
+{
+    /* A sandbox that kills for sockets, as the library uses them, and for lseek. */
+    int fd = opened(O_RDWR), second = opened(O_RDWR);
+    char block[BLOCK];
+    CHECK(pwrite(fd, "before", 6, 0) == 6);
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendmsg, 4, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_recvmsg, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getpid, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_lseek, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
+    CHECK(pwrite(fd, "after!", 6, 0) == 6 && pread(second, block, 6, 0) == 6);
+    CHECK(write(1, block, 6) == 6 && read(fd, block, 100) == 100);
+    CHECK(ftruncate(fd, BLOCK) == 0 && ftruncate(fd, 3 * BLOCK) == 0);
+    for (int i = 0; i < 20; i++)
+        CHECK(pwrite(fd, block, BLOCK, 2 * BLOCK) == BLOCK && pread(fd, block, 10, 2 * BLOCK) == 10);
+    CHECK(fsync(fd) == 0 && close(fd) == 0);
+    fd = opened(O_RDWR);
+    CHECK(pread(fd, block, 10, 0) == 10);
+    CHECK(close(fd) == 0 && close(second) == 0);
+    _exit(0);
+}
+
+static void executes(void)
+{
+    /* A descriptor of another program, with its position, mapped there. */
+    int status;
+    if (getenv("PROBE_FD")) {
+        int fd = atoi(getenv("PROBE_FD"));
+        char c[8] = "";
+        CHECK(read(fd, c, 4) == 4 && pread(fd, c + 4, 3, 0) == 3);
+        char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, BLOCK);
+        CHECK(map != MAP_FAILED);
+        SAY("%s %c\n", c, map[0]);
+        memcpy(map, "mapped", 6);
+        CHECK(msync(map, BLOCK, MS_SYNC) == 0);
+        exit(0);
+    }
+    int fd = opened(O_RDWR);
+    CHECK(pwrite(fd, "inherit", 7, 0) == 7);
+    char number[16], *arguments[] = {"probe", "executes", (char *)path, NULL};
+    sprintf(number, "%d", fd);
+    setenv("PROBE_FD", number, 1);
+    pid_t child;
+    extern char **environ;
+    CHECK(posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ) == 0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    char c[8] = "";
+    CHECK(read(fd, c, 3) == 3);
+    SAY("%s\n", c);
+    CHECK(pread(fd, c, 6, BLOCK) == 6);
+    SAY("%s\n", c);
+    close(fd);
+}
+
 static void survives(void)
 {
     /* Until the server dies: then errors, and no signal. */
@@ -537,11 +603,13 @@ int main(int count, char **arguments)
         {"descriptors", descriptors}, {"closes_all", closes_all}, {"threads", threads},
         {"locks", locks}, {"appends", appends}, {"signals", signals}, {"passes", passes},
         {"limits", limits}, {"survives", survives},
+        {"filters", filters}, {"executes", executes},
     };
     if (count != 3)
         return 2;
     path = arguments[2];
-    make(path, BLOCKS);
+    if (!getenv("PROBE_FD"))
+        make(path, BLOCKS);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(arguments[1], all[i].name)) {
             all[i].run();

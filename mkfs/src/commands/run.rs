@@ -63,6 +63,7 @@ fn library() -> Result<PathBuf, Failure> {
             vec![
                 bin.join(LIBRARY),
                 prefix.join("lib/pramfs").join(LIBRARY),
+                prefix.join("lib64/pramfs").join(LIBRARY),
                 Path::new("/usr/local/lib/pramfs").join(LIBRARY),
                 Path::new("/usr/lib/pramfs").join(LIBRARY),
             ]

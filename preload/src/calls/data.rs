@@ -20,6 +20,7 @@ macro_rules! read_at {
             ) -> ssize_t {
                 match serve::read_at(fd, buf, n, at) {
                     Some(done) => done,
+                    // SAFETY: the arguments are those of the program.
                     None => unsafe { real::pread64(fd, buf, n, at) },
                 }
             }
@@ -43,7 +44,9 @@ macro_rules! read_at_checked {
             ) -> ssize_t {
                 match n > room {
                     // It ends the program.
+                    // SAFETY: the arguments are those of the program.
                     true => unsafe { real::$name(fd, buf, n, at, room) },
+                    // SAFETY: the arguments are those of the program.
                     false => unsafe { pread64(fd, buf, n, at) },
                 }
             }
@@ -66,6 +69,7 @@ macro_rules! write_at {
             ) -> ssize_t {
                 match serve::write_at(fd, buf, n, at) {
                     Some(done) => done,
+                    // SAFETY: the arguments are those of the program.
                     None => unsafe { real::pwrite64(fd, buf, n, at) },
                 }
             }
@@ -83,6 +87,7 @@ macro_rules! read {
             unsafe extern "C" fn $name(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
                 match serve::read(fd, buf, n) {
                     Some(done) => done,
+                    // SAFETY: the arguments are those of the program.
                     None => unsafe { real::read(fd, buf, n) },
                 }
             }
@@ -97,7 +102,9 @@ read! { read __read }
 unsafe extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t {
     match n > room {
         // It ends the program.
+        // SAFETY: the arguments are those of the program.
         true => unsafe { real::__read_chk(fd, buf, n, room) },
+        // SAFETY: the arguments are those of the program.
         false => unsafe { read(fd, buf, n) },
     }
 }
@@ -110,6 +117,7 @@ macro_rules! write {
             unsafe extern "C" fn $name(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
                 match serve::write(fd, buf, n) {
                     Some(done) => done,
+                    // SAFETY: the arguments are those of the program.
                     None => unsafe { real::write(fd, buf, n) },
                 }
             }
@@ -138,6 +146,7 @@ macro_rules! sync {
                     real::set_errno(libc::EIO);
                     return -1;
                 }
+                // SAFETY: the arguments are those of the program.
                 unsafe { real::$name(fd) }
             }
         )*

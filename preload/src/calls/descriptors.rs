@@ -13,18 +13,21 @@ unsafe fn closed(fd: c_int) -> c_int {
         return -1;
     }
     table::forget(fd);
+    // SAFETY: the arguments are those of the program.
     unsafe { real::close(fd) }
 }
 
 /// close(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
     unsafe { closed(fd) }
 }
 
 /// close(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __close(fd: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
     unsafe { closed(fd) }
 }
 
@@ -32,6 +35,7 @@ unsafe extern "C" fn __close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || process::is_inside() {
+        // SAFETY: the arguments are those of the program.
         return unsafe { real::close_range(first, last, flags) };
     }
     table::forget_range(first, last);
@@ -40,6 +44,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     for own in first..=last.min(1 << 16) {
         if table::is_own(own as c_int) {
             if own > from {
+                // SAFETY: the arguments are those of the program.
                 let done = unsafe { real::close_range(from, own - 1, flags) };
                 if done != 0 {
                     return done;
@@ -49,6 +54,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         }
     }
     match from <= last || first > last {
+        // SAFETY: the arguments are those of the program.
         true => unsafe { real::close_range(from, last, flags) },
         false => 0,
     }
@@ -58,6 +64,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
+    // SAFETY: the arguments are those of the program.
     unsafe { close_range(first, c_uint::MAX, 0) };
 }
 
@@ -66,9 +73,11 @@ unsafe extern "C" fn closefrom(first: c_int) {
 unsafe extern "C" fn fclose(file: *mut FILE) -> c_int {
     // A stream in memory has none: -1.
     let errno = real::errno();
+    // SAFETY: the arguments are those of the program.
     let fd = unsafe { libc::fileno(file) };
     real::set_errno(errno);
     table::forget(fd);
+    // SAFETY: the arguments are those of the program.
     unsafe { real::fclose(file) }
 }
 
@@ -83,9 +92,11 @@ macro_rules! freopen {
                 file: *mut FILE,
             ) -> *mut FILE {
                 let errno = real::errno();
+                // SAFETY: the arguments are those of the program.
                 let fd = unsafe { libc::fileno(file) };
                 real::set_errno(errno);
                 table::forget(fd);
+                // SAFETY: the arguments are those of the program.
                 unsafe { real::freopen64(path, mode, file) }
             }
         )*
@@ -97,6 +108,7 @@ freopen! { freopen freopen64 }
 /// dup(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
     let new = unsafe { real::dup(fd) };
     copied(fd, new)
 }
@@ -125,18 +137,21 @@ unsafe fn replaced(fd: c_int, new: c_int, dup: impl FnOnce() -> c_int) -> c_int 
 /// dup2(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
     unsafe { replaced(fd, new, || real::dup2(fd, new)) }
 }
 
 /// dup2(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __dup2(fd: c_int, new: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
     unsafe { replaced(fd, new, || real::dup2(fd, new)) }
 }
 
 /// dup3(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
     unsafe { replaced(fd, new, || real::dup3(fd, new, flags)) }
 }
 
@@ -155,6 +170,7 @@ unsafe fn controlled(fd: c_int, command: c_int, mut argument: usize) -> c_int {
         }
         _ => {}
     }
+    // SAFETY: the arguments are those of the program.
     let done = unsafe { real::fcntl64(fd, command, argument) };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, done),
@@ -171,6 +187,7 @@ macro_rules! control {
             /// fcntl(2).
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: usize) -> c_int {
+                // SAFETY: the arguments are those of the program.
                 unsafe { controlled(fd, command, argument) }
             }
         )*
@@ -186,6 +203,7 @@ macro_rules! lock {
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(fd: c_int, command: c_int, len: off64_t) -> c_int {
                 table::note_lock(fd);
+                // SAFETY: the arguments are those of the program.
                 unsafe { real::lockf64(fd, command, len) }
             }
         )*
@@ -203,6 +221,7 @@ macro_rules! exit {
                 if process::owns_memory() {
                     stats::print();
                 }
+                // SAFETY: the arguments are those of the program.
                 unsafe { real::_exit(status) };
                 std::process::abort()
             }
@@ -218,6 +237,7 @@ unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize
     if option == libc::PR_SET_SECCOMP {
         process::seal();
     }
+    // SAFETY: the arguments are those of the program.
     unsafe { real::prctl(option, a, b, c, d) }
 }
 
@@ -233,17 +253,22 @@ unsafe extern "C" fn syscall(
     f: c_long,
 ) -> c_long {
     match number {
+        // SAFETY: the arguments are those of the program.
         libc::SYS_close => unsafe { closed(a as c_int) }.into(),
         libc::SYS_close_range => {
+            // SAFETY: the arguments are those of the program.
             unsafe { close_range(a as c_uint, b as c_uint, c as c_int) }.into()
         }
         #[cfg(target_arch = "x86_64")]
+        // SAFETY: the arguments are those of the program.
         libc::SYS_dup2 => unsafe { dup2(a as c_int, b as c_int) }.into(),
+        // SAFETY: the arguments are those of the program.
         libc::SYS_dup3 => unsafe { dup3(a as c_int, b as c_int, c as c_int) }.into(),
         _ => {
             if number == libc::SYS_seccomp {
                 process::seal();
             }
+            // SAFETY: the arguments are those of the program.
             unsafe { real::syscall(number, a, b, c, d, e, f) }
         }
     }

@@ -170,6 +170,7 @@ impl Wish {
             fd,
             offset,
         } = *self;
+        // SAFETY: the arguments are those of the program.
         unsafe { real::mmap64(at, len, protection, flags, fd, offset) }
     }
 
@@ -188,6 +189,7 @@ impl Wish {
             if !lease::give_up(self.fd) {
                 return None;
             }
+            // SAFETY: the arguments are those of the program.
             let made = unsafe { self.pass() };
             if made != libc::MAP_FAILED {
                 return Some(made);
@@ -220,6 +222,7 @@ fn mapped(wish: Wish) -> Option<*mut c_void> {
     if entry != Entry::Unknown {
         note(false);
     }
+    // SAFETY: the arguments are those of the program.
     let made = unsafe { wish.pass() };
     if made != libc::MAP_FAILED || real::errno() != libc::ENODEV {
         return Some(made);
@@ -260,6 +263,7 @@ macro_rules! map {
                 {
                     return at;
                 }
+                // SAFETY: the arguments are those of the program.
                 unsafe { wish.pass() }
             }
         )*
@@ -271,6 +275,7 @@ map! { mmap mmap64 }
 /// msync(2). The kernel makes the pages durable; the files learn of the change.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
     let done = unsafe { real::msync(at, len, flags) };
     if done == 0 {
         lease::note_stores();

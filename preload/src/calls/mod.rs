@@ -7,10 +7,6 @@
     clippy::missing_safety_doc,
     reason = "the contract of each is that of the function of this name in the C library"
 )]
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "SAFETY, for all calls of `real` here: the arguments are passed on as the program gave them"
-)]
 
 mod data;
 mod descriptors;

@@ -7,12 +7,14 @@ use libc::mode_t;
 use crate::{lease, real};
 
 unsafe fn opened_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the arguments are those of the program.
     let fd = unsafe { real::openat64(dir, path, flags, mode) };
     lease::opened(fd, flags);
     fd
 }
 
 unsafe fn opened(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the arguments are those of the program.
     let fd = unsafe { real::open64(path, flags, mode) };
     lease::opened(fd, flags);
     fd
@@ -27,6 +29,7 @@ macro_rules! open {
             /// open(2).
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+                // SAFETY: the arguments are those of the program.
                 unsafe { opened(path, flags, mode) }
             }
         )*
@@ -46,6 +49,7 @@ macro_rules! open_at {
                 flags: c_int,
                 mode: mode_t,
             ) -> c_int {
+                // SAFETY: the arguments are those of the program.
                 unsafe { opened_at(dir, path, flags, mode) }
             }
         )*
@@ -60,6 +64,7 @@ macro_rules! open_checked {
             /// open(2), of programs built with _FORTIFY_SOURCE.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
+                // SAFETY: the arguments are those of the program.
                 unsafe { opened(path, flags, 0) }
             }
         )*
@@ -74,6 +79,7 @@ macro_rules! open_at_checked {
             /// openat(2), of programs built with _FORTIFY_SOURCE.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+                // SAFETY: the arguments are those of the program.
                 unsafe { opened_at(dir, path, flags, 0) }
             }
         )*
@@ -88,6 +94,7 @@ macro_rules! create {
             /// creat(2).
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(path: *const c_char, mode: mode_t) -> c_int {
+                // SAFETY: the arguments are those of the program.
                 unsafe { opened(path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
             }
         )*

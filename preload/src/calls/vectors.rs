@@ -24,8 +24,10 @@ unsafe fn read_at(fd: c_int, iov: *const iovec, count: c_int, at: off64_t) -> Op
     if !serve::is_ours(fd) {
         return None;
     }
+    // SAFETY: the arguments are those of the program.
     match unsafe { only(iov, count) } {
         Some(part) => serve::read_at(fd, part.iov_base, part.iov_len, at),
+        // SAFETY: the arguments are those of the program.
         None => serve::read_parts_at(fd, unsafe { parts(iov, count) }?, at),
     }
 }
@@ -34,8 +36,10 @@ unsafe fn write_at(fd: c_int, iov: *const iovec, count: c_int, at: off64_t) -> O
     if !serve::is_ours(fd) {
         return None;
     }
+    // SAFETY: the arguments are those of the program.
     match unsafe { only(iov, count) } {
         Some(part) => serve::write_at(fd, part.iov_base, part.iov_len, at),
+        // SAFETY: the arguments are those of the program.
         None => serve::write_parts_at(fd, unsafe { parts(iov, count) }?, at),
     }
 }
@@ -59,8 +63,10 @@ macro_rules! at_offset {
                 count: c_int,
                 at: off64_t,
             ) -> ssize_t {
+                // SAFETY: the arguments are those of the program.
                 match unsafe { $serve(fd, iov, count, at) } {
                     Some(done) => done,
+                    // SAFETY: the arguments are those of the program.
                     None => unsafe { real::$real(fd, iov, count, at) },
                 }
             }
@@ -90,11 +96,13 @@ macro_rules! with_flags {
                 // RWF_HIPRI, RWF_DSYNC, RWF_SYNC: memory serves all of them. An offset of -1
                 // means the position.
                 let served = match flags & !7 == 0 && at >= 0 {
+                    // SAFETY: the arguments are those of the program.
                     true => unsafe { $serve(fd, iov, count, at) },
                     false => None,
                 };
                 match served {
                     Some(done) => done,
+                    // SAFETY: the arguments are those of the program.
                     None => unsafe { real::$real(fd, iov, count, at, flags) },
                 }
             }
@@ -113,11 +121,13 @@ with_flags! {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     if serve::is_ours(fd)
+        // SAFETY: the arguments are those of the program.
         && let Some(part) = unsafe { only(iov, count) }
         && let Some(done) = serve::read(fd, part.iov_base, part.iov_len)
     {
         return done;
     }
+    // SAFETY: the arguments are those of the program.
     unsafe { real::readv(fd, iov, count) }
 }
 
@@ -125,10 +135,12 @@ unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_
 #[unsafe(no_mangle)]
 unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     if serve::is_ours(fd)
+        // SAFETY: the arguments are those of the program.
         && let Some(part) = unsafe { only(iov, count) }
         && let Some(done) = serve::write(fd, part.iov_base, part.iov_len)
     {
         return done;
     }
+    // SAFETY: the arguments are those of the program.
     unsafe { real::writev(fd, iov, count) }
 }
