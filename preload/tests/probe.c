@@ -574,6 +574,61 @@ static void executes(void)
     close(fd);
 }
 
+static volatile int stop;
+
+static void *churn_opens(void *argument)
+{
+    char block[BLOCK];
+    long me = (long)argument;
+    memset(block, 'A' + me, BLOCK);
+    for (int i = 0; !stop; i++) {
+        int fd = opened(O_RDWR);
+        for (int k = 0; k < 10; k++)
+            CHECK(pwrite(fd, block, BLOCK, me * BLOCK) == BLOCK && pread(fd, block, BLOCK, me * BLOCK) == BLOCK);
+        CHECK(block[i % BLOCK] == 'A' + me);
+        int copy = dup(fd);
+        CHECK(close(fd) == 0);
+        CHECK(pread(copy, block, BLOCK, me * BLOCK) == BLOCK && close(copy) == 0);
+    }
+    return NULL;
+}
+
+static void churns(void)
+{
+    /* Threads open and close while the process forks, and signals arrive. */
+    pthread_t all[4];
+    handler_fd = opened(O_RDWR);
+    signal(SIGALRM, handler);
+    ualarm(1000, 1000);
+    for (long i = 0; i < 4; i++)
+        CHECK(pthread_create(&all[i], NULL, churn_opens, (void *)(i + 1)) == 0);
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            char block[BLOCK];
+            int fd = opened(O_RDWR), status;
+            for (int k = 0; k < 100; k++)
+                CHECK(pwrite(fd, "child", 5, 10 * BLOCK) == 5 && pread(fd, block, BLOCK, k % BLOCKS * BLOCK) == BLOCK);
+            if (i % 10 == 0 && fork() == 0)
+                _exit(pread(fd, block, 5, 0) != 5 || close(fd) != 0);
+            if (i % 10 == 0)
+                CHECK(wait(&status) > 0 && status == 0);
+            _exit(0);
+        }
+        int status;
+        while (waitpid(child, &status, 0) < 0)
+            CHECK(errno == EINTR);
+        CHECK(status == 0);
+    }
+    stop = 1;
+    for (int i = 0; i < 4; i++)
+        pthread_join(all[i], NULL);
+    ualarm(0, 0);
+    close(handler_fd);
+    SAY("done\n");
+}
+
 static void survives(void)
 {
     /* Until the server dies: then errors, and no signal. */
@@ -603,7 +658,7 @@ int main(int count, char **arguments)
         {"descriptors", descriptors}, {"closes_all", closes_all}, {"threads", threads},
         {"locks", locks}, {"appends", appends}, {"signals", signals}, {"passes", passes},
         {"limits", limits}, {"survives", survives},
-        {"filters", filters}, {"executes", executes},
+        {"filters", filters}, {"executes", executes}, {"churns", churns},
     };
     if (count != 3)
         return 2;
