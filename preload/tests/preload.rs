@@ -345,6 +345,12 @@ fn sqlite_is_served() {
             share(&out)
         );
         assert!(reads >= 95.0, "sqlite {mode}: {reads:.1} % of reads");
+        if mode == "persist" {
+            // From now on, the journal is overwritten in place.
+            let share = share(&sqlite(&database, &change));
+            println!("sqlite {mode}, journal in place: {share:.1} % of changes");
+            assert!(share >= 95.0, "{share:.1} %");
+        }
         // Another program sees the same.
         let seen = Command::new("sqlite3")
             .arg(&database)

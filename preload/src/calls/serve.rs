@@ -133,13 +133,17 @@ fn at_position(
         let end = at.checked_add(n as u64)?;
         (end <= held.file().size_known()?).then_some(at)
     };
-    let place = take(fd, 0).and_then(fits).and_then(|_| take(fd, n));
+    // An append would move the position forth and back. A read seldom passes the end.
+    let place = match way {
+        Way::Read => take(fd, n),
+        Way::Write => take(fd, 0).and_then(fits).and_then(|_| take(fd, n)),
+    };
     let Some(at) = place else {
         real::set_errno(errno);
         return None;
     };
     if fits(at).is_none() {
-        // Others have moved the position meanwhile.
+        // Past the end, or others have moved the position meanwhile.
         give_back(fd, n);
         real::set_errno(errno);
         return None;
