@@ -19,13 +19,19 @@ use pramfs_client::OpenOptions;
 use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
 
-use crate::process::{self, Inside, is_inside, owns_memory};
+use crate::process::{self, Changing, Inside, is_inside, may_wait, owns_memory};
 use crate::real;
 use crate::table::{self, Entry, Held};
 
 /// Reads by offset before a file that is open for reading gets a lease, which costs as much as
 /// many reads from the page cache.
 const CALLS: u16 = 64;
+
+/// Reads and overwrites by offset before a file that was empty gets a lease.
+const OVERWRITES: u8 = 64;
+
+/// Ends of the writes by offset to files that were empty, by descriptor.
+static ENDS: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
 
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
@@ -192,7 +198,18 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
     let mount = Entry::Mount { inode };
     let entry = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Entry::Candidate { inode, calls: 0 },
-        // A new file grows through the mount.
+        // A new file grows through the mount. A program that is started by exec gets no copy.
+        libc::O_RDWR
+            if stat.st_size == 0
+                && flags & (libc::O_APPEND | libc::O_CLOEXEC | libc::O_DIRECT)
+                    == libc::O_CLOEXEC =>
+        {
+            Entry::Growing {
+                inode,
+                calls: 0,
+                epoch: table::epoch(),
+            }
+        }
         libc::O_RDWR if stat.st_size > 0 && flags & libc::O_APPEND == 0 => {
             let leased = write_lease(fd, flags, stat);
             let hidden = flags & libc::O_DIRECT == 0;
@@ -223,11 +240,14 @@ fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
         return Some(held);
     }
     let hash = table::hash(device, inode);
-    let refused = table::may_be_locked(hash) || was_busy(hash) || !table::has_room(limits().leases);
+    if was_busy(hash) || !table::has_room(limits().leases) {
+        return None;
+    }
+    let change = table::Change::begin(hash)?;
     let replaced = flags & libc::O_DIRECT == 0;
     // Before this thread waits: several threads that open the file at the same time wait for
     // the end of each other's first descriptors.
-    if refused || replaced && !reopen(fd, flags, libc::O_DIRECT) {
+    if replaced && !reopen(fd, flags, libc::O_DIRECT) {
         return None;
     }
     let held = Inside::enter().and_then(|inside| {
@@ -244,6 +264,7 @@ fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
             reopen(fd, flags, 0);
         }
     }
+    drop(change);
     held
 }
 
@@ -335,6 +356,77 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     None
 }
 
+/// Counts a call on a file that was empty when it was opened, which ends at this offset. If
+/// such calls read or overwrite what is there, the file gets a lease: its descriptor is
+/// replaced as if it had just been opened.
+#[cold]
+pub(crate) fn count_growing(fd: c_int, old: Entry, end: u64, write: bool) -> Option<Held> {
+    let Entry::Growing {
+        inode,
+        calls,
+        epoch,
+    } = old
+    else {
+        return None;
+    };
+    let highest = usize::try_from(fd).ok().and_then(|fd| ENDS.get(fd))?;
+    if calls == 0 {
+        highest.store(0, Ordering::Relaxed);
+    }
+    let before = match write {
+        true => highest.fetch_max(end, Ordering::Relaxed),
+        false => u64::MAX,
+    };
+    if calls == 0 || end <= before && calls < OVERWRITES {
+        let calls = calls + 1;
+        table::replace(
+            fd,
+            old,
+            Entry::Growing {
+                inode,
+                calls,
+                epoch,
+            },
+        );
+        return None;
+    }
+    if end > before || !owns_memory() || !may_wait() {
+        return None;
+    }
+    let errno = real::errno();
+    let this_thread = Changing::begin();
+    let changing = Entry::Changing { inode };
+    if !table::replace(fd, old, changing) {
+        return None;
+    }
+    let held = guarded(|| replaced_lease(fd, inode, epoch));
+    let held = held.map(Held::and_count);
+    let new = held.as_ref().map(|held| held.entry(true));
+    let replaced = table::replace(fd, changing, new.unwrap_or(Entry::Mount { inode }));
+    drop(this_thread);
+    real::set_errno(errno);
+    match replaced {
+        true => held,
+        // Closed by a signal handler.
+        false => held.map(Held::uncount),
+    }
+}
+
+/// Replaces a descriptor whose position was never used.
+fn replaced_lease(fd: c_int, inode: u16, epoch: u16) -> Option<Held> {
+    let (flags, stat) = (flags(fd)?, stat(fd)?);
+    // SAFETY: asks for the position.
+    let position = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
+    let is_new = epoch == table::epoch()
+        && table::hash(stat.st_dev, stat.st_ino) == inode
+        && stat.st_size > 0
+        && position == 0;
+    match is_new {
+        true => write_lease(fd, flags, &stat),
+        false => None,
+    }
+}
+
 /// Learns the blocks of a file up to an offset. False if they cannot be known.
 #[cold]
 pub(crate) fn learn(held: &Held, end: u64) -> bool {
@@ -395,13 +487,24 @@ pub(crate) fn give_up(fd: c_int) -> bool {
     flags &= !libc::O_DIRECT;
     // SAFETY: asks for the position.
     let at = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
-    if at < 0 || !table::replace(fd, entry, Entry::Mount { inode }) {
+    // A position that others share would be another one from then on.
+    if at < 0 || at > 0 && held.may_be_shared() {
+        return false;
+    }
+    let changing = Entry::Changing { inode };
+    let Some(change) = table::Change::begin(inode) else {
+        return false;
+    };
+    if !table::replace(fd, entry, changing) {
         return false;
     }
     // The use of the entry, and then the last one.
     drop(held.uncount());
     // SAFETY: sets the position of the descriptor that was opened.
-    reopen(fd, flags, 0) && unsafe { real::lseek64(fd, at, libc::SEEK_SET) } == at
+    let done = reopen(fd, flags, 0) && unsafe { real::lseek64(fd, at, libc::SEEK_SET) } == at;
+    table::replace(fd, changing, Entry::Mount { inode });
+    drop(change);
+    done
 }
 
 /// Returns the flags of a descriptor as open(2) takes them.

@@ -41,6 +41,8 @@ fn unlock() {
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 thread_local! {
+    /// Replacements of descriptors that this thread is making.
+    static CHANGES: Cell<u32> = const { Cell::new(0) };
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -74,6 +76,28 @@ impl Drop for Inside {
     }
 }
 
+/// A replacement of a descriptor by this thread.
+pub(crate) struct Changing;
+
+impl Changing {
+    pub(crate) fn begin() -> Changing {
+        let _ = CHANGES.try_with(|changes| changes.set(changes.get() + 1));
+        Changing
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        let _ = CHANGES.try_with(|changes| changes.set(changes.get().saturating_sub(1)));
+    }
+}
+
+/// Whether this thread may wait for another one to replace a descriptor. A signal handler that
+/// has interrupted a replacement must not.
+pub(crate) fn may_wait() -> bool {
+    !is_inside() && CHANGES.try_with(Cell::get) == Ok(0)
+}
+
 /// Whether this thread is inside: its calls are those of the library itself, or of a signal
 /// handler.
 pub(crate) fn is_inside() -> bool {
@@ -103,9 +127,9 @@ pub(crate) fn is_sealed() -> bool {
 
 pub(crate) fn start() {
     note_process();
-    // SAFETY: the handler is a function of this library, which is not unloaded before the
-    // process ends; it takes no arguments and does not unwind.
-    unsafe { libc::pthread_atfork(None, None, Some(child)) };
+    // SAFETY: the handlers are functions of this library, which is not unloaded before the
+    // process ends; they take no arguments and do not unwind.
+    unsafe { libc::pthread_atfork(Some(share), None, Some(child)) };
 }
 
 fn note_process() {
@@ -123,6 +147,10 @@ pub(crate) fn make_forks_wait(_: &Inside) {
     drop(OpenState::new());
     // SAFETY: as in `start`.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), None) };
+}
+
+extern "C" fn share() {
+    table::note_sharing();
 }
 
 extern "C" fn prepare() {

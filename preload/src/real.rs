@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{FILE, iovec, mode_t, off64_t, size_t, ssize_t};
+use libc::{FILE, iovec, mmsghdr, mode_t, msghdr, off64_t, size_t, ssize_t};
 
 /// A function that is looked up once.
 struct Symbol {
@@ -111,6 +111,9 @@ functions! {
     fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: off64_t, flags: c_int) -> ssize_t;
     fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, at: off64_t, flags: c_int) -> ssize_t;
     fn lseek64(fd: c_int, at: off64_t, whence: c_int) -> off64_t;
+    fn flock(fd: c_int, operation: c_int) -> c_int;
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
     fn _exit(status: c_int) -> c_int;
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;

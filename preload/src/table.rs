@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pramfs_client::File;
 
-use crate::process::{Inside, is_inside, owns_memory};
+use crate::process::{Changing, Inside, is_inside, may_wait, owns_memory};
 
 /// Descriptors with higher numbers are left to the mount.
 const DESCRIPTORS: usize = 4096;
@@ -33,6 +33,12 @@ pub(crate) enum Entry {
     Mount { inode: u16 },
     /// The same, open for reading: after some calls it gets a lease.
     Candidate { inode: u16, calls: u16 },
+    /// The same, open for reading and writing, and empty when it was opened. If it is then
+    /// read and overwritten by offset, it gets a lease. Nothing has used the description
+    /// otherwise, as far as was seen.
+    Growing { inode: u16, calls: u8, epoch: u16 },
+    /// Its descriptor is being replaced.
+    Changing { inode: u16 },
     /// A file with a lease.
     Leased {
         slot: u16,
@@ -49,6 +55,12 @@ impl Entry {
             Entry::Unknown => 0,
             Entry::Mount { inode } => 1 | u64::from(inode) << 8,
             Entry::Candidate { inode, calls } => 2 | u64::from(inode) << 8 | u64::from(calls) << 32,
+            Entry::Growing {
+                inode,
+                calls,
+                epoch,
+            } => 4 | u64::from(inode) << 8 | u64::from(calls) << 24 | u64::from(epoch) << 32,
+            Entry::Changing { inode } => 5 | u64::from(inode) << 8,
             Entry::Leased {
                 slot,
                 generation,
@@ -78,6 +90,12 @@ impl Entry {
                 write: word & 1 << 4 != 0,
                 hidden: word & 1 << 5 != 0,
             },
+            4 => Entry::Growing {
+                inode: low,
+                calls: (word >> 24) as u8,
+                epoch: high as u16,
+            },
+            5 => Entry::Changing { inode: low },
             _ => Entry::Unknown,
         }
     }
@@ -123,8 +141,78 @@ pub(crate) fn replace(fd: i32, old: Entry, new: Entry) -> bool {
 /// Forgets a descriptor that is about to be closed or replaced.
 pub(crate) fn forget(fd: i32) {
     if entry(fd) != Entry::Unknown && owns_memory() {
+        settle(fd);
         set(fd, Entry::Unknown);
     }
+}
+
+/// Called before a use of a descriptor's description that a replacement would not keep: its
+/// position, its locks, copies. Waits for a replacement in progress, and allows none from then
+/// on.
+#[inline]
+pub(crate) fn settle(fd: i32) {
+    if matches!(entry(fd), Entry::Growing { .. } | Entry::Changing { .. }) {
+        settle_slowly(fd);
+    }
+}
+
+#[cold]
+fn settle_slowly(fd: i32) {
+    loop {
+        let old = entry(fd);
+        match old {
+            Entry::Growing { inode, .. } => {
+                if replace(fd, old, Entry::Mount { inode }) {
+                    return;
+                }
+            }
+            // A signal handler must not wait for the thread that it has interrupted.
+            Entry::Changing { .. } if may_wait() => {
+                std::thread::sleep(std::time::Duration::from_micros(50));
+            }
+            _ => return,
+        }
+    }
+}
+
+/// Replacements of descriptors in progress. Each closes a description, which releases the
+/// record locks of the process on that file.
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
+
+/// A replacement of a descriptor.
+pub(crate) struct Change {
+    _changing: Changing,
+}
+
+impl Change {
+    /// `None` if the process may have record locks on the file.
+    pub(crate) fn begin(inode: u16) -> Option<Change> {
+        // Before the look at the locks: `note_lock` does the opposite.
+        CHANGES.fetch_add(1, Ordering::SeqCst);
+        let change = Change {
+            _changing: Changing::begin(),
+        };
+        (!may_be_locked(inode)).then_some(change)
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        CHANGES.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Changes when descriptions may have become shared with another process.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of times at which all descriptions may have become shared.
+pub(crate) fn epoch() -> u16 {
+    EPOCH.load(Ordering::SeqCst) as u16
+}
+
+/// Notes a fork, or descriptors in a message.
+pub(crate) fn note_sharing() {
+    EPOCH.fetch_add(1, Ordering::SeqCst);
 }
 
 /// Forgets the descriptors of a range.
@@ -158,6 +246,7 @@ pub(crate) fn hides_direct(fd: i32) -> bool {
 
 /// Notes that `new` is a copy of `fd`.
 pub(crate) fn copy(fd: i32, new: i32) {
+    settle(fd);
     let old = entry(fd);
     if old == Entry::Unknown && entry(new) == Entry::Unknown || !owns_memory() {
         return;
@@ -180,6 +269,7 @@ pub(crate) fn forget_all() {
     for word in &TABLE[..USED.load(Ordering::Relaxed)] {
         word.store(0, Ordering::Relaxed);
     }
+    CHANGES.store(0, Ordering::Relaxed);
     for slot in &SLOTS {
         slot.users.store(0, Ordering::Relaxed);
         slot.is_used.store(false, Ordering::Release);
@@ -199,6 +289,8 @@ pub(crate) struct Slot {
     stored_end: AtomicU64,
     /// Calls that did not find their blocks.
     misses: AtomicU64,
+    /// The [`epoch`] in which it was taken.
+    epoch: AtomicU64,
     file: UnsafeCell<MaybeUninit<File>>,
 }
 
@@ -217,6 +309,7 @@ impl Slot {
             is_writable: AtomicBool::new(false),
             stored_end: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             file: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
@@ -302,6 +395,11 @@ impl Held {
     pub(crate) fn uncount(self) -> Held {
         self.slot.drop_user();
         self
+    }
+
+    /// Whether other processes may share the descriptors of the file since the lease was taken.
+    pub(crate) fn may_be_shared(&self) -> bool {
+        self.slot.epoch.load(Ordering::Relaxed) != u64::from(epoch())
     }
 
     /// Returns the number of entries and calls that use the lease.
@@ -426,6 +524,7 @@ pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) 
     slot.is_writable.store(write, Ordering::Relaxed);
     slot.stored_end.store(0, Ordering::Relaxed);
     slot.misses.store(0, Ordering::Relaxed);
+    slot.epoch.store(epoch().into(), Ordering::Relaxed);
     // SAFETY: nobody uses the slot: it has no users, and only the thread inside takes one.
     unsafe { (*slot.file.get()).write(file) };
     slot.is_used.store(true, Ordering::Relaxed);
@@ -445,22 +544,29 @@ pub(crate) fn hash(device: u64, inode: u64) -> u16 {
 
 /// Notes that this process takes record locks on the file of a descriptor.
 pub(crate) fn note_lock(fd: i32) {
+    settle(fd);
     let entry = entry(fd);
     let inode = match entry {
         Entry::Unknown => return,
-        Entry::Mount { inode } | Entry::Candidate { inode, .. } => inode,
+        Entry::Mount { inode }
+        | Entry::Candidate { inode, .. }
+        | Entry::Growing { inode, .. }
+        | Entry::Changing { inode } => inode,
         Entry::Leased { .. } => match hold(entry) {
             Some(held) => held.inode(),
             None => return,
         },
     };
     let (at, bit) = (usize::from(inode) / 64, 1 << (inode % 64));
-    LOCKED[at].fetch_or(bit, Ordering::AcqRel);
+    LOCKED[at].fetch_or(bit, Ordering::SeqCst);
+    while CHANGES.load(Ordering::SeqCst) != 0 && may_wait() {
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
 }
 
 /// Whether this process may have taken record locks on a file.
 pub(crate) fn may_be_locked(inode: u16) -> bool {
-    LOCKED[usize::from(inode) / 64].load(Ordering::Acquire) & 1 << (inode % 64) != 0
+    LOCKED[usize::from(inode) / 64].load(Ordering::SeqCst) & 1 << (inode % 64) != 0
 }
 
 /// Whether a number belongs to the library itself: the program must not close or replace it.

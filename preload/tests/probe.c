@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/mman.h>
@@ -629,6 +630,110 @@ static void churns(void)
     SAY("done\n");
 }
 
+static void overwrites(int fd)
+{
+    char block[BLOCK];
+    for (int i = 0; i < 400; i++) {
+        memset(block, i, BLOCK);
+        CHECK(pwrite(fd, block, BLOCK, i % 8 * BLOCK) == BLOCK);
+        CHECK(pread(fd, block, BLOCK, (i + 4) % 8 * BLOCK) >= 0);
+    }
+}
+
+static int grown(int flags)
+{
+    unlink(path);
+    return opened(O_RDWR | O_CREAT | O_CLOEXEC | flags);
+}
+
+static int is_flocked(void)
+{
+    int status;
+    if (fork() == 0)
+        _exit(flock(opened(O_RDONLY), LOCK_EX | LOCK_NB) != 0);
+    CHECK(wait(&status) > 0);
+    return WEXITSTATUS(status);
+}
+
+static void *overwrites_in_thread(void *argument)
+{
+    overwrites(*(int *)argument);
+    return NULL;
+}
+
+static void grows(void)
+{
+    /* A new file that is then overwritten. What belongs to its description stays. */
+    char c[8] = "";
+    int fd = grown(0), status;
+    overwrites(fd);
+    SAY("at %lld, flags %x\n", (long long)lseek(fd, 0, SEEK_CUR), fcntl(fd, F_GETFL) & ~O_LARGEFILE);
+    CHECK(read(fd, c, 1) == 1 && pread(fd, c + 1, 1, 0) == 1 && c[0] == c[1]);
+    char *map = mmap(NULL, 8 * BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && map[0] == c[0]);
+    munmap(map, 8 * BLOCK);
+    close(fd);
+    fd = grown(0);
+    CHECK(flock(fd, LOCK_EX) == 0);
+    overwrites(fd);
+    SAY("%d\n", is_flocked());
+    close(fd);
+    fd = grown(0);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 1};
+    CHECK(fcntl(fd, F_OFD_SETLK, &lock) == 0);
+    overwrites(fd);
+    SAY("%d\n", is_locked(path));
+    lock.l_type = F_UNLCK;
+    CHECK(fcntl(fd, F_OFD_SETLK, &lock) == 0);
+    int other = opened(O_RDWR);
+    lock.l_type = F_WRLCK;
+    lock.l_pid = 0;
+    CHECK(fcntl(other, F_SETLK, &lock) == 0);
+    overwrites(fd);
+    SAY("%d\n", is_locked(path));
+    close(other);
+    close(fd);
+    fd = grown(0);
+    int copy = dup(fd);
+    overwrites(fd);
+    CHECK(lseek(copy, 5, SEEK_SET) == 5);
+    SAY("at %lld\n", (long long)lseek(fd, 0, SEEK_CUR));
+    close(copy);
+    close(fd);
+    fd = grown(0);
+    CHECK(write(fd, "12345678", 8) == 8);
+    overwrites(fd);
+    SAY("at %lld\n", (long long)lseek(fd, 0, SEEK_CUR));
+    close(fd);
+    fd = grown(0);
+    FILE *stream = fdopen(dup(fd), "r+");
+    CHECK(fputs("stream", stream) >= 0 && fflush(stream) == 0);
+    overwrites(fd);
+    SAY("at %lld\n", (long long)lseek(fd, 0, SEEK_CUR));
+    fclose(stream);
+    close(fd);
+    fd = grown(0);
+    int back[2];
+    CHECK(pipe(back) == 0);
+    if (fork() == 0) {
+        CHECK(read(back[0], c, 1) == 1 && read(fd, c, 5) == 5);
+        _exit(0);
+    }
+    overwrites(fd);
+    CHECK(write(back[1], "x", 1) == 1 && wait(&status) > 0 && status == 0);
+    SAY("at %lld\n", (long long)lseek(fd, 0, SEEK_CUR));
+    close(fd);
+    fd = grown(0);
+    pthread_t all[4];
+    overwrites(fd);
+    for (int i = 0; i < 4; i++)
+        CHECK(pthread_create(&all[i], NULL, overwrites_in_thread, &fd) == 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(all[i], NULL);
+    close(fd);
+    show("grows");
+}
+
 static void survives(void)
 {
     /* Until the server dies: then errors, and no signal. */
@@ -658,7 +763,7 @@ int main(int count, char **arguments)
         {"descriptors", descriptors}, {"closes_all", closes_all}, {"threads", threads},
         {"locks", locks}, {"appends", appends}, {"signals", signals}, {"passes", passes},
         {"limits", limits}, {"survives", survives},
-        {"filters", filters}, {"executes", executes}, {"churns", churns},
+        {"filters", filters}, {"executes", executes}, {"churns", churns}, {"grows", grows},
     };
     if (count != 3)
         return 2;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_long, c_uint};
 
-use libc::{FILE, off64_t};
+use libc::{FILE, mmsghdr, msghdr, off64_t, ssize_t};
 
 use crate::{process, real, stats, table};
 
@@ -157,6 +157,9 @@ unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 
 unsafe fn controlled(fd: c_int, command: c_int, mut argument: usize) -> c_int {
     let direct = libc::O_DIRECT as usize;
+    if !process::is_inside() && !matches!(command, libc::F_GETFL | libc::F_GETFD) {
+        table::settle(fd);
+    }
     match command {
         libc::F_SETLK | libc::F_SETLKW => table::note_lock(fd),
         libc::F_SETFL if !process::is_inside() => {
@@ -230,6 +233,38 @@ macro_rules! exit {
 }
 
 exit! { _exit _Exit }
+
+/// flock(2): the lock belongs to the description.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
+    table::settle(fd);
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::flock(fd, operation) }
+}
+
+/// sendmsg(2), which may pass descriptors on.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program gives a message for this call.
+    if !message.is_null() && unsafe { (*message).msg_controllen } > 0 {
+        table::note_sharing();
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::sendmsg(fd, message, flags) }
+}
+
+/// sendmmsg(2), which may pass descriptors on.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    table::note_sharing();
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::sendmmsg(fd, messages, count, flags) }
+}
 
 /// prctl(2). From a seccomp filter on, the library makes no calls of its own.
 #[unsafe(no_mangle)]

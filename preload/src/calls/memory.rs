@@ -209,6 +209,7 @@ fn mapped(wish: Wish) -> Option<*mut c_void> {
     if !wish.is_shared() || is_inside() {
         return None;
     }
+    table::settle(fd);
     let (entry, errno) = (table::entry(fd), real::errno());
     let served = match entry {
         Entry::Leased { write: true, .. } => table::hold(entry).and_then(|held| wish.serve(&held)),

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libc::{iovec, off64_t, ssize_t};
 
 use super::serve;
-use crate::real;
+use crate::{real, table};
 
 /// Returns the parts of a vector that has at most one part that is not empty, which is what
 /// most programs pass. The kernel takes the others, all parts at once.
@@ -120,6 +120,7 @@ with_flags! {
 /// readv(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    table::settle(fd);
     if serve::is_ours(fd)
         // SAFETY: the arguments are those of the program.
         && let Some(part) = unsafe { only(iov, count) }
@@ -134,6 +135,7 @@ unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_
 /// writev(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    table::settle(fd);
     if serve::is_ours(fd)
         // SAFETY: the arguments are those of the program.
         && let Some(part) = unsafe { only(iov, count) }
