@@ -20,6 +20,9 @@ use crate::{lease, real};
 
 const PAGE: u64 = 4096;
 
+/// Shorter mappings for reading are left to the page cache.
+const LONG: usize = 1 << 20;
+
 /// Waits between attempts to map a file through the page cache, half a second in all.
 const WAITS: [Duration; 10] = {
     const fn ms(n: u64) -> Duration {
@@ -143,6 +146,12 @@ impl Wish {
         kind == libc::MAP_SHARED || kind == libc::MAP_SHARED_VALIDATE
     }
 
+    /// Whether a mapping for reading is worth a lease, which costs as much as some hundred
+    /// page faults.
+    fn is_long_and_readable(&self) -> bool {
+        self.protection == libc::PROT_READ && self.len >= LONG
+    }
+
     /// Serves it. `None`: only the kernel can.
     fn serve(&self, held: &Held) -> Option<*mut c_void> {
         let is_simple = self.flags & !SERVED == 0
@@ -211,10 +220,12 @@ fn mapped(wish: Wish) -> Option<*mut c_void> {
     }
     table::settle(fd);
     let (entry, errno) = (table::entry(fd), real::errno());
-    let served = match entry {
-        Entry::Leased { write: true, .. } => table::hold(entry).and_then(|held| wish.serve(&held)),
+    let held = match entry {
+        Entry::Leased { .. } => table::hold(entry),
+        Entry::Candidate { .. } if wish.is_long_and_readable() => lease::adopt(fd),
         _ => None,
     };
+    let served = held.and_then(|held| wish.serve(&held));
     real::set_errno(errno);
     if served.is_some() {
         note(true);
