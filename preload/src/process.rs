@@ -46,9 +46,37 @@ thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+}
+
+/// The number of PTHREAD_CANCEL_DISABLE.
+const DISABLE: i32 = 1;
+
+/// Keeps this thread from being cancelled. Restores the state when it is dropped.
+struct NotCancelled(i32);
+
+impl NotCancelled {
+    fn begin() -> NotCancelled {
+        let mut old = 0;
+        // SAFETY: the old state is written to a variable of this type.
+        unsafe { pthread_setcancelstate(DISABLE, &raw mut old) };
+        NotCancelled(old)
+    }
+}
+
+impl Drop for NotCancelled {
+    fn drop(&mut self) {
+        let mut disabled = 0;
+        // SAFETY: as above.
+        unsafe { pthread_setcancelstate(self.0, &raw mut disabled) };
+    }
+}
+
 /// The right to ask servers and to change leases. Keeps errno.
 pub(crate) struct Inside {
     errno: i32,
+    _thread: NotCancelled,
 }
 
 impl Inside {
@@ -63,8 +91,12 @@ impl Inside {
             return None;
         }
         let errno = real::errno();
+        let thread = NotCancelled::begin();
         lock();
-        Some(Inside { errno })
+        Some(Inside {
+            errno,
+            _thread: thread,
+        })
     }
 }
 
@@ -77,12 +109,16 @@ impl Drop for Inside {
 }
 
 /// A replacement of a descriptor by this thread.
-pub(crate) struct Changing;
+pub(crate) struct Changing {
+    _thread: NotCancelled,
+}
 
 impl Changing {
     pub(crate) fn begin() -> Changing {
         let _ = CHANGES.try_with(|changes| changes.set(changes.get() + 1));
-        Changing
+        Changing {
+            _thread: NotCancelled::begin(),
+        }
     }
 }
 

@@ -46,7 +46,7 @@ macro_rules! functions {
             /// # Safety
             /// As for that function.
             pub(crate) unsafe fn $name($($arg: $type),* $($(, $more: $rest)*)?) -> $out {
-                type Function = unsafe extern "C" fn($($type),* $($(, $rest)*)?) -> $out;
+                type Function = unsafe extern "C-unwind" fn($($type),* $($(, $rest)*)?) -> $out;
                 let at = symbols::$name.get();
                 if at.is_null() {
                     set_errno(libc::ENOSYS);
@@ -134,8 +134,14 @@ pub(crate) unsafe fn mmap64(
     fd: c_int,
     offset: off64_t,
 ) -> *mut c_void {
-    type Function =
-        unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off64_t) -> *mut c_void;
+    type Function = unsafe extern "C-unwind" fn(
+        *mut c_void,
+        size_t,
+        c_int,
+        c_int,
+        c_int,
+        off64_t,
+    ) -> *mut c_void;
     static SYMBOL: Symbol = Symbol::new(c"mmap64");
     let found = SYMBOL.get();
     if found.is_null() {
@@ -157,7 +163,8 @@ pub(crate) unsafe fn freopen64(
     mode: *const c_char,
     file: *mut FILE,
 ) -> *mut FILE {
-    type Function = unsafe extern "C" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
+    type Function =
+        unsafe extern "C-unwind" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
     static SYMBOL: Symbol = Symbol::new(c"freopen64");
     let found = SYMBOL.get();
     if found.is_null() {

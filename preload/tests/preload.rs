@@ -172,6 +172,7 @@ scenarios! {
     descriptor_passed_over_socket_shares_position: "passes" 0.0
     descriptors_up_to_limit_are_the_programs: "limits" 0.0
     new_file_that_is_overwritten_keeps_description: "grows" 30.0
+    cancelled_threads_end: "cancels" 0.0
     threads_open_while_process_forks: "churns" 0.0
     sandboxed_program_is_not_killed: "filters" 0.0
     inherited_descriptor_is_read_and_mapped: "executes" 0.0

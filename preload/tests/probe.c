@@ -734,6 +734,39 @@ static void grows(void)
     show("grows");
 }
 
+static int never[2];
+
+static void *waits(void *argument)
+{
+    char c;
+    int fd = opened(O_RDWR);
+    for (int i = 0; i < 200; i++)
+        CHECK(pwrite(fd, "c", 1, i) == 1 && pread(fd, &c, 1, i) == 1);
+    switch ((long)argument) {
+    case 0: read(never[0], &c, 1); break;
+    case 1: { struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET}; for (;;) { fcntl(fd, F_OFD_SETLKW, &lock); pause(); } }
+    case 2: for (;;) { pread(fd, &c, 1, 0); fsync(fd); }
+    case 3: for (;;) { int again = opened(O_RDWR); pwrite(again, "c", 1, 0); close(again); }
+    }
+    return NULL;
+}
+
+static void cancels(void)
+{
+    CHECK(pipe(never) == 0);
+    for (long i = 0; i < 40; i++) {
+        pthread_t thread;
+        void *end;
+        CHECK(pthread_create(&thread, NULL, waits, (void *)(i % 4)) == 0);
+        usleep(3000);
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &end) == 0);
+        CHECK(end == PTHREAD_CANCELED);
+    }
+    int fd = opened(O_RDWR);
+    CHECK(pwrite(fd, "after", 5, 0) == 5);
+    show("cancels");
+}
+
 static void survives(void)
 {
     /* Until the server dies: then errors, and no signal. */
@@ -763,7 +796,7 @@ int main(int count, char **arguments)
         {"descriptors", descriptors}, {"closes_all", closes_all}, {"threads", threads},
         {"locks", locks}, {"appends", appends}, {"signals", signals}, {"passes", passes},
         {"limits", limits}, {"survives", survives},
-        {"filters", filters}, {"executes", executes}, {"churns", churns}, {"grows", grows},
+        {"filters", filters}, {"executes", executes}, {"churns", churns}, {"grows", grows}, {"cancels", cancels},
     };
     if (count != 3)
         return 2;

@@ -12,7 +12,7 @@ macro_rules! read_at {
         $(
             /// pread(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(
+            unsafe extern "C-unwind" fn $name(
                 fd: c_int,
                 buf: *mut c_void,
                 n: size_t,
@@ -35,7 +35,7 @@ macro_rules! read_at_checked {
         $(
             /// pread(2), of programs built with _FORTIFY_SOURCE.
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(
+            unsafe extern "C-unwind" fn $name(
                 fd: c_int,
                 buf: *mut c_void,
                 n: size_t,
@@ -61,7 +61,7 @@ macro_rules! write_at {
         $(
             /// pwrite(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(
+            unsafe extern "C-unwind" fn $name(
                 fd: c_int,
                 buf: *const c_void,
                 n: size_t,
@@ -84,7 +84,7 @@ macro_rules! read {
         $(
             /// read(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+            unsafe extern "C-unwind" fn $name(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
                 match serve::read(fd, buf, n) {
                     Some(done) => done,
                     // SAFETY: the arguments are those of the program.
@@ -99,7 +99,12 @@ read! { read __read }
 
 /// read(2), of programs built with _FORTIFY_SOURCE.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    room: size_t,
+) -> ssize_t {
     match n > room {
         // It ends the program.
         // SAFETY: the arguments are those of the program.
@@ -114,7 +119,7 @@ macro_rules! write {
         $(
             /// write(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+            unsafe extern "C-unwind" fn $name(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
                 match serve::write(fd, buf, n) {
                     Some(done) => done,
                     // SAFETY: the arguments are those of the program.
@@ -141,7 +146,7 @@ macro_rules! sync {
         $(
             /// fsync(2), fdatasync(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(fd: c_int) -> c_int {
+            unsafe extern "C-unwind" fn $name(fd: c_int) -> c_int {
                 if !flush(fd) {
                     real::set_errno(libc::EIO);
                     return -1;

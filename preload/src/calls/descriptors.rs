@@ -19,21 +19,21 @@ unsafe fn closed(fd: c_int) -> c_int {
 
 /// close(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     // SAFETY: the arguments are those of the program.
     unsafe { closed(fd) }
 }
 
 /// close(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __close(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
     // SAFETY: the arguments are those of the program.
     unsafe { closed(fd) }
 }
 
 /// close_range(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || process::is_inside() {
         // SAFETY: the arguments are those of the program.
         return unsafe { real::close_range(first, last, flags) };
@@ -62,7 +62,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 
 /// closefrom(3).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn closefrom(first: c_int) {
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
     // SAFETY: the arguments are those of the program.
     unsafe { close_range(first, c_uint::MAX, 0) };
@@ -70,7 +70,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
 
 /// fclose(3): the C library closes the descriptor by itself.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fclose(file: *mut FILE) -> c_int {
+unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
     // A stream in memory has none: -1.
     let errno = real::errno();
     // SAFETY: the arguments are those of the program.
@@ -86,7 +86,7 @@ macro_rules! freopen {
         $(
             /// freopen(3): the C library replaces the descriptor by itself.
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(
+            unsafe extern "C-unwind" fn $name(
                 path: *const c_char,
                 mode: *const c_char,
                 file: *mut FILE,
@@ -107,7 +107,7 @@ freopen! { freopen freopen64 }
 
 /// dup(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the arguments are those of the program.
     let new = unsafe { real::dup(fd) };
     copied(fd, new)
@@ -136,21 +136,21 @@ unsafe fn replaced(fd: c_int, new: c_int, dup: impl FnOnce() -> c_int) -> c_int 
 
 /// dup2(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup2(fd: c_int, new: c_int) -> c_int {
     // SAFETY: the arguments are those of the program.
     unsafe { replaced(fd, new, || real::dup2(fd, new)) }
 }
 
 /// dup2(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __dup2(fd: c_int, new: c_int) -> c_int {
+unsafe extern "C-unwind" fn __dup2(fd: c_int, new: c_int) -> c_int {
     // SAFETY: the arguments are those of the program.
     unsafe { replaced(fd, new, || real::dup2(fd, new)) }
 }
 
 /// dup3(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: the arguments are those of the program.
     unsafe { replaced(fd, new, || real::dup3(fd, new, flags)) }
 }
@@ -189,7 +189,7 @@ macro_rules! control {
         $(
             /// fcntl(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: usize) -> c_int {
+            unsafe extern "C-unwind" fn $name(fd: c_int, command: c_int, argument: usize) -> c_int {
                 // SAFETY: the arguments are those of the program.
                 unsafe { controlled(fd, command, argument) }
             }
@@ -204,7 +204,7 @@ macro_rules! lock {
         $(
             /// lockf(3).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(fd: c_int, command: c_int, len: off64_t) -> c_int {
+            unsafe extern "C-unwind" fn $name(fd: c_int, command: c_int, len: off64_t) -> c_int {
                 table::note_lock(fd);
                 // SAFETY: the arguments are those of the program.
                 unsafe { real::lockf64(fd, command, len) }
@@ -220,7 +220,7 @@ macro_rules! exit {
         $(
             /// _exit(2): runs no destructor.
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(status: c_int) -> ! {
+            unsafe extern "C-unwind" fn $name(status: c_int) -> ! {
                 if process::owns_memory() {
                     stats::print();
                 }
@@ -236,7 +236,7 @@ exit! { _exit _Exit }
 
 /// flock(2): the lock belongs to the description.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
+unsafe extern "C-unwind" fn flock(fd: c_int, operation: c_int) -> c_int {
     table::settle(fd);
     // SAFETY: the arguments are those of the program.
     unsafe { real::flock(fd, operation) }
@@ -244,7 +244,7 @@ unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
 
 /// sendmsg(2), which may pass descriptors on.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program gives a message for this call.
     if !message.is_null() && unsafe { (*message).msg_controllen } > 0 {
         table::note_sharing();
@@ -255,7 +255,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
 
 /// sendmmsg(2), which may pass descriptors on.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(
+unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -268,7 +268,7 @@ unsafe extern "C" fn sendmmsg(
 
 /// prctl(2). From a seccomp filter on, the library makes no calls of its own.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if option == libc::PR_SET_SECCOMP {
         process::seal();
     }
@@ -278,7 +278,7 @@ unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize
 
 /// syscall(2). Some programs close and copy descriptors by it.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn syscall(
+unsafe extern "C-unwind" fn syscall(
     number: c_long,
     a: c_long,
     b: c_long,

@@ -253,7 +253,7 @@ macro_rules! map {
         $(
             /// mmap(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(
+            unsafe extern "C-unwind" fn $name(
                 at: *mut c_void,
                 len: size_t,
                 protection: c_int,
@@ -286,7 +286,7 @@ map! { mmap mmap64 }
 
 /// msync(2). The kernel makes the pages durable; the files learn of the change.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int {
     // SAFETY: the arguments are those of the program.
     let done = unsafe { real::msync(at, len, flags) };
     if done == 0 {

@@ -28,7 +28,7 @@ macro_rules! open {
         $(
             /// open(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+            unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
                 // SAFETY: the arguments are those of the program.
                 unsafe { opened(path, flags, mode) }
             }
@@ -43,7 +43,7 @@ macro_rules! open_at {
         $(
             /// openat(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(
+            unsafe extern "C-unwind" fn $name(
                 dir: c_int,
                 path: *const c_char,
                 flags: c_int,
@@ -63,7 +63,7 @@ macro_rules! open_checked {
         $(
             /// open(2), of programs built with _FORTIFY_SOURCE.
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
+            unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int) -> c_int {
                 // SAFETY: the arguments are those of the program.
                 unsafe { opened(path, flags, 0) }
             }
@@ -78,7 +78,7 @@ macro_rules! open_at_checked {
         $(
             /// openat(2), of programs built with _FORTIFY_SOURCE.
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+            unsafe extern "C-unwind" fn $name(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
                 // SAFETY: the arguments are those of the program.
                 unsafe { opened_at(dir, path, flags, 0) }
             }
@@ -93,7 +93,7 @@ macro_rules! create {
         $(
             /// creat(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(path: *const c_char, mode: mode_t) -> c_int {
+            unsafe extern "C-unwind" fn $name(path: *const c_char, mode: mode_t) -> c_int {
                 // SAFETY: the arguments are those of the program.
                 unsafe { opened(path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
             }

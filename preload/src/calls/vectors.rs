@@ -57,7 +57,7 @@ macro_rules! at_offset {
         $(
             /// preadv(2), pwritev(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(
+            unsafe extern "C-unwind" fn $name(
                 fd: c_int,
                 iov: *const iovec,
                 count: c_int,
@@ -86,7 +86,7 @@ macro_rules! with_flags {
         $(
             /// preadv2(2), pwritev2(2).
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name(
+            unsafe extern "C-unwind" fn $name(
                 fd: c_int,
                 iov: *const iovec,
                 count: c_int,
@@ -119,7 +119,7 @@ with_flags! {
 
 /// readv(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     table::settle(fd);
     if serve::is_ours(fd)
         // SAFETY: the arguments are those of the program.
@@ -134,7 +134,7 @@ unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_
 
 /// writev(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     table::settle(fd);
     if serve::is_ours(fd)
         // SAFETY: the arguments are those of the program.
