@@ -138,7 +138,7 @@ fn stat(fd: c_int) -> Option<libc::stat64> {
 
 /// Notes a descriptor that the program has just opened. Keeps errno.
 pub(crate) fn opened(fd: c_int, flags: c_int) {
-    if fd < 0 || is_inside() || process::is_sealed() {
+    if !table::is_tracked(fd) || is_inside() || process::is_sealed() {
         return;
     }
     // A close that was not seen may have left an entry.
@@ -240,7 +240,7 @@ fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
         return Some(held);
     }
     let hash = table::hash(device, inode);
-    if was_busy(hash) || !table::has_room(limits().leases) {
+    if is_program(stat) || was_busy(hash) || !table::has_room(limits().leases) {
         return None;
     }
     let change = table::Change::begin(hash)?;
@@ -266,6 +266,12 @@ fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
     }
     drop(change);
     held
+}
+
+/// Whether a lease to write could take a right away from the file: it drops suid, sgid and
+/// capabilities, as a write does, and the program may not write.
+fn is_program(stat: &libc::stat64) -> bool {
+    stat.st_mode & 0o6111 != 0
 }
 
 /// Sets O_DIRECT on a descriptor that does not use the page cache: without it, splice(2)
@@ -540,7 +546,7 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
     }
     let write = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => false,
-        libc::O_RDWR => true,
+        libc::O_RDWR if !is_program(&stat) => true,
         _ => return None,
     };
     let inside = Inside::enter()?;

@@ -105,6 +105,11 @@ fn word(fd: i32) -> Option<&'static AtomicU64> {
     TABLE.get(usize::try_from(fd).ok()?)
 }
 
+/// Whether anything can be noted about a descriptor.
+pub(crate) fn is_tracked(fd: i32) -> bool {
+    word(fd).is_some()
+}
+
 /// Returns what is known about a descriptor.
 #[inline]
 pub(crate) fn entry(fd: i32) -> Entry {
