@@ -9,7 +9,8 @@ use std::process::Command;
 use common::*;
 
 /// Runs make with programs that are built already, in the place of a release
-/// build; the one that mounts is not looked at, and any program stands for it.
+/// build; the one that mounts and the preload library are not looked at, and any program
+/// stands for them.
 fn install(built: &Path, arguments: &[String]) -> Answer {
     let programs = built.join("release");
     fs::create_dir_all(&programs).unwrap();
@@ -18,6 +19,7 @@ fn install(built: &Path, arguments: &[String]) -> Answer {
         (MKFS, "mkfs-pramfs"),
         (FSCK, "fsck-pramfs"),
         (FSCK, "mount-pramfs"),
+        (FSCK, "libpramfs_preload.so"),
     ] {
         fs::copy(from, programs.join(to)).unwrap();
     }
@@ -81,6 +83,19 @@ fn check(prefix: &str, helpers: &str) {
     let installed = fs::metadata(at(format!("{prefix}/bin/pramfs"))).unwrap();
     let unstripped = fs::metadata(PRAMFS).unwrap();
     assert!(installed.len() < unstripped.len(), "symbols are left");
+    // The tool finds the library from its own place.
+    let library = at(format!("{prefix}/lib/pramfs/libpramfs_preload.so"));
+    assert!(library.is_file());
+    let run = Command::new(at(format!("{prefix}/bin/pramfs")))
+        .args(["run", "/usr/bin/env"])
+        .env_remove("LD_PRELOAD")
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(run.stdout).unwrap();
+    assert!(
+        shown.contains(&format!("LD_PRELOAD={}\n", library.display())),
+        "{shown}"
+    );
     // What is not the helpers' directory got no file there.
     if helpers != "/sbin" {
         assert!(!root.join("sbin").exists());
