@@ -205,6 +205,25 @@ fn file_open_through_page_cache_stays_with_mount() {
 }
 
 #[test]
+fn programs_with_and_without_library_see_the_same() {
+    let Some((mount, _dog)) = mount("coherence", &["python3"]) else {
+        return;
+    };
+    for seed in ["1", "2", "3"] {
+        let out = Command::new("python3")
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/coherence.py"))
+            .arg(mount.at(seed))
+            .arg(library())
+            .arg(seed)
+            .output()
+            .unwrap();
+        text(&out);
+        assert!(share(&out) >= 50.0, "{:.1} % served", share(&out));
+    }
+    end(&mount);
+}
+
+#[test]
 fn capability_of_program_stays_until_it_is_written() {
     let Some((mount, _dog)) = mount("capability", &["setcap", "getcap", "python3"]) else {
         return;
