@@ -15,6 +15,7 @@ FUZZ_TIME  ?= 60
 
 bindir  = $(DESTDIR)$(PREFIX)/bin
 sbindir = $(DESTDIR)$(SBINDIR)
+libdir  = $(DESTDIR)$(LIBDIR)/pramfs
 compdir = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 docdir  = $(DESTDIR)$(PREFIX)/share/doc/pramfs
 helpers = $(DESTDIR)$(HELPERDIR)
@@ -85,19 +86,22 @@ settings: deps-bench ## measures what the settings of the compiler are worth (ha
 build: ## release build of all programs and of the C library
 	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins
 	$(build-lib)
+	@# Apart: built together, it would link libpmem2.
+	$(CARGO) build --release -p pramfs-preload
 
 install: install-programs install-lib ## installs all (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUDEDIR, DESTDIR)
 
 install-programs: # without the C library
 	@# Under sudo, cargo is often missing: then the existing build is installed.
-	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
+	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins && $(CARGO) build --release -p pramfs-preload; \
 	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
 	@if $(target)/pramfs --version | grep -q testing; then echo "this build contains test hooks (cargo build --workspace, cargo test -p pramfs): type 'make build' first" >&2; exit 1; fi
-	install -d $(bindir) $(sbindir) $(helpers) $(compdir) $(docdir)
+	install -d $(bindir) $(sbindir) $(helpers) $(libdir) $(compdir) $(docdir)
 	install -s -m 0755 $(target)/pramfs $(bindir)/pramfs
 	install -s -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
 	install -s -m 0755 $(target)/fsck-pramfs $(sbindir)/fsck.pramfs
 	install -s -m 0755 $(target)/mount-pramfs $(sbindir)/mount.pramfs
+	install -s -m 0644 $(target)/libpramfs_preload.so $(libdir)/libpramfs_preload.so
 	@# A link as second name, unless both places are the same. The links are relative,
 	@# so that they are also valid in a package's tree.
 	for tool in mkfs fsck mount; do \
@@ -128,12 +132,12 @@ install-lib: ## installs the C library alone
 	chmod 0644 $(libdir)/pkgconfig/pramfs.pc
 
 uninstall: ## removes the installed files
-	rm -f $(bindir)/pramfs $(compdir)/pramfs
+	rm -f $(bindir)/pramfs $(compdir)/pramfs $(libdir)/libpramfs_preload.so
 	rm -f $(helpers)/umount.fuse.pramfs
 	rm -f $(foreach tool,mkfs fsck mount,$(helpers)/$(tool).pramfs $(helpers)/$(tool).fuse.pramfs $(sbindir)/$(tool).pramfs)
 	rm -f $(addprefix $(libdir)/,libpramfs.so libpramfs.so.$(major) libpramfs.so.$(version) libpramfs.a pkgconfig/pramfs.pc) $(incdir)/pramfs.h
 	rm -f $(addprefix $(docdir)/,LICENSE-MIT LICENSE-APACHE CHANGELOG.md)
-	-rmdir $(docdir) 2>/dev/null
+	-rmdir $(docdir) $(libdir) 2>/dev/null
 
 deps: ## installs the missing requirements to build and mount
 	@scripts/deps.sh

@@ -48,7 +48,7 @@ for switch; do
         crates=(pjdfstest@0.2.2 fsx@0.3.2)
         ;;
     --programs)
-        mounted+=(git postgresql rsync tar attr acl python3 nfs-ganesha nfs-ganesha-vfs libnfs13)
+        mounted+=(git sqlite3 postgresql rsync tar attr acl python3 nfs-ganesha nfs-ganesha-vfs libnfs13)
         mounted+=("$(python_testsuite)")
         ;;
     # The kernel is not installed: tests/vm/run.sh unpacks its package.

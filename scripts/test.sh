@@ -13,6 +13,8 @@ elif ((EUID != 0)); then
 fi
 if (($# == 0)); then
     status=0
+    # The tests of the preload library run programs with it; nothing links it.
+    cargo build -p pramfs-preload
     cargo test --no-fail-fast || status=$?
     # In separate calls: they enable test hooks of the engine (the feature `testing`),
     # and cargo builds packages of one call with the same features. The tests of
@@ -23,4 +25,5 @@ if (($# == 0)); then
 fi
 # Tests of one package use the programs of others.
 cargo build --bins
+cargo build -p pramfs-preload
 exec cargo test "$@"

@@ -274,6 +274,14 @@ impl File {
         Ok(())
     }
 
+    pub(crate) fn leased(&self) -> &RwLock<Arc<Leased>> {
+        &self.leased
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.options.write
+    }
+
     fn may_write(&self) -> Result<()> {
         match self.options.write {
             true => Ok(()),

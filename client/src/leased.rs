@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard};
 use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply};
 use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, Unfenced, lease_ticket};
 use pramfs_medium::types::LeaseMode;
 
 use crate::blocks::{KnownBlocks, is_sound};
+use crate::descriptors::{Kept, keep};
 use crate::error::{Error, Result};
 use crate::link::Link;
 use crate::places::Places;
@@ -24,9 +25,33 @@ const ATTEMPTS: usize = 20;
 /// Requests of one attempt.
 const REQUESTS: usize = 256;
 
+/// How far a copy has come without a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Now {
+    /// This many bytes were copied.
+    Done(usize),
+    /// The blocks of this layout are needed, up to this offset.
+    Unknown { layout: u64, end: u64 },
+    /// The file changes, or the lock was refused.
+    Changed,
+    /// A part has no block.
+    Mount,
+}
+
+impl Now {
+    pub(crate) fn done(self) -> Option<usize> {
+        match self {
+            Now::Done(n) => Some(n),
+            _ => None,
+        }
+    }
+}
+
 /// A file with a lease.
 #[derive(Debug)]
 pub(crate) struct Leased {
+    // First: before the descriptors are closed.
+    _kept: [Kept; 2],
     /// Mapped through the descriptor of the lease, which it keeps. Before the release: the
     /// server tests the lock at the request.
     region: Region,
@@ -65,6 +90,14 @@ impl Leased {
             asked => asked,
         };
         let (link, (granted, descriptor)) = asked?;
+        let os = |error| {
+            Error::Control(ControlError::Os {
+                what: "cannot keep a descriptor",
+                source: error,
+            })
+        };
+        let (kept_region, descriptor) = keep(descriptor).map_err(os)?;
+        let (kept_file, file) = keep(file.into()).map_err(os)?;
         let region = RegionOptions::new()
             .read_only(mode == LeaseMode::Read)
             .lock(false)
@@ -84,13 +117,19 @@ impl Leased {
                 link,
                 lease: granted.lease,
             },
-            file,
+            _kept: [kept_region, kept_file],
+            file: file.into(),
             view: granted.view,
             stored,
             identity: (granted.filesystem, granted.inode, granted.generation),
             blocks: RwLock::new(KnownBlocks::new(&granted.blocks)),
             places: Places::default(),
         })
+    }
+
+    /// Returns the size of the file.
+    pub(crate) fn size_now(&self) -> Result<u64> {
+        self.size()
     }
 
     pub(crate) fn region(&self) -> &Region {
@@ -123,43 +162,20 @@ impl Leased {
 
     /// Copies bytes out, up to the end of the file.
     pub(crate) fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let region = self.region();
-        region.check_owner()?;
-        for _ in 0..ATTEMPTS {
-            let mut unknown = None;
-            let copied = copy_of_one_layout(self, |layout, size| {
-                let most = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
-                let n = buf.len().min(most);
-                if n == 0 {
-                    return Ok(Some(0));
-                }
-                let end = offset + n as u64;
-                let known = self.blocks.read();
-                if known.layout != layout || known.end < end {
-                    unknown = Some((layout, end));
-                    return Ok(None);
-                }
-                if let Some(extent) = known.extent_at(offset) {
-                    let place = (extent.file_offset, extent.region_offset, extent.len);
-                    self.places.put(layout, offset, place);
-                }
-                let mut into = &mut buf[..n];
-                for (place, len) in known.pieces(offset, end) {
-                    let (now, rest) = into.split_at_mut(len as usize);
-                    match place {
-                        Some(at) => region.read(at, now)?,
-                        None => now.fill(0),
-                    }
-                    into = rest;
-                }
-                Ok(Some(n))
-            })?;
-            if let Some(n) = copied {
-                return Ok(n);
+        // For later reads of the same window, without a lock.
+        let seen = |layout, known: &KnownBlocks| {
+            if let Some(extent) = known.extent_at(offset) {
+                let place = (extent.file_offset, extent.region_offset, extent.len);
+                self.places.put(layout, offset, place);
             }
-            let Some((layout, end)) = unknown else {
-                continue;
-            };
+        };
+        for _ in 0..ATTEMPTS {
+            let (layout, end) =
+                match self.copy_known(buf, offset, |lock| Some(lock.read()), seen)? {
+                    Now::Done(n) => return Ok(n),
+                    Now::Unknown { layout, end } => (layout, end),
+                    Now::Changed | Now::Mount => continue,
+                };
             match self.learn(layout, end) {
                 // A part of the file that this range need not touch.
                 Err(Error::Refused {
@@ -171,6 +187,47 @@ impl Leased {
         }
         // The file changes faster than its blocks can be asked for, or has too many.
         self.read_through_mount(buf, offset)
+    }
+
+    /// Copies bytes out, if their blocks are known. `lock` may refuse. `seen` gets the blocks
+    /// of the current layout.
+    pub(crate) fn copy_known(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        lock: impl for<'l> Fn(&'l RwLock<KnownBlocks>) -> Option<RwLockReadGuard<'l, KnownBlocks>>,
+        seen: impl Fn(u64, &KnownBlocks),
+    ) -> Result<Now> {
+        let region = self.region();
+        region.check_owner()?;
+        let mut unknown = Now::Changed;
+        let copied = copy_of_one_layout(self, |layout, size| {
+            let most = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let n = buf.len().min(most);
+            if n == 0 {
+                return Ok(Some(0));
+            }
+            let end = offset + n as u64;
+            let Some(known) = lock(&self.blocks) else {
+                return Ok(None);
+            };
+            if known.layout != layout || known.end < end {
+                unknown = Now::Unknown { layout, end };
+                return Ok(None);
+            }
+            seen(layout, &known);
+            let mut into = &mut buf[..n];
+            for (place, len) in known.pieces(offset, end) {
+                let (now, rest) = into.split_at_mut(len as usize);
+                match place {
+                    Some(at) => region.read(at, now)?,
+                    None => now.fill(0),
+                }
+                into = rest;
+            }
+            Ok(Some(n))
+        })?;
+        Ok(copied.map_or(unknown, Now::Done))
     }
 
     fn read_through_mount(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
@@ -188,53 +245,69 @@ impl Leased {
 
     /// Copies bytes in, and makes them durable.
     pub(crate) fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        self.region().check_owner()?;
         for _ in 0..ATTEMPTS {
-            let (layout, size) = (self.layout()?, self.size()?);
-            let end = match offset.checked_add(buf.len() as u64) {
-                // The server gives blocks to what lies past the end.
-                Some(end) if end <= size => end,
-                _ => break,
+            let (layout, end) = match self.store_known(buf, offset, |lock| Some(lock.read()))? {
+                Now::Done(n) => return Ok(n),
+                Now::Unknown { layout, end } => (layout, end),
+                Now::Changed => continue,
+                Now::Mount => break,
             };
-            let known = self.blocks.read();
-            if known.layout != layout || known.end < end {
-                drop(known);
-                match self.learn(layout, end) {
-                    Err(Error::Refused {
-                        reason: Refusal::Damaged,
-                        ..
-                    }) => break,
-                    learned => learned?,
-                }
-                continue;
+            match self.learn(layout, end) {
+                Err(Error::Refused {
+                    reason: Refusal::Damaged,
+                    ..
+                }) => break,
+                learned => learned?,
             }
-            // All of it, or nothing: a short write would say that the region is full.
-            if known.pieces(offset, end).any(|(place, _)| place.is_none()) {
-                break;
-            }
-            // No block leaves the file while the lease lives. So these are stores to the
-            // file, even if its layout changes meanwhile.
-            let (region, mut from) = (self.region(), buf);
-            let (window, faults) = (region.window(), region.faults_seen());
-            let mut pending = Unfenced::none();
-            let mut lost = false;
-            for (place, len) in known.pieces(offset, end) {
-                let (now, rest) = from.split_at(len as usize);
-                if let Some(at) = place {
-                    pending = pending.join(window.nt_store(at, now)?);
-                    // A page that has failed before counts no new fault.
-                    lost |= region.is_faulted(at, len);
-                }
-                from = rest;
-            }
-            window.fence(pending);
-            self.note_store()?;
-            return match lost || region.faults_seen() != faults {
-                true => Err(Error::Faulted),
-                false => Ok(buf.len()),
-            };
         }
         self.write_through_mount(buf, offset)
+    }
+
+    /// Copies bytes in and makes them durable, if all have blocks that are known. `lock` may
+    /// refuse.
+    pub(crate) fn store_known(
+        &self,
+        buf: &[u8],
+        offset: u64,
+        lock: impl for<'l> Fn(&'l RwLock<KnownBlocks>) -> Option<RwLockReadGuard<'l, KnownBlocks>>,
+    ) -> Result<Now> {
+        self.region().check_owner()?;
+        let (layout, size) = (self.layout()?, self.size()?);
+        let end = match offset.checked_add(buf.len() as u64) {
+            // The server gives blocks to what lies past the end.
+            Some(end) if end <= size => end,
+            _ => return Ok(Now::Mount),
+        };
+        let Some(known) = lock(&self.blocks) else {
+            return Ok(Now::Changed);
+        };
+        if known.layout != layout || known.end < end {
+            return Ok(Now::Unknown { layout, end });
+        }
+        // All of it, or nothing: a short write would say that the region is full.
+        if known.pieces(offset, end).any(|(place, _)| place.is_none()) {
+            return Ok(Now::Mount);
+        }
+        // No block leaves the file while the lease lives. So these are stores to the
+        // file, even if its layout changes meanwhile.
+        let (region, mut from) = (self.region(), buf);
+        let (window, faults) = (region.window(), region.faults_seen());
+        let (mut pending, mut lost) = (Unfenced::none(), false);
+        for (place, len) in known.pieces(offset, end) {
+            let (now, rest) = from.split_at(len as usize);
+            if let Some(at) = place {
+                pending = pending.join(window.nt_store(at, now)?);
+                // A page that has failed before counts no new fault.
+                lost |= region.is_faulted(at, len);
+            }
+            from = rest;
+        }
+        window.fence(pending);
+        self.note_store()?;
+        if lost || region.faults_seen() != faults {
+            return Err(Error::Faulted);
+        }
+        Ok(Now::Done(buf.len()))
     }
 
     fn write_through_mount(&self, buf: &[u8], offset: u64) -> Result<usize> {

@@ -46,19 +46,23 @@
 #![cfg_attr(not(test), deny(unreachable_pub))]
 
 mod blocks;
+mod descriptors;
 mod error;
 mod file;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod known;
 mod leased;
 mod link;
 mod mapped;
 mod places;
 mod snapshot;
 
+pub use descriptors::{is_kept_descriptor, keep_descriptors_above};
 pub use error::{Error, Result};
 pub use file::{File, OpenOptions};
+pub use known::Places;
 pub use mapped::MappedFile;
 pub use pramfs_medium::pmem::Atom;
 pub use pramfs_medium::types::Access;

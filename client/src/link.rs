@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 use parking_lot::Mutex;
 use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Refusal, TicketReply};
 
+use crate::descriptors::{Kept, keep};
 use crate::error::{Error, Result};
 
 /// A connection to a server. It ends with the first failure; the next file connects anew.
@@ -15,7 +16,7 @@ pub(crate) struct Link {
     /// The process that connected. A forked child shares the socket and must not use it.
     process: u32,
     /// `None` once it has failed.
-    connection: Mutex<Option<Connection>>,
+    connection: Mutex<Option<(Kept, Connection)>>,
 }
 
 type Links = Mutex<HashMap<(PathBuf, String), Arc<Link>>>;
@@ -38,9 +39,13 @@ impl Link {
         let Some(connection) = Connection::open(&opened, &ticket.socket)? else {
             return Err(Error::ServerGone);
         };
+        let (kept, connection) = connection.kept(keep).map_err(|source| ControlError::Os {
+            what: "cannot keep a descriptor",
+            source,
+        })?;
         let link = Arc::new(Link {
             process: std::process::id(),
-            connection: Mutex::new(Some(connection)),
+            connection: Mutex::new(Some((kept, connection))),
         });
         LINKS.lock().insert(key, Arc::clone(&link));
         Ok(link)
@@ -63,7 +68,7 @@ impl Link {
             });
         }
         let mut connection = self.connection.lock();
-        let asked = ask(connection.as_ref().ok_or(Error::ServerGone)?);
+        let asked = ask(&connection.as_ref().ok_or(Error::ServerGone)?.1);
         if let Err(error) = &asked
             && !matches!(error, ControlError::Refused { .. })
         {

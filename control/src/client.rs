@@ -150,6 +150,19 @@ impl Connection {
         Ok(connect(directory, name)?.map(|(socket, _)| Connection { socket }))
     }
 
+    /// Replaces the socket by what `keep` makes of it: a copy with another number. Returns what
+    /// it gives besides.
+    ///
+    /// # Errors
+    /// Those of `keep`.
+    pub fn kept<T>(
+        self,
+        keep: impl FnOnce(OwnedFd) -> std::io::Result<(T, OwnedFd)>,
+    ) -> std::io::Result<(T, Connection)> {
+        let (kept, socket) = keep(self.socket)?;
+        Ok((kept, Connection { socket }))
+    }
+
     fn ask(&self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
         wire::send(&self.socket, &message::encode(request)?, &[], IO_TIMEOUT)?;
         let (bytes, descriptors) = wire::receive(&self.socket, IO_TIMEOUT)?;

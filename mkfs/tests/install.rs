@@ -9,8 +9,8 @@ use std::process::Command;
 use common::*;
 
 /// Runs make with programs that are built already, in the place of a release
-/// build. The one that mounts and the C library are not looked at, and any program
-/// stands for them; capi/tests/programs/ installs the library itself.
+/// build. The one that mounts and the libraries are not looked at, and any program
+/// stands for them; capi/tests/programs/ installs the C library itself.
 fn make(target: &str, built: &Path, arguments: &[String]) -> Answer {
     let programs = built.join("release");
     fs::create_dir_all(&programs).unwrap();
@@ -21,6 +21,7 @@ fn make(target: &str, built: &Path, arguments: &[String]) -> Answer {
         (FSCK, "mount-pramfs"),
         (FSCK, "libpramfs_c.so"),
         (FSCK, "libpramfs_c.a"),
+        (FSCK, "libpramfs_preload.so"),
     ] {
         fs::copy(from, programs.join(to)).unwrap();
     }
@@ -116,6 +117,19 @@ fn check(prefix: &str, helpers: &str) {
     let installed = fs::metadata(at(format!("{prefix}/bin/pramfs"))).unwrap();
     let unstripped = fs::metadata(PRAMFS).unwrap();
     assert!(installed.len() < unstripped.len(), "symbols are left");
+    // The tool finds the library from its own place.
+    let library = at(format!("{prefix}/lib/pramfs/libpramfs_preload.so"));
+    assert!(library.is_file());
+    let run = Command::new(at(format!("{prefix}/bin/pramfs")))
+        .args(["run", "/usr/bin/env"])
+        .env_remove("LD_PRELOAD")
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(run.stdout).unwrap();
+    assert!(
+        shown.contains(&format!("LD_PRELOAD={}\n", library.display())),
+        "{shown}"
+    );
     // What is not the helpers' directory got no file there.
     if helpers != "/sbin" {
         assert!(!root.join("sbin").exists());

@@ -179,7 +179,10 @@ fn messages() -> impl Iterator<Item = Seed> {
         ("serves", vec![Reply::Serves(served)]),
         (
             "granted",
-            vec![Reply::Granted(Box::new(granted)), Reply::Blocks(next.clone())],
+            vec![
+                Reply::Granted(Box::new(granted)),
+                Reply::Blocks(next.clone()),
+            ],
         ),
         ("blocks", vec![Reply::Blocks(first), Reply::Blocks(next)]),
         (

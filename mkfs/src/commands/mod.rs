@@ -12,6 +12,7 @@ mod info;
 mod leases;
 mod ls;
 mod put;
+mod run;
 mod stat;
 mod trim;
 
@@ -61,6 +62,7 @@ const TABLE: &[Entry] = &[
     entry::<extents::Extents>(),
     entry::<check::Check>(),
     entry::<leases::Leases>(),
+    entry::<run::Run>(),
     entry::<trim::Trim>(),
     entry::<dump::Dump>(),
     entry::<completions::Completions>(),

@@ -1,0 +1,136 @@
+//! The lower interface, for the preload library: what can be done without waiting and
+//! without a request, and where the blocks lie, for mappings that the caller makes.
+//!
+//! Invariant: nothing here waits for a lock, sends a request or allocates memory, except for
+//! [`File::learn`], [`File::places`] and the calls about mappings.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use parking_lot::RwLock;
+use pramfs_medium::pmem::RegionAccess as _;
+use pramfs_medium::types::Access;
+
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::leased::Leased;
+
+/// Where a range of a file lies, without holes.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// Offset in the descriptor of the region, and length, in the order of the file.
+    pub pieces: Vec<(u64, u64)>,
+    /// Mappings need `MAP_SYNC`, so that flushes suffice on them.
+    pub sync: bool,
+}
+
+impl File {
+    /// Runs `f` on the lease, unless another thread is changing it.
+    fn now<T>(&self, f: impl FnOnce(&Leased) -> Option<T>) -> Option<T> {
+        f(self.leased().try_read()?.as_ref())
+    }
+
+    /// As [`read_at`](File::read_at), if that needs no request and no lock that is held.
+    pub fn read_known(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
+        self.now(|leased| {
+            leased
+                .copy_known(buf, offset, RwLock::try_read, |_, _| {})
+                .ok()?
+                .done()
+        })
+    }
+
+    /// As [`write_at`](File::write_at), if all the bytes have blocks, and it needs no request
+    /// and no lock that is held.
+    pub fn write_known(&self, buf: &[u8], offset: u64) -> Option<usize> {
+        if !self.is_writable() {
+            return None;
+        }
+        self.now(|leased| {
+            leased
+                .store_known(buf, offset, RwLock::try_read)
+                .ok()?
+                .done()
+        })
+    }
+
+    /// Returns the size of the file, as [`len`](File::len), if no other thread is changing the
+    /// lease.
+    pub fn size_known(&self) -> Option<u64> {
+        self.now(|leased| leased.size_now().ok())
+    }
+
+    /// Learns the blocks of the file up to an offset. For [`read_known`](Self::read_known).
+    ///
+    /// # Errors
+    /// As for [`map`](File::map).
+    pub fn learn(&self, end: u64) -> Result<()> {
+        let leased = self.leased().read();
+        leased.known(end.min(leased.size_now()?)).map(drop)
+    }
+
+    /// Returns where a range of whole pages lies. For stores, holes are filled; for loads, a
+    /// range with a hole is an error, because the hole may be filled later.
+    ///
+    /// # Errors
+    /// As for [`map`](File::map); [`Error::Unstable`] for a range with a hole.
+    pub fn places(&self, range: Range<u64>, access: Access) -> Result<Places> {
+        let leased = self.leased().read();
+        let backend = leased.region().backend();
+        let Some((_, first)) = backend.source_fd() else {
+            return Err(Error::Unstable);
+        };
+        let unit = backend.map_unit();
+        let size = leased.size_now()?;
+        let end = range.end.min(size);
+        if range.start >= end || !range.start.is_multiple_of(unit) {
+            return Err(Error::Range);
+        }
+        let known = match access {
+            Access::Read => leased.known(end)?,
+            Access::Write => leased.written(range.start..end)?,
+        };
+        let stop = end.checked_next_multiple_of(unit).ok_or(Error::Range)?;
+        // The last block is known as a whole.
+        let stop = stop.min(known.end.max(end));
+        let mut pieces = Vec::new();
+        for (place, len) in known.pieces(range.start, stop) {
+            let place = place.and_then(|place| place.checked_add(first));
+            match place {
+                Some(place) if place.is_multiple_of(unit) => pieces.push((place, len)),
+                _ => return Err(Error::Unstable),
+            }
+        }
+        let sync = backend.map_sync();
+        Ok(Places { pieces, sync })
+    }
+
+    /// Runs `f` with the descriptor that the [places](Self::places) refer to. Every mapping of
+    /// it keeps the blocks in the file.
+    pub fn with_region<T>(&self, f: impl FnOnce(BorrowedFd<'_>) -> T) -> Option<T> {
+        let leased = self.leased().read();
+        let (fd, _) = leased.region().backend().source_fd()?;
+        Some(f(fd))
+    }
+
+    /// Makes the stores through all mappings of the region durable, as fdatasync(2) does, and
+    /// notes the change for the file's mtime.
+    ///
+    /// # Errors
+    /// [`Error::Mount`] with the error of fdatasync(2); [`Error::Medium`].
+    pub fn persist_mappings(&self) -> Result<()> {
+        let synced = self.with_region(|fd| rustix::fs::fdatasync(fd));
+        synced
+            .unwrap_or(Ok(()))
+            .map_err(|error| Error::Mount(error.into()))?;
+        self.note_change()
+    }
+
+    /// Notes for the file's mtime that it was stored to through a mapping.
+    ///
+    /// # Errors
+    /// [`Error::Medium`].
+    pub fn note_change(&self) -> Result<()> {
+        self.leased().read().note_store()
+    }
+}

@@ -1,0 +1,310 @@
+//! close(2), dup(2), fcntl(2) and their relatives: what changes the table.
+
+use std::ffi::{c_char, c_int, c_long, c_uint};
+
+use libc::{FILE, mmsghdr, msghdr, off64_t, ssize_t};
+
+use crate::{process, real, stats, table};
+
+unsafe fn closed(fd: c_int) -> c_int {
+    if table::is_own(fd) {
+        // The program has not opened it.
+        real::set_errno(libc::EBADF);
+        return -1;
+    }
+    table::forget(fd);
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::close(fd) }
+}
+
+/// close(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
+    unsafe { closed(fd) }
+}
+
+/// close(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
+    unsafe { closed(fd) }
+}
+
+/// close_range(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || process::is_inside() {
+        // SAFETY: the arguments are those of the program.
+        return unsafe { real::close_range(first, last, flags) };
+    }
+    table::forget_range(first, last);
+    // Around the descriptors of the library. None has a higher number than these.
+    let mut from = first;
+    for own in first..=last.min(1 << 16) {
+        if table::is_own(own as c_int) {
+            if own > from {
+                // SAFETY: the arguments are those of the program.
+                let done = unsafe { real::close_range(from, own - 1, flags) };
+                if done != 0 {
+                    return done;
+                }
+            }
+            from = own + 1;
+        }
+    }
+    match from <= last || first > last {
+        // SAFETY: the arguments are those of the program.
+        true => unsafe { real::close_range(from, last, flags) },
+        false => 0,
+    }
+}
+
+/// closefrom(3).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    let first = first.max(0) as c_uint;
+    // SAFETY: the arguments are those of the program.
+    unsafe { close_range(first, c_uint::MAX, 0) };
+}
+
+/// fclose(3): the C library closes the descriptor by itself.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
+    // A stream in memory has none: -1.
+    let errno = real::errno();
+    // SAFETY: the arguments are those of the program.
+    let fd = unsafe { libc::fileno(file) };
+    real::set_errno(errno);
+    table::forget(fd);
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::fclose(file) }
+}
+
+macro_rules! freopen {
+    ($($name:ident)*) => {
+        $(
+            /// freopen(3): the C library replaces the descriptor by itself.
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name(
+                path: *const c_char,
+                mode: *const c_char,
+                file: *mut FILE,
+            ) -> *mut FILE {
+                let errno = real::errno();
+                // SAFETY: the arguments are those of the program.
+                let fd = unsafe { libc::fileno(file) };
+                real::set_errno(errno);
+                table::forget(fd);
+                // SAFETY: the arguments are those of the program.
+                unsafe { real::freopen64(path, mode, file) }
+            }
+        )*
+    };
+}
+
+freopen! { freopen freopen64 }
+
+/// dup(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
+    let new = unsafe { real::dup(fd) };
+    copied(fd, new)
+}
+
+fn copied(fd: c_int, new: c_int) -> c_int {
+    if new >= 0 && !process::is_inside() {
+        table::copy(fd, new);
+    }
+    new
+}
+
+unsafe fn replaced(fd: c_int, new: c_int, dup: impl FnOnce() -> c_int) -> c_int {
+    if fd == new {
+        return dup();
+    }
+    if table::is_own(new) {
+        real::set_errno(libc::EBUSY);
+        return -1;
+    }
+    // Before the number means another file. If the call fails, the file goes on through the
+    // mount.
+    table::forget(new);
+    copied(fd, dup())
+}
+
+/// dup2(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup2(fd: c_int, new: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
+    unsafe { replaced(fd, new, || real::dup2(fd, new)) }
+}
+
+/// dup2(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __dup2(fd: c_int, new: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
+    unsafe { replaced(fd, new, || real::dup2(fd, new)) }
+}
+
+/// dup3(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
+    unsafe { replaced(fd, new, || real::dup3(fd, new, flags)) }
+}
+
+unsafe fn controlled(fd: c_int, command: c_int, mut argument: usize) -> c_int {
+    let direct = libc::O_DIRECT as usize;
+    if !process::is_inside() && !matches!(command, libc::F_GETFL | libc::F_GETFD) {
+        table::settle(fd);
+    }
+    match command {
+        libc::F_SETLK | libc::F_SETLKW => table::note_lock(fd),
+        libc::F_SETFL if !process::is_inside() => {
+            if argument as c_int & libc::O_APPEND != 0 {
+                // Every write appends from now on, by each of its copies.
+                table::pass_copies(fd);
+            }
+            if table::hides_direct(fd) {
+                argument |= direct;
+            }
+        }
+        _ => {}
+    }
+    // SAFETY: the arguments are those of the program.
+    let done = unsafe { real::fcntl64(fd, command, argument) };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, done),
+        libc::F_GETFL if done >= 0 && table::hides_direct(fd) && !process::is_inside() => {
+            done & !libc::O_DIRECT
+        }
+        _ => done,
+    }
+}
+
+macro_rules! control {
+    ($($name:ident)*) => {
+        $(
+            /// fcntl(2).
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name(fd: c_int, command: c_int, argument: usize) -> c_int {
+                // SAFETY: the arguments are those of the program.
+                unsafe { controlled(fd, command, argument) }
+            }
+        )*
+    };
+}
+
+control! { fcntl fcntl64 __fcntl }
+
+macro_rules! lock {
+    ($($name:ident)*) => {
+        $(
+            /// lockf(3).
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name(fd: c_int, command: c_int, len: off64_t) -> c_int {
+                table::note_lock(fd);
+                // SAFETY: the arguments are those of the program.
+                unsafe { real::lockf64(fd, command, len) }
+            }
+        )*
+    };
+}
+
+lock! { lockf lockf64 }
+
+macro_rules! exit {
+    ($($name:ident)*) => {
+        $(
+            /// _exit(2): runs no destructor.
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name(status: c_int) -> ! {
+                if process::owns_memory() {
+                    stats::print();
+                }
+                // SAFETY: the arguments are those of the program.
+                unsafe { real::_exit(status) };
+                std::process::abort()
+            }
+        )*
+    };
+}
+
+exit! { _exit _Exit }
+
+/// flock(2): the lock belongs to the description.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn flock(fd: c_int, operation: c_int) -> c_int {
+    table::settle(fd);
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::flock(fd, operation) }
+}
+
+/// sendmsg(2), which may pass descriptors on.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program gives a message for this call.
+    if !message.is_null() && unsafe { (*message).msg_controllen } > 0 {
+        table::note_sharing();
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::sendmsg(fd, message, flags) }
+}
+
+/// sendmmsg(2), which may pass descriptors on.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    table::note_sharing();
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::sendmmsg(fd, messages, count, flags) }
+}
+
+/// prctl(2). From a seccomp filter on, the library makes no calls of its own.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        process::seal();
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::prctl(option, a, b, c, d) }
+}
+
+/// syscall(2). Some programs close and copy descriptors by it.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    match number {
+        // SAFETY: the arguments are those of the program.
+        libc::SYS_close => unsafe { closed(a as c_int) }.into(),
+        libc::SYS_close_range => {
+            // SAFETY: the arguments are those of the program.
+            unsafe { close_range(a as c_uint, b as c_uint, c as c_int) }.into()
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the arguments are those of the program.
+        libc::SYS_dup2 => unsafe { dup2(a as c_int, b as c_int) }.into(),
+        // SAFETY: the arguments are those of the program.
+        libc::SYS_dup3 => unsafe { dup3(a as c_int, b as c_int, c as c_int) }.into(),
+        _ => {
+            if number == libc::SYS_seccomp {
+                process::seal();
+            }
+            // SAFETY: the arguments are those of the program.
+            unsafe { real::syscall(number, a, b, c, d, e, f) }
+        }
+    }
+}

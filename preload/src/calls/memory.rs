@@ -1,0 +1,296 @@
+//! mmap(2) of leased files, and msync(2).
+//!
+//! A shared mapping of a file with a lease to write is a mapping of the region, made of
+//! pieces, at addresses that the kernel chooses. For the kernel it is a mapping like any
+//! other: munmap, mprotect, madvise and fork need nothing from this library. Each mapping
+//! keeps the lease on the medium, so its blocks stay with the file.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use libc::{off64_t, size_t};
+use pramfs_client::{Access, Places};
+
+use crate::process::{Inside, is_inside};
+use crate::stats::note;
+use crate::table::{self, Entry, Held};
+use crate::{lease, real};
+
+const PAGE: u64 = 4096;
+
+/// Shorter mappings for reading are left to the page cache.
+const LONG: usize = 1 << 20;
+
+/// Waits between attempts to map a file through the page cache, half a second in all.
+const WAITS: [Duration; 10] = {
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+    [
+        ms(0),
+        ms(1),
+        ms(2),
+        ms(4),
+        ms(8),
+        ms(16),
+        ms(32),
+        ms(64),
+        ms(128),
+        ms(256),
+    ]
+};
+
+/// Flags of a mapping that can be served.
+const SERVED: c_int = libc::MAP_SHARED | libc::MAP_POPULATE | libc::MAP_NORESERVE;
+
+/// Makes the mapping. `None` if it cannot be served.
+fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Option<*mut c_void> {
+    let end = at.checked_add(len)?.checked_next_multiple_of(PAGE)?;
+    let size = held.file().size_known()?;
+    // Pages past the end of the file would have to appear when it grows.
+    if end > size.checked_next_multiple_of(PAGE)? {
+        return None;
+    }
+    let _inside = Inside::enter()?;
+    // Holes are filled, so that the view goes on showing the file. A reader cannot: then
+    // holes are refused.
+    let access = match held.is_writable() {
+        true => Access::Write,
+        false => Access::Read,
+    };
+    let places = held.file().places(at..end, access).ok()?;
+    let whole = (end - at) as usize;
+    let mapped: u64 = places.pieces.iter().map(|(_, len)| len).sum();
+    if mapped.checked_next_multiple_of(PAGE)? != whole as u64 {
+        return None;
+    }
+    // SAFETY: reserves addresses that the kernel chooses.
+    let base = unsafe {
+        real::mmap64(
+            std::ptr::null_mut(),
+            whole,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return None;
+    }
+    if map_pieces(held, base, &places, protection, flags).is_none() {
+        // SAFETY: reserved above, and the program does not know of it.
+        unsafe { libc::munmap(base, whole) };
+        return None;
+    }
+    if protection & libc::PROT_WRITE != 0 {
+        held.note_view(end);
+    }
+    Some(base)
+}
+
+/// Maps the pieces over a reserved range, which has room for all.
+fn map_pieces(
+    held: &Held,
+    base: *mut c_void,
+    places: &Places,
+    protection: c_int,
+    flags: c_int,
+) -> Option<()> {
+    let shared = match places.sync {
+        true => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
+        false => libc::MAP_SHARED,
+    };
+    let how = shared | libc::MAP_FIXED | flags & libc::MAP_POPULATE;
+    held.file().with_region(|region| {
+        let mut done = 0;
+        for (place, len) in &places.pieces {
+            let to = base.wrapping_byte_add(done as usize);
+            // SAFETY: `to` and the pages of this piece lie in the reserved range: the caller
+            // has compared the sum of the lengths.
+            let at = unsafe {
+                real::mmap64(
+                    to,
+                    *len as usize,
+                    protection,
+                    how,
+                    region.as_raw_fd(),
+                    *place as off64_t,
+                )
+            };
+            if at == libc::MAP_FAILED {
+                return None;
+            }
+            done += len;
+        }
+        Some(())
+    })?
+}
+
+/// What a program asks of mmap(2).
+#[derive(Clone, Copy)]
+struct Wish {
+    at: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off64_t,
+}
+
+impl Wish {
+    fn is_shared(&self) -> bool {
+        let kind = self.flags & libc::MAP_TYPE;
+        kind == libc::MAP_SHARED || kind == libc::MAP_SHARED_VALIDATE
+    }
+
+    /// Whether a mapping for reading is worth a lease, which costs as much as some hundred
+    /// page faults.
+    fn is_long_and_readable(&self) -> bool {
+        self.protection == libc::PROT_READ && self.len >= LONG
+    }
+
+    /// Serves it. `None`: only the kernel can.
+    fn serve(&self, held: &Held) -> Option<*mut c_void> {
+        let is_simple = self.flags & !SERVED == 0
+            && self.flags & libc::MAP_TYPE == libc::MAP_SHARED
+            && self.at.is_null()
+            && self.len > 0
+            && self.len <= isize::MAX as usize
+            && self.protection & !(libc::PROT_READ | libc::PROT_WRITE) == 0
+            && (held.is_writable() || self.protection & libc::PROT_WRITE == 0);
+        let place = u64::try_from(self.offset).ok()?;
+        if !is_simple || !place.is_multiple_of(PAGE) {
+            return None;
+        }
+        let make = || view(held, self.len as u64, self.protection, self.flags, place);
+        catch_unwind(AssertUnwindSafe(make)).unwrap_or(None)
+    }
+
+    /// Has the kernel map the descriptor.
+    unsafe fn pass(&self) -> *mut c_void {
+        let Wish {
+            at,
+            len,
+            protection,
+            flags,
+            fd,
+            offset,
+        } = *self;
+        // SAFETY: the arguments are those of the program.
+        unsafe { real::mmap64(at, len, protection, flags, fd, offset) }
+    }
+
+    /// Makes a shared mapping that the kernel has refused with ENODEV: the file has a lease
+    /// to write, here or in another process. `None` if it stays refused.
+    #[cold]
+    fn insist(&self) -> Option<*mut c_void> {
+        for wait in WAITS {
+            let held = table::hold(table::entry(self.fd)).or_else(|| lease::adopt(self.fd))?;
+            if let Some(made) = self.serve(&held) {
+                return Some(made);
+            }
+            drop(held);
+            // Past the end of the file, for example. Another process that wants the same
+            // gives its lease up as well.
+            if !lease::give_up(self.fd) {
+                return None;
+            }
+            // SAFETY: the arguments are those of the program.
+            let made = unsafe { self.pass() };
+            if made != libc::MAP_FAILED {
+                return Some(made);
+            }
+            if real::errno() != libc::ENODEV {
+                return None;
+            }
+            std::thread::sleep(wait);
+        }
+        None
+    }
+}
+
+/// Maps a descriptor. `None`: nothing of this library is needed.
+fn mapped(wish: Wish) -> Option<*mut c_void> {
+    let Wish { fd, .. } = wish;
+    if !wish.is_shared() || is_inside() {
+        return None;
+    }
+    table::settle(fd);
+    let (entry, errno) = (table::entry(fd), real::errno());
+    let held = match entry {
+        Entry::Leased { .. } => table::hold(entry),
+        Entry::Candidate { .. } if wish.is_long_and_readable() => lease::adopt(fd),
+        _ => None,
+    };
+    let served = held.and_then(|held| wish.serve(&held));
+    real::set_errno(errno);
+    if served.is_some() {
+        note(true);
+        return served;
+    }
+    if entry != Entry::Unknown {
+        note(false);
+    }
+    // SAFETY: the arguments are those of the program.
+    let made = unsafe { wish.pass() };
+    if made != libc::MAP_FAILED || real::errno() != libc::ENODEV {
+        return Some(made);
+    }
+    let insisted = wish.insist();
+    real::set_errno(if insisted.is_some() {
+        errno
+    } else {
+        libc::ENODEV
+    });
+    Some(insisted.unwrap_or(libc::MAP_FAILED))
+}
+
+macro_rules! map {
+    ($($name:ident)*) => {
+        $(
+            /// mmap(2).
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name(
+                at: *mut c_void,
+                len: size_t,
+                protection: c_int,
+                flags: c_int,
+                fd: c_int,
+                offset: off64_t,
+            ) -> *mut c_void {
+                let wish = Wish {
+                    at,
+                    len,
+                    protection,
+                    flags,
+                    fd,
+                    offset,
+                };
+                if fd >= 0
+                    && flags & libc::MAP_ANONYMOUS == 0
+                    && let Some(at) = mapped(wish)
+                {
+                    return at;
+                }
+                // SAFETY: the arguments are those of the program.
+                unsafe { wish.pass() }
+            }
+        )*
+    };
+}
+
+map! { mmap mmap64 }
+
+/// msync(2). The kernel makes the pages durable; the files learn of the change.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
+    let done = unsafe { real::msync(at, len, flags) };
+    if done == 0 {
+        lease::note_stores();
+    }
+    done
+}

@@ -1,0 +1,245 @@
+//! Reading and writing from memory.
+
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use libc::{off64_t, size_t, ssize_t};
+
+use crate::lease;
+use crate::process::{is_inside, is_sealed};
+use crate::real;
+use crate::stats::note;
+use crate::table::{self, Entry, Held};
+
+/// Most bytes that the kernel transfers in one call.
+const MOST: usize = 0x7fff_f000;
+
+/// How a call uses a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Read,
+    Write,
+}
+
+/// Returns the lease of a descriptor, for a call by offset that ends there. `None`: to the
+/// mount.
+#[inline]
+fn held(fd: c_int, way: Way, end: u64) -> Option<Held> {
+    let entry = table::entry(fd);
+    match entry {
+        Entry::Unknown => None,
+        Entry::Leased { write, .. } if way == Way::Read || write => table::hold(entry),
+        Entry::Candidate { inode, calls } if way == Way::Read => {
+            lease::count_read(fd, inode, calls)
+        }
+        Entry::Growing { .. } => lease::count_growing(fd, entry, end, way == Way::Write),
+        _ => None,
+    }
+}
+
+/// Whether a descriptor is a file of a mount.
+#[inline]
+pub(super) fn is_ours(fd: c_int) -> bool {
+    table::entry(fd) != Entry::Unknown && !is_inside()
+}
+
+fn copy_out(held: &Held, buf: *mut c_void, n: usize, at: u64) -> Option<usize> {
+    // SAFETY: the program gives a buffer of n bytes for this call.
+    let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), n) };
+    let copy = AssertUnwindSafe(|| held.file().read_known(buf, at));
+    catch_unwind(copy).unwrap_or(None)
+}
+
+fn copy_in(held: &Held, buf: *const c_void, n: usize, at: u64) -> Option<usize> {
+    // SAFETY: the program gives a buffer of n bytes for this call.
+    let buf = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), n) };
+    let copy = AssertUnwindSafe(|| held.file().write_known(buf, at));
+    catch_unwind(copy).unwrap_or(None)
+}
+
+/// Returns the offset and length of a call as numbers that memory can serve.
+#[inline]
+fn range(buf: *const c_void, n: size_t, at: off64_t) -> Option<u64> {
+    let fits = !buf.is_null() && n > 0 && n <= MOST;
+    u64::try_from(at)
+        .ok()
+        .filter(|at| fits && at.checked_add(n as u64).is_some())
+}
+
+fn read_held(held: &Held, buf: *mut c_void, n: usize, at: u64) -> Option<usize> {
+    copy_out(held, buf, n, at).or_else(|| {
+        let known = lease::learn(held, at + n as u64);
+        known.then(|| copy_out(held, buf, n, at)).flatten()
+    })
+}
+
+fn write_held(held: &Held, buf: *const c_void, n: usize, at: u64) -> Option<usize> {
+    copy_in(held, buf, n, at).or_else(|| {
+        let end = at + n as u64;
+        let known = held.file().size_known()? >= end && lease::learn(held, end);
+        known.then(|| copy_in(held, buf, n, at)).flatten()
+    })
+}
+
+/// Serves a read by offset.
+#[inline]
+pub(super) fn read_at(fd: c_int, buf: *mut c_void, n: size_t, at: off64_t) -> Option<ssize_t> {
+    if !is_ours(fd) {
+        return None;
+    }
+    let served = range(buf, n, at)
+        .and_then(|at| read_held(&held(fd, Way::Read, at + n as u64)?, buf, n, at));
+    note(served.is_some());
+    Some(served? as ssize_t)
+}
+
+/// Serves a write by offset.
+#[inline]
+pub(super) fn write_at(fd: c_int, buf: *const c_void, n: size_t, at: off64_t) -> Option<ssize_t> {
+    if !is_ours(fd) {
+        return None;
+    }
+    let served = range(buf, n, at)
+        .and_then(|at| write_held(&held(fd, Way::Write, at + n as u64)?, buf, n, at));
+    note(served.is_some());
+    Some(served? as ssize_t)
+}
+
+/// Moves the position of a descriptor, and returns where it was before. The kernel does this
+/// at once for all processes and threads that share it.
+fn take(fd: c_int, n: usize) -> Option<u64> {
+    // SAFETY: takes no memory.
+    let new = unsafe { real::lseek64(fd, n as off64_t, libc::SEEK_CUR) };
+    u64::try_from(new).ok()?.checked_sub(n as u64)
+}
+
+fn give_back(fd: c_int, n: usize) {
+    // SAFETY: takes no memory.
+    unsafe { real::lseek64(fd, -(n as off64_t), libc::SEEK_CUR) };
+}
+
+/// Serves a call at the position of a descriptor that is leased to write: such a one has no
+/// page cache. `copy` moves bytes from or to the offset. A call that passes the end of the
+/// file goes to the mount.
+fn at_position(
+    fd: c_int,
+    way: Way,
+    n: usize,
+    copy: impl FnOnce(Option<&Held>, u64) -> ssize_t,
+) -> Option<ssize_t> {
+    let entry = table::entry(fd);
+    if !matches!(entry, Entry::Leased { write: true, .. }) || n == 0 || n > MOST || is_sealed() {
+        return None;
+    }
+    let held = held(fd, way, 0)?;
+    let errno = real::errno();
+    let fits = |at: u64| {
+        let end = at.checked_add(n as u64)?;
+        (end <= held.file().size_known()?).then_some(at)
+    };
+    // An append would move the position forth and back. A read seldom passes the end.
+    let place = match way {
+        Way::Read => take(fd, n),
+        Way::Write => take(fd, 0).and_then(fits).and_then(|_| take(fd, n)),
+    };
+    let Some(at) = place else {
+        real::set_errno(errno);
+        return None;
+    };
+    if fits(at).is_none() {
+        // Past the end, or others have moved the position meanwhile.
+        give_back(fd, n);
+        real::set_errno(errno);
+        return None;
+    }
+    real::set_errno(errno);
+    let done = copy(Some(&held), at);
+    if done < n as ssize_t {
+        let errno = real::errno();
+        give_back(fd, n - done.max(0) as usize);
+        real::set_errno(errno);
+    }
+    Some(done)
+}
+
+/// Serves read(2).
+pub(super) fn read(fd: c_int, buf: *mut c_void, n: size_t) -> Option<ssize_t> {
+    if !is_ours(fd) {
+        return None;
+    }
+    table::settle(fd);
+    let mut served = true;
+    let done = at_position(fd, Way::Read, n, |held, at| {
+        let copied = held.and_then(|held| read_held(held, buf, n, at));
+        copied.map_or_else(
+            || {
+                served = false;
+                // SAFETY: the program gives a buffer of n bytes for this call.
+                unsafe { real::pread64(fd, buf, n, at as off64_t) }
+            },
+            |n| n as ssize_t,
+        )
+    });
+    note(done.is_some() && served);
+    done
+}
+
+/// Serves write(2).
+pub(super) fn write(fd: c_int, buf: *const c_void, n: size_t) -> Option<ssize_t> {
+    if !is_ours(fd) {
+        return None;
+    }
+    table::settle(fd);
+    let mut served = true;
+    let done = at_position(fd, Way::Write, n, |held, at| {
+        let copied = held.and_then(|held| write_held(held, buf, n, at));
+        copied.map_or_else(
+            || {
+                served = false;
+                // SAFETY: the program gives a buffer of n bytes for this call.
+                unsafe { real::pwrite64(fd, buf, n, at as off64_t) }
+            },
+            |n| n as ssize_t,
+        )
+    });
+    note(done.is_some() && served);
+    done
+}
+
+/// Calls `one` for each part, until one is short. `None` if any part cannot be served: then
+/// the mount does all of it, from the start.
+fn parts(
+    parts: &[libc::iovec],
+    at: off64_t,
+    one: impl Fn(&libc::iovec, u64) -> Option<usize>,
+) -> Option<ssize_t> {
+    let mut done = 0;
+    for part in parts.iter().filter(|part| part.iov_len > 0) {
+        let place = at.checked_add(done as off64_t)?;
+        let n = range(part.iov_base, part.iov_len, place).and_then(|at| one(part, at))?;
+        done += n;
+        if n < part.iov_len || done > MOST {
+            break;
+        }
+    }
+    (done <= MOST).then_some(done as ssize_t)
+}
+
+/// As [`read_at`], into several buffers.
+pub(super) fn read_parts_at(fd: c_int, iov: &[libc::iovec], at: off64_t) -> Option<ssize_t> {
+    let done = held(fd, Way::Read, at.max(0) as u64)
+        .and_then(|held| parts(iov, at, |p, at| read_held(&held, p.iov_base, p.iov_len, at)));
+    note(done.is_some());
+    done
+}
+
+/// As [`write_at`], from several buffers.
+pub(super) fn write_parts_at(fd: c_int, iov: &[libc::iovec], at: off64_t) -> Option<ssize_t> {
+    let done = held(fd, Way::Write, u64::MAX).and_then(|held| {
+        parts(iov, at, |p, at| {
+            write_held(&held, p.iov_base, p.iov_len, at)
+        })
+    });
+    note(done.is_some());
+    done
+}

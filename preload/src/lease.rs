@@ -1,0 +1,578 @@
+//! How a file gets its lease, and loses it.
+//!
+//! A file that is open for reading and writing gets its lease when it is opened: nothing else
+//! shares its description yet, and it has no position. A lease to write needs a descriptor
+//! that does not use the page cache, so one with O_DIRECT takes its place; where the lease is
+//! refused, one without takes its place again. A file that is open for reading keeps its
+//! descriptor, and gets a lease after some calls.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use libc::c_int;
+use pramfs_client::OpenOptions;
+use pramfs_medium::pmem::lease_ticket;
+use pramfs_medium::types::LeaseMode;
+
+use crate::process::{self, Changing, Inside, is_inside, may_wait, owns_memory};
+use crate::real;
+use crate::table::{self, Entry, Held};
+
+/// Reads by offset before a file that is open for reading gets a lease, which costs as much as
+/// many reads from the page cache.
+const CALLS: u16 = 64;
+
+/// Reads and overwrites by offset before a file that was empty gets a lease.
+const OVERWRITES: u8 = 64;
+
+/// Ends of the writes by offset to files that were empty, by descriptor.
+static ENDS: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
+
+const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+
+/// Waits for the kernel to tell the server of a close, 8 ms in all.
+const CLOSING: [Duration; 8] = {
+    const fn us(n: u64) -> Duration {
+        Duration::from_micros(n)
+    }
+    [
+        us(30),
+        us(60),
+        us(120),
+        us(240),
+        us(500),
+        us(1000),
+        us(2000),
+        us(4000),
+    ]
+};
+
+/// How long a file that was open through the page cache is not asked for again.
+const BUSY_MS: u64 = 1000;
+
+/// Files that were busy: a hash of the inode, and when.
+static BUSY: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+fn now_ms() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the time is written to a variable of this type.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+fn note_busy(inode: u16) {
+    let word = now_ms() << 16 | u64::from(inode);
+    BUSY[usize::from(inode) % BUSY.len()].store(word, Ordering::Relaxed);
+}
+
+fn was_busy(inode: u16) -> bool {
+    let word = BUSY[usize::from(inode) % BUSY.len()].load(Ordering::Relaxed);
+    word as u16 == inode && word != 0 && now_ms().saturating_sub(word >> 16) < BUSY_MS
+}
+
+/// Flags of open(2) that a second open of the same file keeps.
+const KEPT: c_int = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_DSYNC
+    | libc::O_SYNC
+    | libc::O_NOATIME
+    | libc::O_NONBLOCK;
+
+/// Devices whose files never get leases. 0: a free place.
+static NOT_OURS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+fn is_excluded(device: u64) -> bool {
+    NOT_OURS.iter().any(|d| d.load(Ordering::Relaxed) == device)
+}
+
+fn exclude(device: u64) {
+    let at = NEXT.fetch_add(1, Ordering::Relaxed) as usize % NOT_OURS.len();
+    NOT_OURS[at].store(device, Ordering::Relaxed);
+}
+
+/// The limits that follow from RLIMIT_NOFILE when the first lease is taken.
+struct Limits {
+    /// The lowest number of the descriptors of the library.
+    lowest: i32,
+    leases: usize,
+}
+
+fn limits() -> &'static Limits {
+    static LIMITS: OnceLock<Limits> = OnceLock::new();
+    LIMITS.get_or_init(|| {
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: the limit is written to a variable of this type.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+        let most = limit.rlim_cur;
+        let limits = Limits {
+            lowest: (most - most / 4).clamp(16, 3072) as i32,
+            // Two descriptors each.
+            leases: (most / 16) as usize,
+        };
+        pramfs_client::keep_descriptors_above(limits.lowest);
+        limits
+    })
+}
+
+fn stat(fd: c_int) -> Option<libc::stat64> {
+    // SAFETY: a zeroed stat is a valid value.
+    let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
+    // SAFETY: the result is written to a variable of this type.
+    match unsafe { libc::fstat64(fd, &raw mut stat) } {
+        0 => Some(stat),
+        _ => None,
+    }
+}
+
+/// Notes a descriptor that the program has just opened. Keeps errno.
+pub(crate) fn opened(fd: c_int, flags: c_int) {
+    if !table::is_tracked(fd) || is_inside() || process::is_sealed() {
+        return;
+    }
+    // A close that was not seen may have left an entry.
+    table::forget(fd);
+    if flags & (libc::O_PATH | libc::O_DIRECTORY) != 0 {
+        return;
+    }
+    let errno = real::errno();
+    if let Some(stat) = stat(fd)
+        && is_ours(fd, &stat)
+        && owns_memory()
+    {
+        note(fd, flags, &stat);
+    }
+    real::set_errno(errno);
+}
+
+/// Whether a descriptor is a regular file of a mount that gives leases.
+fn is_ours(fd: c_int, stat: &libc::stat64) -> bool {
+    // File systems without a block device have the major number 0.
+    stat.st_mode & libc::S_IFMT == libc::S_IFREG
+        && libc::major(stat.st_dev) == 0
+        && !is_excluded(stat.st_dev)
+        && is_fuse(fd, stat.st_dev)
+}
+
+fn is_fuse(fd: c_int, device: u64) -> bool {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    if LAST.load(Ordering::Relaxed) == device {
+        return true;
+    }
+    // SAFETY: a zeroed statfs is a valid value.
+    let mut stat: libc::statfs64 = unsafe { std::mem::zeroed() };
+    // SAFETY: the result is written to a variable of this type.
+    let done = unsafe { libc::fstatfs64(fd, &raw mut stat) };
+    // The first ticket asks for nothing else than whether the mount gives any.
+    let gives = done == 0 && stat.f_type == FUSE_SUPER_MAGIC && gives_tickets(fd);
+    match gives {
+        true => LAST.store(device, Ordering::Relaxed),
+        false => exclude(device),
+    }
+    gives
+}
+
+fn gives_tickets(fd: c_int) -> bool {
+    // SAFETY: the program has just got this descriptor, and waits for this call.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    match lease_ticket(fd, LeaseMode::Read) {
+        Ok(_) => true,
+        // Not open for reading: says nothing about the mount.
+        Err(error) => error.raw_os_error() == Some(libc::EBADF),
+    }
+}
+
+fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
+    let inode = table::hash(stat.st_dev, stat.st_ino);
+    let mount = Entry::Mount { inode };
+    let entry = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Entry::Candidate { inode, calls: 0 },
+        // A new file grows through the mount. A program that is started by exec gets no copy.
+        libc::O_RDWR
+            if stat.st_size == 0
+                && flags & (libc::O_APPEND | libc::O_CLOEXEC | libc::O_DIRECT)
+                    == libc::O_CLOEXEC =>
+        {
+            Entry::Growing {
+                inode,
+                calls: 0,
+                epoch: table::epoch(),
+            }
+        }
+        libc::O_RDWR if stat.st_size > 0 && flags & libc::O_APPEND == 0 => {
+            let leased = write_lease(fd, flags, stat);
+            let hidden = flags & libc::O_DIRECT == 0;
+            leased.map_or(mount, |held| held.count(hidden))
+        }
+        _ => mount,
+    };
+    if !table::set(fd, entry)
+        && let Some(held) = table::hold(entry)
+    {
+        // The number is too high: give the use back that was counted.
+        drop(held.uncount());
+    }
+}
+
+/// Runs code of the client. A panic must not reach the program.
+fn guarded<T>(f: impl FnOnce() -> Option<T>) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or(None)
+}
+
+/// Gets a lease to write for a descriptor that nobody else knows of yet.
+fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
+    let (device, inode) = (stat.st_dev, stat.st_ino);
+    let find = || table::find(device, inode, true);
+    if let Some(held) = find() {
+        // While the lease lives, the mount opens the file without the page cache.
+        set_direct(fd);
+        return Some(held);
+    }
+    let hash = table::hash(device, inode);
+    if is_program(stat) || was_busy(hash) || !table::has_room(limits().leases) {
+        return None;
+    }
+    let change = table::Change::begin(hash)?;
+    let replaced = flags & libc::O_DIRECT == 0;
+    // Before this thread waits: several threads that open the file at the same time wait for
+    // the end of each other's first descriptors.
+    if replaced && !reopen(fd, flags, libc::O_DIRECT) {
+        return None;
+    }
+    let held = Inside::enter().and_then(|inside| {
+        guarded(|| {
+            find().or_else(|| {
+                let file = lease(&inside, fd, true)?;
+                table::add(&inside, file, device, inode, true)
+            })
+        })
+    });
+    if held.is_none() {
+        note_busy(hash);
+        if replaced {
+            reopen(fd, flags, 0);
+        }
+    }
+    drop(change);
+    held
+}
+
+/// Whether a lease to write could take a right away from the file: it drops suid, sgid and
+/// capabilities, as a write does, and the program may not write.
+fn is_program(stat: &libc::stat64) -> bool {
+    stat.st_mode & 0o6111 != 0
+}
+
+/// Sets O_DIRECT on a descriptor that does not use the page cache: without it, splice(2)
+/// would. The program does not see it (`calls/descriptors.rs`).
+fn set_direct(fd: c_int) {
+    // SAFETY: asks for flags.
+    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+    if flags >= 0 {
+        // SAFETY: sets a flag of a descriptor that the program waits for.
+        unsafe { real::fcntl64(fd, libc::F_SETFL, (flags | libc::O_DIRECT) as usize) };
+    }
+}
+
+/// Asks for a lease on an open file.
+fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File> {
+    process::make_forks_wait(inside);
+    let lowest = limits().lowest;
+    let mut waits = CLOSING.iter();
+    loop {
+        // SAFETY: makes a new descriptor.
+        let copy = unsafe { real::fcntl64(fd, libc::F_DUPFD_CLOEXEC, lowest as usize) };
+        if copy < 0 {
+            return None;
+        }
+        // SAFETY: made above, and nobody else knows of it.
+        let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+        match OpenOptions::new().write(write).from_file(File::from(copy)) {
+            Ok(file) => return Some(file),
+            Err(error) if write && error.errno() == libc::EBUSY => {
+                std::thread::sleep(*waits.next()?);
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Opens the file of a descriptor again, and puts it in its place. It has no position yet,
+/// and no locks.
+fn reopen(fd: c_int, flags: c_int, more: c_int) -> bool {
+    let mut path = [0u8; 32];
+    if write!(&mut path[..31], "/proc/self/fd/{fd}").is_err() {
+        return false;
+    }
+    let how = flags & KEPT | more | libc::O_CLOEXEC | libc::O_NOCTTY;
+    // SAFETY: the path ends with a zero.
+    let new = unsafe { real::open64(path.as_ptr().cast(), how, 0) };
+    if new < 0 {
+        return false;
+    }
+    // SAFETY: opened above, and nobody else knows of it.
+    let new = unsafe { OwnedFd::from_raw_fd(new) };
+    // SAFETY: both are open; the program waits for the second one.
+    unsafe { real::dup3(new.as_raw_fd(), fd, flags & libc::O_CLOEXEC) >= 0 }
+}
+
+/// Counts a read by offset of a file that is open for reading, and takes a lease in time.
+#[cold]
+pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
+    let old = Entry::Candidate { inode, calls };
+    if calls < CALLS {
+        let calls = calls + 1;
+        table::replace(fd, old, Entry::Candidate { inode, calls });
+        return None;
+    }
+    // Only one attempt, by one thread.
+    if !owns_memory() || !table::replace(fd, old, Entry::Mount { inode }) {
+        return None;
+    }
+    let inside = Inside::enter()?;
+    let held = guarded(|| {
+        let stat = stat(fd)?;
+        if let Some(held) = table::find(stat.st_dev, stat.st_ino, false) {
+            return Some(held);
+        }
+        if !table::has_room(limits().leases) {
+            return None;
+        }
+        let file = lease(&inside, fd, false)?;
+        table::add(&inside, file, stat.st_dev, stat.st_ino, false)
+    })?;
+    let entry = held.entry(false);
+    if table::replace(fd, Entry::Mount { inode }, entry) {
+        return Some(held.and_count());
+    }
+    // Closed meanwhile. The last user leaves outside.
+    drop(inside);
+    drop(held);
+    None
+}
+
+/// Counts a call on a file that was empty when it was opened, which ends at this offset. If
+/// such calls read or overwrite what is there, the file gets a lease: its descriptor is
+/// replaced as if it had just been opened.
+#[cold]
+pub(crate) fn count_growing(fd: c_int, old: Entry, end: u64, write: bool) -> Option<Held> {
+    let Entry::Growing {
+        inode,
+        calls,
+        epoch,
+    } = old
+    else {
+        return None;
+    };
+    let highest = usize::try_from(fd).ok().and_then(|fd| ENDS.get(fd))?;
+    if calls == 0 {
+        highest.store(0, Ordering::Relaxed);
+    }
+    let before = match write {
+        true => highest.fetch_max(end, Ordering::Relaxed),
+        false => u64::MAX,
+    };
+    if calls == 0 || end <= before && calls < OVERWRITES {
+        let calls = calls + 1;
+        table::replace(
+            fd,
+            old,
+            Entry::Growing {
+                inode,
+                calls,
+                epoch,
+            },
+        );
+        return None;
+    }
+    if end > before || !owns_memory() || !may_wait() {
+        return None;
+    }
+    let errno = real::errno();
+    let this_thread = Changing::begin();
+    let changing = Entry::Changing { inode };
+    if !table::replace(fd, old, changing) {
+        return None;
+    }
+    let held = guarded(|| replaced_lease(fd, inode, epoch));
+    let held = held.map(Held::and_count);
+    let new = held.as_ref().map(|held| held.entry(true));
+    let replaced = table::replace(fd, changing, new.unwrap_or(Entry::Mount { inode }));
+    drop(this_thread);
+    real::set_errno(errno);
+    match replaced {
+        true => held,
+        // Closed by a signal handler.
+        false => held.map(Held::uncount),
+    }
+}
+
+/// Replaces a descriptor whose position was never used.
+fn replaced_lease(fd: c_int, inode: u16, epoch: u16) -> Option<Held> {
+    let (flags, stat) = (flags(fd)?, stat(fd)?);
+    // SAFETY: asks for the position.
+    let position = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
+    let is_new = epoch == table::epoch()
+        && table::hash(stat.st_dev, stat.st_ino) == inode
+        && stat.st_size > 0
+        && position == 0;
+    match is_new {
+        true => write_lease(fd, flags, &stat),
+        false => None,
+    }
+}
+
+/// Learns the blocks of a file up to an offset. False if they cannot be known.
+#[cold]
+pub(crate) fn learn(held: &Held, end: u64) -> bool {
+    // A file that grows with each call must not cost a request with each call.
+    if !held.misses_often() {
+        return false;
+    }
+    let Some(_inside) = Inside::enter() else {
+        return false;
+    };
+    guarded(|| held.file().learn(end).ok()).is_some()
+}
+
+/// Whether the program may have stored to a file through a mapping.
+fn is_mapped(held: &Held) -> bool {
+    held.stored_end() > 0
+}
+
+/// Makes what the program has stored through its mappings of a file durable. False if that
+/// failed.
+pub(crate) fn persist(held: &Held) -> bool {
+    if !is_mapped(held) {
+        return true;
+    }
+    let Some(_inside) = Inside::enter() else {
+        return false;
+    };
+    guarded(|| held.file().persist_mappings().ok()).is_some()
+}
+
+/// Notes that the program has stored to its mappings.
+pub(crate) fn note_stores() {
+    for held in table::writable().filter(is_mapped) {
+        let Some(_inside) = Inside::enter() else {
+            return;
+        };
+        guarded(|| held.file().note_change().ok());
+    }
+}
+
+/// Gives up the lease of a descriptor, for a mapping that only the page cache can serve.
+/// False if the descriptor cannot be opened through it.
+#[cold]
+pub(crate) fn give_up(fd: c_int) -> bool {
+    let entry = table::entry(fd);
+    let Some(held) = table::hold(entry) else {
+        return false;
+    };
+    let inode = held.inode();
+    // Another descriptor of the file shares the lease, or another call uses it: then the
+    // page cache stays away. Closing this descriptor would release record locks.
+    if table::may_be_locked(inode) || held.users() > 2 {
+        return false;
+    }
+    let Some(mut flags) = flags(fd) else {
+        return false;
+    };
+    flags &= !libc::O_DIRECT;
+    // SAFETY: asks for the position.
+    let at = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
+    // A position that others share would be another one from then on.
+    if at < 0 || at > 0 && held.may_be_shared() {
+        return false;
+    }
+    let changing = Entry::Changing { inode };
+    let Some(change) = table::Change::begin(inode) else {
+        return false;
+    };
+    if !table::replace(fd, entry, changing) {
+        return false;
+    }
+    // The use of the entry, and then the last one.
+    drop(held.uncount());
+    // SAFETY: sets the position of the descriptor that was opened.
+    let done = reopen(fd, flags, 0) && unsafe { real::lseek64(fd, at, libc::SEEK_SET) } == at;
+    table::replace(fd, changing, Entry::Mount { inode });
+    drop(change);
+    done
+}
+
+/// Returns the flags of a descriptor as open(2) takes them.
+fn flags(fd: c_int) -> Option<c_int> {
+    // SAFETY: asks for flags.
+    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+    // SAFETY: as above.
+    let own = unsafe { real::fcntl64(fd, libc::F_GETFD, 0) };
+    let close = if own & libc::FD_CLOEXEC != 0 {
+        libc::O_CLOEXEC
+    } else {
+        0
+    };
+    (flags >= 0 && own >= 0).then_some(flags | close)
+}
+
+/// Takes a lease for a descriptor that does not use the page cache, because the file has a
+/// lease to write already.
+#[cold]
+pub(crate) fn adopt(fd: c_int) -> Option<Held> {
+    if is_inside()
+        || !owns_memory()
+        || !matches!(
+            table::entry(fd),
+            Entry::Unknown | Entry::Mount { .. } | Entry::Candidate { .. }
+        )
+    {
+        return None;
+    }
+    let (flags, stat) = (flags(fd)?, stat(fd)?);
+    if !is_ours(fd, &stat) || flags & libc::O_APPEND != 0 {
+        return None;
+    }
+    let write = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => false,
+        libc::O_RDWR if !is_program(&stat) => true,
+        _ => return None,
+    };
+    let inside = Inside::enter()?;
+    let held = guarded(|| {
+        if let Some(held) = table::find(stat.st_dev, stat.st_ino, write) {
+            return Some(held);
+        }
+        if !table::has_room(limits().leases) {
+            return None;
+        }
+        table::add(
+            &inside,
+            lease(&inside, fd, write)?,
+            stat.st_dev,
+            stat.st_ino,
+            write,
+        )
+    })?;
+    drop(inside);
+    let hidden = write && flags & libc::O_DIRECT == 0;
+    if hidden {
+        set_direct(fd);
+    }
+    let held = held.and_count();
+    if !table::set(fd, held.entry(hidden)) {
+        return Some(held.uncount());
+    }
+    Some(held)
+}

@@ -1,0 +1,39 @@
+//! `libpramfs_preload.so`: direct access to files of a mounted pramfs file system, for
+//! programs that are not changed. `pramfs run PROGRAM` loads it with `LD_PRELOAD`.
+//!
+//! Every descriptor of the program stays a real one of the mount. The library serves reads
+//! and writes that need nothing but memory, and passes everything else to the C library.
+//! Invariant: what it does not see, or refuses, does the same through the mount.
+//!
+//! - `table`: what is known about the numbers of descriptors. `lease`: how a file gets its
+//!   lease. `process`: threads that are inside the library, forks.
+//! - `calls/`: the functions that take the place of those of the C library.
+//!
+//! `docs/preload.md` lists what is served, and what is not.
+
+mod calls;
+mod lease;
+mod process;
+mod real;
+mod stats;
+mod table;
+
+/// Run when the library is loaded. It does little: most programs never open a file of a
+/// mount.
+extern "C" fn load() {
+    real::resolve();
+    process::start();
+    stats::start();
+}
+
+extern "C" fn unload() {
+    stats::print();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static UNLOAD: extern "C" fn() = unload;

@@ -1,0 +1,214 @@
+//! Threads that are inside the library, and forks.
+//!
+//! Invariant: at most one thread asks a server or changes leases ([`Inside`]). A signal
+//! handler that interrupts it finds that this thread is inside, and passes its own calls to
+//! the C library. A fork waits for that thread, so a child finds everything consistent.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+use pramfs_medium::pmem::OpenState;
+
+use crate::{real, stats, table};
+
+/// Set while a thread is inside. Not a lock with a queue: a child of a fork has a copy of it,
+/// and none of the threads that wait.
+static ONE: AtomicBool = AtomicBool::new(false);
+/// Set when forks wait for the thread inside.
+static FORKS_WAIT: AtomicBool = AtomicBool::new(false);
+
+/// Set when a seccomp filter is in force.
+static SEALED: AtomicBool = AtomicBool::new(false);
+
+/// Pause of a thread that waits for the one inside, which asks a server.
+const PAUSE: Duration = Duration::from_micros(50);
+
+fn lock() {
+    while ONE
+        .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+        .is_err()
+    {
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn unlock() {
+    ONE.store(false, Ordering::Release);
+}
+
+/// The process that this memory belongs to. A child of vfork uses the memory of its parent.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+thread_local! {
+    /// Replacements of descriptors that this thread is making.
+    static CHANGES: Cell<u32> = const { Cell::new(0) };
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+}
+
+/// The number of PTHREAD_CANCEL_DISABLE.
+const DISABLE: i32 = 1;
+
+/// Keeps this thread from being cancelled. Restores the state when it is dropped.
+struct NotCancelled(i32);
+
+impl NotCancelled {
+    fn begin() -> NotCancelled {
+        let mut old = 0;
+        // SAFETY: the old state is written to a variable of this type.
+        unsafe { pthread_setcancelstate(DISABLE, &raw mut old) };
+        NotCancelled(old)
+    }
+}
+
+impl Drop for NotCancelled {
+    fn drop(&mut self) {
+        let mut disabled = 0;
+        // SAFETY: as above.
+        unsafe { pthread_setcancelstate(self.0, &raw mut disabled) };
+    }
+}
+
+/// The right to ask servers and to change leases. Keeps errno.
+pub(crate) struct Inside {
+    errno: i32,
+    _thread: NotCancelled,
+}
+
+impl Inside {
+    /// `None` in a signal handler that has interrupted this thread inside, and in a process
+    /// that may not make system calls.
+    pub(crate) fn enter() -> Option<Inside> {
+        if is_sealed() {
+            return None;
+        }
+        let was = IS_INSIDE.try_with(|inside| inside.replace(true));
+        if was != Ok(false) {
+            return None;
+        }
+        let errno = real::errno();
+        let thread = NotCancelled::begin();
+        lock();
+        Some(Inside {
+            errno,
+            _thread: thread,
+        })
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        unlock();
+        let _ = IS_INSIDE.try_with(|inside| inside.set(false));
+        real::set_errno(self.errno);
+    }
+}
+
+/// A replacement of a descriptor by this thread.
+pub(crate) struct Changing {
+    _thread: NotCancelled,
+}
+
+impl Changing {
+    pub(crate) fn begin() -> Changing {
+        let _ = CHANGES.try_with(|changes| changes.set(changes.get() + 1));
+        Changing {
+            _thread: NotCancelled::begin(),
+        }
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        let _ = CHANGES.try_with(|changes| changes.set(changes.get().saturating_sub(1)));
+    }
+}
+
+/// Whether this thread may wait for another one to replace a descriptor. A signal handler that
+/// has interrupted a replacement must not.
+pub(crate) fn may_wait() -> bool {
+    !is_inside() && CHANGES.try_with(Cell::get) == Ok(0)
+}
+
+/// Whether this thread is inside: its calls are those of the library itself, or of a signal
+/// handler.
+pub(crate) fn is_inside() -> bool {
+    IS_INSIDE.try_with(Cell::get).unwrap_or(true)
+}
+
+/// Returns the number of this process, without a call.
+pub(crate) fn id() -> i32 {
+    PROCESS.load(Ordering::Relaxed)
+}
+
+/// Whether this process owns its memory. A child of vfork does not: what it does to its
+/// descriptors must not be noted.
+pub(crate) fn owns_memory() -> bool {
+    // SAFETY: takes no arguments.
+    is_sealed() || PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+}
+
+/// Notes that the process may be killed for system calls that it does not know of.
+pub(crate) fn seal() {
+    SEALED.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_sealed() -> bool {
+    SEALED.load(Ordering::Relaxed)
+}
+
+pub(crate) fn start() {
+    note_process();
+    // SAFETY: the handlers are functions of this library, which is not unloaded before the
+    // process ends; they take no arguments and do not unwind.
+    unsafe { libc::pthread_atfork(Some(share), None, Some(child)) };
+}
+
+fn note_process() {
+    // SAFETY: takes no arguments.
+    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
+
+/// From now on, forks wait for the thread inside. Called before the first lease.
+pub(crate) fn make_forks_wait(_: &Inside) {
+    if FORKS_WAIT.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // Regions have a handler too, which locks what a thread inside locks. Handlers run in the
+    // opposite order of their registration, so this one comes first.
+    drop(OpenState::new());
+    // SAFETY: as in `start`.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), None) };
+}
+
+extern "C" fn share() {
+    table::note_sharing();
+}
+
+extern "C" fn prepare() {
+    // A fork from a signal handler that has interrupted this thread inside holds it already.
+    if !is_inside() {
+        lock();
+    }
+}
+
+extern "C" fn parent() {
+    if !is_inside() {
+        unlock();
+    }
+}
+
+extern "C" fn child() {
+    note_process();
+    // The leases are the parent's. The descriptors are the child's, and work through the
+    // mount.
+    table::forget_all();
+    stats::reset();
+    if !is_inside() {
+        unlock();
+    }
+}

@@ -1,0 +1,580 @@
+//! What is known about the numbers of descriptors, and the leases behind them.
+//!
+//! A lookup takes no lock. Invariant: an entry that names a lease counts as one user of it,
+//! and so does each call that uses it. The last user drops the lease.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use pramfs_client::File;
+
+use crate::process::{Changing, Inside, is_inside, may_wait, owns_memory};
+
+/// Descriptors with higher numbers are left to the mount.
+const DESCRIPTORS: usize = 4096;
+const LEASES: usize = 256;
+
+/// Descriptors that are files of a mount.
+static TABLE: [AtomicU64; DESCRIPTORS] = [const { AtomicU64::new(0) }; DESCRIPTORS];
+/// One more than the highest number that was ever noted.
+static USED: AtomicUsize = AtomicUsize::new(0);
+static SLOTS: [Slot; LEASES] = [const { Slot::new() }; LEASES];
+/// Hashes of inodes on which this process has taken record locks. Closing any descriptor
+/// of such a file would release them.
+static LOCKED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+/// What is known about a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// Not a file of a mount, or not noted.
+    Unknown,
+    /// A file of a mount, without a lease.
+    Mount { inode: u16 },
+    /// The same, open for reading: after some calls it gets a lease.
+    Candidate { inode: u16, calls: u16 },
+    /// The same, open for reading and writing, and empty when it was opened. If it is then
+    /// read and overwritten by offset, it gets a lease. Nothing has used the description
+    /// otherwise, as far as was seen.
+    Growing { inode: u16, calls: u8, epoch: u16 },
+    /// Its descriptor is being replaced.
+    Changing { inode: u16 },
+    /// A file with a lease.
+    Leased {
+        slot: u16,
+        generation: u32,
+        write: bool,
+        /// O_DIRECT is set, and the program has not asked for it.
+        hidden: bool,
+    },
+}
+
+impl Entry {
+    fn encode(self) -> u64 {
+        match self {
+            Entry::Unknown => 0,
+            Entry::Mount { inode } => 1 | u64::from(inode) << 8,
+            Entry::Candidate { inode, calls } => 2 | u64::from(inode) << 8 | u64::from(calls) << 32,
+            Entry::Growing {
+                inode,
+                calls,
+                epoch,
+            } => 4 | u64::from(inode) << 8 | u64::from(calls) << 24 | u64::from(epoch) << 32,
+            Entry::Changing { inode } => 5 | u64::from(inode) << 8,
+            Entry::Leased {
+                slot,
+                generation,
+                write,
+                hidden,
+            } => {
+                3 | u64::from(write) << 4
+                    | u64::from(hidden) << 5
+                    | u64::from(slot) << 8
+                    | u64::from(generation) << 32
+            }
+        }
+    }
+
+    #[inline]
+    fn decode(word: u64) -> Entry {
+        let (low, high) = ((word >> 8) as u16, (word >> 32) as u32);
+        match word & 7 {
+            1 => Entry::Mount { inode: low },
+            2 => Entry::Candidate {
+                inode: low,
+                calls: high as u16,
+            },
+            3 => Entry::Leased {
+                slot: low,
+                generation: high,
+                write: word & 1 << 4 != 0,
+                hidden: word & 1 << 5 != 0,
+            },
+            4 => Entry::Growing {
+                inode: low,
+                calls: (word >> 24) as u8,
+                epoch: high as u16,
+            },
+            5 => Entry::Changing { inode: low },
+            _ => Entry::Unknown,
+        }
+    }
+}
+
+fn word(fd: i32) -> Option<&'static AtomicU64> {
+    TABLE.get(usize::try_from(fd).ok()?)
+}
+
+/// Whether anything can be noted about a descriptor.
+pub(crate) fn is_tracked(fd: i32) -> bool {
+    word(fd).is_some()
+}
+
+/// Returns what is known about a descriptor.
+#[inline]
+pub(crate) fn entry(fd: i32) -> Entry {
+    word(fd).map_or(Entry::Unknown, |word| {
+        Entry::decode(word.load(Ordering::Acquire))
+    })
+}
+
+/// Notes a new descriptor. A lease in the entry must have been [counted](Held::count).
+/// False if its number is too high.
+pub(crate) fn set(fd: i32, entry: Entry) -> bool {
+    let Some(word) = word(fd) else {
+        return false;
+    };
+    USED.fetch_max(fd as usize + 1, Ordering::Relaxed);
+    let old = word.swap(entry.encode(), Ordering::AcqRel);
+    drop_entry(Entry::decode(old));
+    true
+}
+
+/// Changes an entry if it is still the given one.
+pub(crate) fn replace(fd: i32, old: Entry, new: Entry) -> bool {
+    word(fd).is_some_and(|word| {
+        word.compare_exchange(
+            old.encode(),
+            new.encode(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
+        .is_ok()
+    })
+}
+
+/// Forgets a descriptor that is about to be closed or replaced.
+pub(crate) fn forget(fd: i32) {
+    if entry(fd) != Entry::Unknown && owns_memory() {
+        settle(fd);
+        set(fd, Entry::Unknown);
+    }
+}
+
+/// Called before a use of a descriptor's description that a replacement would not keep: its
+/// position, its locks, copies. Waits for a replacement in progress, and allows none from then
+/// on.
+#[inline]
+pub(crate) fn settle(fd: i32) {
+    if matches!(entry(fd), Entry::Growing { .. } | Entry::Changing { .. }) {
+        settle_slowly(fd);
+    }
+}
+
+#[cold]
+fn settle_slowly(fd: i32) {
+    loop {
+        let old = entry(fd);
+        match old {
+            Entry::Growing { inode, .. } => {
+                if replace(fd, old, Entry::Mount { inode }) {
+                    return;
+                }
+            }
+            // A signal handler must not wait for the thread that it has interrupted.
+            Entry::Changing { .. } if may_wait() => {
+                std::thread::sleep(std::time::Duration::from_micros(50));
+            }
+            _ => return,
+        }
+    }
+}
+
+/// Replacements of descriptors in progress. Each closes a description, which releases the
+/// record locks of the process on that file.
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
+
+/// A replacement of a descriptor.
+pub(crate) struct Change {
+    _changing: Changing,
+}
+
+impl Change {
+    /// `None` if the process may have record locks on the file.
+    pub(crate) fn begin(inode: u16) -> Option<Change> {
+        // Before the look at the locks: `note_lock` does the opposite.
+        CHANGES.fetch_add(1, Ordering::SeqCst);
+        let change = Change {
+            _changing: Changing::begin(),
+        };
+        (!may_be_locked(inode)).then_some(change)
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        CHANGES.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Changes when descriptions may have become shared with another process.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of times at which all descriptions may have become shared.
+pub(crate) fn epoch() -> u16 {
+    EPOCH.load(Ordering::SeqCst) as u16
+}
+
+/// Notes a fork, or descriptors in a message.
+pub(crate) fn note_sharing() {
+    EPOCH.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Forgets the descriptors of a range.
+pub(crate) fn forget_range(first: u32, last: u32) {
+    let used = USED.load(Ordering::Relaxed) as u32;
+    for fd in first..used.min(last.saturating_add(1)) {
+        forget(fd as i32);
+    }
+}
+
+/// Passes the calls of a descriptor, and of all others with its lease, to the mount.
+pub(crate) fn pass_copies(fd: i32) {
+    let Some(held) = hold(entry(fd)) else {
+        return;
+    };
+    let inode = held.inode();
+    for fd in 0..USED.load(Ordering::Relaxed) as i32 {
+        for hidden in [false, true] {
+            let same = held.entry(hidden);
+            if replace(fd, same, Entry::Mount { inode }) {
+                drop_entry(same);
+            }
+        }
+    }
+}
+
+/// Whether a descriptor has O_DIRECT set, of which the program does not know.
+pub(crate) fn hides_direct(fd: i32) -> bool {
+    matches!(entry(fd), Entry::Leased { hidden: true, .. })
+}
+
+/// Notes that `new` is a copy of `fd`.
+pub(crate) fn copy(fd: i32, new: i32) {
+    settle(fd);
+    let old = entry(fd);
+    if old == Entry::Unknown && entry(new) == Entry::Unknown || !owns_memory() {
+        return;
+    }
+    if let Some(held) = hold(old) {
+        held.count(false);
+    } else if matches!(old, Entry::Leased { .. }) {
+        // Closed meanwhile.
+        set(new, Entry::Unknown);
+        return;
+    }
+    if !set(new, old) {
+        drop_entry(old);
+    }
+}
+
+/// In a forked child: nothing is known about its descriptors. The leases are its parent's,
+/// and are leaked. Async-signal-safe.
+pub(crate) fn forget_all() {
+    for word in &TABLE[..USED.load(Ordering::Relaxed)] {
+        word.store(0, Ordering::Relaxed);
+    }
+    CHANGES.store(0, Ordering::Relaxed);
+    for slot in &SLOTS {
+        slot.users.store(0, Ordering::Relaxed);
+        slot.is_used.store(false, Ordering::Release);
+    }
+}
+
+/// A lease of the process, shared by all descriptors of the file.
+pub(crate) struct Slot {
+    /// Entries and calls that use it. 0: no new ones may.
+    users: AtomicU64,
+    is_used: AtomicBool,
+    generation: AtomicU64,
+    device: AtomicU64,
+    inode: AtomicU64,
+    is_writable: AtomicBool,
+    /// End of the part of the file that was mapped for stores.
+    stored_end: AtomicU64,
+    /// Calls that did not find their blocks.
+    misses: AtomicU64,
+    /// The [`epoch`] in which it was taken.
+    epoch: AtomicU64,
+    file: UnsafeCell<MaybeUninit<File>>,
+}
+
+// SAFETY: `file` is written while `is_used` was false, by the thread inside, before `users`
+// counts anybody; read only by users; and dropped by the last one.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    const fn new() -> Slot {
+        Slot {
+            users: AtomicU64::new(0),
+            is_used: AtomicBool::new(false),
+            generation: AtomicU64::new(0),
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+            is_writable: AtomicBool::new(false),
+            stored_end: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            file: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// Counts one user more, unless there is none.
+    fn add_user(&self) -> bool {
+        self.users
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |users| {
+                (users != 0).then(|| users + 1)
+            })
+            .is_ok()
+    }
+
+    fn drop_user(&self) {
+        if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.drop_file();
+        }
+    }
+
+    #[cold]
+    fn drop_file(&self) {
+        // The client asks the server, and closes descriptors. A signal handler that has
+        // interrupted this thread inside leaves the lease until the process ends.
+        let Some(inside) = Inside::enter() else {
+            return;
+        };
+        // SAFETY: initialized before the first user; this was the last one, and none can come
+        // again.
+        let file = unsafe { (*self.file.get()).assume_init_read() };
+        let is_mapped = self.stored_end.load(Ordering::Acquire) > 0;
+        let end = std::panic::AssertUnwindSafe(|| {
+            if is_mapped {
+                // A failure concerns the times of the file only.
+                let _ = file.note_change();
+            }
+            drop(file);
+        });
+        let dropped = std::panic::catch_unwind(end);
+        self.is_used.store(false, Ordering::Release);
+        drop((inside, dropped));
+    }
+}
+
+/// A lease in use by a call.
+pub(crate) struct Held {
+    slot: &'static Slot,
+    /// Its number and generation.
+    number: u16,
+    generation: u32,
+}
+
+impl Held {
+    pub(crate) fn file(&self) -> &File {
+        // SAFETY: this user was counted while others were, so it is initialized and stays.
+        unsafe { (*self.slot.file.get()).assume_init_ref() }
+    }
+
+    /// Returns the entry of a descriptor with this lease.
+    pub(crate) fn entry(&self, hidden: bool) -> Entry {
+        Entry::Leased {
+            slot: self.number,
+            generation: self.generation,
+            write: self.is_writable(),
+            hidden,
+        }
+    }
+
+    /// Makes the use permanent: that of an entry. Returns the entry.
+    pub(crate) fn count(self, hidden: bool) -> Entry {
+        let entry = self.entry(hidden);
+        std::mem::forget(self);
+        entry
+    }
+
+    /// Counts the use of an entry besides this one.
+    pub(crate) fn and_count(self) -> Held {
+        // It cannot fail: this user is counted.
+        self.slot.add_user();
+        self
+    }
+
+    /// Takes the use of an entry back.
+    pub(crate) fn uncount(self) -> Held {
+        self.slot.drop_user();
+        self
+    }
+
+    /// Whether other processes may share the descriptors of the file since the lease was taken.
+    pub(crate) fn may_be_shared(&self) -> bool {
+        self.slot.epoch.load(Ordering::Relaxed) != u64::from(epoch())
+    }
+
+    /// Returns the number of entries and calls that use the lease.
+    pub(crate) fn users(&self) -> u64 {
+        self.slot.users.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.slot.is_writable.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn inode(&self) -> u16 {
+        hash(
+            self.slot.device.load(Ordering::Relaxed),
+            self.slot.inode.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Notes that the file is mapped for stores up to here.
+    pub(crate) fn note_view(&self, end: u64) {
+        self.slot.stored_end.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Counts a call that did not find its blocks. True for the first one, and for every
+    /// fourth one from then on.
+    pub(crate) fn misses_often(&self) -> bool {
+        let before = self.slot.misses.fetch_add(1, Ordering::Relaxed);
+        before.is_multiple_of(4)
+    }
+
+    /// Returns the end of the part that was mapped for stores.
+    pub(crate) fn stored_end(&self) -> u64 {
+        self.slot.stored_end.load(Ordering::Acquire)
+    }
+
+    fn of(number: u16, generation: u32) -> Option<Held> {
+        let slot = SLOTS.get(usize::from(number))?;
+        if !slot.add_user() {
+            return None;
+        }
+        let held = Held {
+            slot,
+            number,
+            generation,
+        };
+        // Another lease may be there by now.
+        (slot.generation.load(Ordering::Relaxed) as u32 == generation).then_some(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.slot.drop_user();
+    }
+}
+
+/// Uses the lease of an entry. `None` if it has none, or none any more.
+#[inline]
+pub(crate) fn hold(entry: Entry) -> Option<Held> {
+    match entry {
+        Entry::Leased {
+            slot, generation, ..
+        } => Held::of(slot, generation),
+        _ => None,
+    }
+}
+
+fn drop_entry(entry: Entry) {
+    if let Entry::Leased { slot, .. } = entry
+        && let Some(slot) = SLOTS.get(usize::from(slot))
+    {
+        slot.drop_user();
+    }
+}
+
+/// Returns all leases for writing.
+pub(crate) fn writable() -> impl Iterator<Item = Held> {
+    (0..LEASES as u16).filter_map(|number| {
+        let slot = &SLOTS[usize::from(number)];
+        if !slot.is_used.load(Ordering::Acquire) {
+            return None;
+        }
+        Held::of(number, slot.generation.load(Ordering::Relaxed) as u32).filter(Held::is_writable)
+    })
+}
+
+/// Returns the lease of a file, if the process has one. Waits for nothing.
+pub(crate) fn find(device: u64, inode: u64, write: bool) -> Option<Held> {
+    (0..LEASES as u16).find_map(|number| {
+        let slot = &SLOTS[usize::from(number)];
+        let is_same = || {
+            slot.is_used.load(Ordering::Acquire)
+                && slot.device.load(Ordering::Relaxed) == device
+                && slot.inode.load(Ordering::Relaxed) == inode
+                && slot.is_writable.load(Ordering::Relaxed) == write
+        };
+        if !is_same() {
+            return None;
+        }
+        // Nothing of it changes while it is held.
+        Held::of(number, slot.generation.load(Ordering::Acquire) as u32).filter(|_| is_same())
+    })
+}
+
+/// Whether there is room for another lease, of so many.
+pub(crate) fn has_room(most: usize) -> bool {
+    let used = SLOTS
+        .iter()
+        .filter(|slot| slot.is_used.load(Ordering::Acquire));
+    used.count() < most.min(LEASES)
+}
+
+/// Adds a lease. `None` if there is no room.
+pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) -> Option<Held> {
+    let number = SLOTS
+        .iter()
+        .position(|slot| !slot.is_used.load(Ordering::Acquire))?;
+    let slot = &SLOTS[number];
+    let generation = (slot.generation.fetch_add(1, Ordering::Relaxed) + 1) as u32;
+    slot.device.store(device, Ordering::Relaxed);
+    slot.inode.store(inode, Ordering::Relaxed);
+    slot.is_writable.store(write, Ordering::Relaxed);
+    slot.stored_end.store(0, Ordering::Relaxed);
+    slot.misses.store(0, Ordering::Relaxed);
+    slot.epoch.store(epoch().into(), Ordering::Relaxed);
+    // SAFETY: nobody uses the slot: it has no users, and only the thread inside takes one.
+    unsafe { (*slot.file.get()).write(file) };
+    slot.is_used.store(true, Ordering::Relaxed);
+    slot.users.store(1, Ordering::Release);
+    Some(Held {
+        slot,
+        number: number as u16,
+        generation,
+    })
+}
+
+/// Returns the hash of a file.
+pub(crate) fn hash(device: u64, inode: u64) -> u16 {
+    let mixed = (device.rotate_left(32) ^ inode).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 48) as u16
+}
+
+/// Notes that this process takes record locks on the file of a descriptor.
+pub(crate) fn note_lock(fd: i32) {
+    settle(fd);
+    let entry = entry(fd);
+    let inode = match entry {
+        Entry::Unknown => return,
+        Entry::Mount { inode }
+        | Entry::Candidate { inode, .. }
+        | Entry::Growing { inode, .. }
+        | Entry::Changing { inode } => inode,
+        Entry::Leased { .. } => match hold(entry) {
+            Some(held) => held.inode(),
+            None => return,
+        },
+    };
+    let (at, bit) = (usize::from(inode) / 64, 1 << (inode % 64));
+    LOCKED[at].fetch_or(bit, Ordering::SeqCst);
+    while CHANGES.load(Ordering::SeqCst) != 0 && may_wait() {
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+}
+
+/// Whether this process may have taken record locks on a file.
+pub(crate) fn may_be_locked(inode: u16) -> bool {
+    LOCKED[usize::from(inode) / 64].load(Ordering::SeqCst) & 1 << (inode % 64) != 0
+}
+
+/// Whether a number belongs to the library itself: the program must not close or replace it.
+pub(crate) fn is_own(fd: i32) -> bool {
+    !is_inside() && pramfs_client::is_kept_descriptor(fd)
+}

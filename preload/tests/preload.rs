@@ -1,0 +1,474 @@
+//! Unmodified programs with the preload library, on real mounts. They need root, /dev/fuse
+//! and a C compiler; elsewhere every test reports that it was skipped.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use pramfs_tests::mounted::{self, Mounted, wait_until};
+use pramfs_tests::skip::skipped;
+use pramfs_tests::watchdog::Watchdog;
+
+const REGION: u64 = 128 << 20;
+
+/// The directory of what cargo has built.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).unwrap().to_owned()
+}
+
+/// The library. Cargo does not build it for tests: nothing links it.
+fn library() -> PathBuf {
+    let path = built().join("libpramfs_preload.so");
+    let changed = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let newest = ["", "calls"]
+        .iter()
+        .flat_map(|dir| fs::read_dir(source.join(dir)).unwrap().flatten())
+        .filter_map(|entry| changed(&entry.path()))
+        .max();
+    assert!(
+        changed(&path) >= newest,
+        "{} is missing or old; type: cargo build -p pramfs-preload",
+        path.display()
+    );
+    path
+}
+
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// Whether a test can run.
+fn available(test: &str, programs: &[&str]) -> bool {
+    if let Some(missing) = programs.iter().find(|program| !is_there(program)) {
+        skipped(format_args!("no {missing}: {test} has not been run"));
+        return false;
+    }
+    mounted::available(test)
+}
+
+fn mount(test: &str, programs: &[&str]) -> Option<(Mounted, Watchdog)> {
+    if !available(test, programs) {
+        return None;
+    }
+    let dog = Watchdog::new(test, Duration::from_secs(120));
+    let mount = Mounted::new(&mounted::program(), REGION, "direct=owner");
+    Some((mount, dog))
+}
+
+/// The C program that uses files.
+fn probe() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("preload-probe");
+        let from = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probe.c");
+        // Fortified, as distributions build.
+        let done = Command::new("cc")
+            .args(["-O2", "-D_FORTIFY_SOURCE=2", "-pthread", "-o"])
+            .arg(&to)
+            .arg(from)
+            .status();
+        assert!(done.unwrap().success());
+        to
+    })
+}
+
+fn preloaded(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("LD_PRELOAD", library())
+        .env("PRAMFS_PRELOAD_STATS", "1");
+    command
+}
+
+/// What the library says of its data calls: served, and all, of all processes.
+fn calls(stderr: &str) -> (u64, u64) {
+    let mut sums = (0, 0);
+    for line in stderr.lines().filter(|l| l.starts_with("pramfs-preload:")) {
+        let numbers: Vec<u64> = line.split(' ').filter_map(|w| w.parse().ok()).collect();
+        sums.0 += numbers[0];
+        sums.1 += numbers[1];
+    }
+    sums
+}
+
+fn share(out: &Output) -> f64 {
+    let (served, all) = calls(&String::from_utf8_lossy(&out.stderr));
+    assert!(all > 0, "no data calls: {out:?}");
+    100.0 * served as f64 / all as f64
+}
+
+#[track_caller]
+fn text(out: &Output) -> String {
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr),
+    );
+    assert!(out.status.success(), "{}: {stdout}{stderr}", out.status);
+    stdout.into_owned()
+}
+
+/// Unmounts, and checks the file system.
+fn end(mount: &Mounted) {
+    mount.unmount();
+    let fsck = built().join("fsck-pramfs");
+    if fsck.is_file() {
+        let out = Command::new(fsck).arg("-n").arg(mount.region()).output();
+        text(&out.unwrap());
+    }
+}
+
+/// Runs a scenario on a mount with the library, and on tmpfs without: it must see the same.
+/// At least this share of its data calls must be served, in percent.
+fn same(scenario: &str, least: f64) {
+    let Some((mount, _dog)) = mount(scenario, &["cc"]) else {
+        return;
+    };
+    let plain = tempfile::tempdir_in("/dev/shm").unwrap();
+    let on_tmpfs = Command::new(probe())
+        .arg(scenario)
+        .arg(plain.path().join("file"))
+        .output()
+        .unwrap();
+    // A file may be found busy, on a machine under load. It must never look different.
+    let mut shares = (0..3).map(|_| {
+        let on_mount = preloaded(probe())
+            .arg(scenario)
+            .arg(mount.at("file"))
+            .output()
+            .unwrap();
+        assert_eq!(text(&on_mount), text(&on_tmpfs));
+        share(&on_mount)
+    });
+    let enough = shares.any(|share| share >= least);
+    drop(shares);
+    assert!(enough, "{scenario}: less than {least:.1} % served");
+    end(&mount);
+}
+
+macro_rules! scenarios {
+    ($($test:ident: $name:literal $least:literal)*) => {
+        $(
+            #[test]
+            fn $test() {
+                same($name, $least);
+            }
+        )*
+    };
+}
+
+scenarios! {
+    reads_and_writes_of_all_kinds_are_those_of_tmpfs: "data" 80.0
+    errors_are_those_of_tmpfs: "errors" 0.0
+    mappings_are_shared_cut_moved_and_inherited: "maps" 0.0
+    forked_children_share_position_and_mount: "forks" 0.0
+    copies_and_streams_of_descriptors_are_followed: "descriptors" 0.0
+    program_that_closes_everything_leaves_leases_working: "closes_all" 0.0
+    threads_and_processes_share_position: "threads" 95.0
+    record_locks_survive_second_open: "locks" 0.0
+    appends_of_many_processes_are_whole: "appends" 0.0
+    signal_handlers_read_and_write: "signals" 95.0
+    descriptor_passed_over_socket_shares_position: "passes" 0.0
+    descriptors_up_to_limit_are_the_programs: "limits" 0.0
+    new_file_that_is_overwritten_keeps_description: "grows" 30.0
+    cancelled_threads_end: "cancels" 0.0
+    threads_open_while_process_forks: "churns" 0.0
+    sandboxed_program_is_not_killed: "filters" 0.0
+    inherited_descriptor_is_read_and_mapped: "executes" 0.0
+}
+
+#[test]
+fn file_open_through_page_cache_stays_with_mount() {
+    let Some((mount, _dog)) = mount("busy file", &["cc"]) else {
+        return;
+    };
+    let path = mount.at("file");
+    fs::write(&path, [1; 4096]).unwrap();
+    let cached = fs::File::options().read(true).write(true).open(&path);
+    let out = preloaded(probe()).arg("data").arg(&path).output().unwrap();
+    let plain = tempfile::tempdir_in("/dev/shm").unwrap();
+    let on_tmpfs = Command::new(probe())
+        .arg("data")
+        .arg(plain.path().join("file"))
+        .output()
+        .unwrap();
+    assert_eq!(text(&out), text(&on_tmpfs));
+    assert!(share(&out) < 5.0);
+    drop(cached);
+    end(&mount);
+}
+
+#[test]
+fn programs_with_and_without_library_see_the_same() {
+    let Some((mount, _dog)) = mount("coherence", &["python3"]) else {
+        return;
+    };
+    for seed in ["1", "2", "3"] {
+        let out = Command::new("python3")
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/coherence.py"))
+            .arg(mount.at(seed))
+            .arg(library())
+            .arg(seed)
+            .output()
+            .unwrap();
+        text(&out);
+        assert!(share(&out) >= 50.0, "{:.1} % served", share(&out));
+    }
+    end(&mount);
+}
+
+#[test]
+fn capability_of_program_stays_until_it_is_written() {
+    let Some((mount, _dog)) = mount("capability", &["setcap", "getcap", "python3"]) else {
+        return;
+    };
+    let path = mount.at("program");
+    fs::copy("/bin/true", &path).unwrap();
+    let mut setcap = Command::new("setcap");
+    let done = setcap.arg("cap_net_raw+ep").arg(&path).status().unwrap();
+    if !done.success() {
+        skipped("setcap fails: the test of capabilities has not been run");
+        return;
+    }
+    let script = "import os, sys; os.pread(os.open(sys.argv[1], os.O_RDWR), 4, 0)";
+    let out = preloaded("python3")
+        .args(["-c", script])
+        .arg(&path)
+        .output();
+    text(&out.unwrap());
+    let kept = Command::new("getcap").arg(&path).output().unwrap();
+    assert!(text(&kept).contains("cap_net_raw"), "{kept:?}");
+    end(&mount);
+}
+
+#[test]
+fn death_of_server_is_an_error_to_program() {
+    let Some((mount, _dog)) = mount("death of the server", &["cc"]) else {
+        return;
+    };
+    let mut child = preloaded(probe())
+        .arg("survives")
+        .arg(mount.at("file"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    std::thread::sleep(Duration::from_millis(100));
+    mount.crash();
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(rest, "1\n1\n");
+    assert!(wait_until(|| mounted::is_unlocked(&mount.region())));
+}
+
+#[test]
+fn program_without_files_of_mount_prints_nothing() {
+    let out = preloaded("ls").arg("/").output().unwrap();
+    assert_eq!(out.stderr, b"");
+    assert_eq!(
+        text(&out),
+        text(&Command::new("ls").arg("/").output().unwrap())
+    );
+}
+
+#[test]
+fn tool_runs_program_with_library() {
+    let tool = built().join("pramfs");
+    if !tool.is_file() {
+        skipped("pramfs is not built: the test of pramfs run has not been run");
+        return;
+    }
+    let run = |args: &[&str]| {
+        let mut command = Command::new(&tool);
+        command.arg("run").args(args);
+        command
+    };
+    let library = library();
+    let out = run(&["--", "sh", "-c", "echo $LD_PRELOAD; exit 7"])
+        .env("LD_PRELOAD", "")
+        .env("PRAMFS_PRELOAD_LIBRARY", &library)
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(7));
+    assert_eq!(out.stdout, format!("{}\n", library.display()).as_bytes());
+    let out = run(&["true"])
+        .env("PRAMFS_PRELOAD_LIBRARY", "/nonexistent/lib.so")
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("/nonexistent/lib.so"), "{said}");
+}
+
+// ---- programs
+
+fn fio(engine: &str, mount: &Mounted, more: &[&str]) -> f64 {
+    let out = preloaded("fio")
+        .args(["--name=job", "--size=16M", "--bs=4k", "--verify=crc32c"])
+        .args(["--rw=randrw", "--verify_fatal=1", "--output-format=terse"])
+        .arg(format!("--ioengine={engine}"))
+        .arg(format!("--filename={}", mount.at("fio").display()))
+        .args(more)
+        .output()
+        .unwrap();
+    text(&out);
+    share(&out)
+}
+
+#[test]
+fn fio_is_served() {
+    let Some((mount, _dog)) = mount("fio", &["fio"]) else {
+        return;
+    };
+    // The first run makes the file.
+    fs::write(mount.at("fio"), vec![0; 16 << 20]).unwrap();
+    for (engine, more) in [
+        ("psync", vec!["--loops=2", "--fsync=16"]),
+        (
+            "psync",
+            vec![
+                "--thread",
+                "--numjobs=2",
+                "--offset_increment=8M",
+                "--size=8M",
+            ],
+        ),
+        ("pvsync", vec![]),
+        ("sync", vec![]),
+        ("mmap", vec![]),
+        ("mmap", vec!["--readonly", "--rw=randread", "--verify=0"]),
+    ] {
+        // Threads that open a file at the same time may find it busy, on a machine under load.
+        let mut attempts = (0..5).map(|_| fio(engine, &mount, &more));
+        let share = attempts.find(|share| *share >= 95.0).unwrap_or(0.0);
+        println!("fio {engine} {more:?}: {share:.1} % served");
+        assert!(share >= 95.0, "fio {engine} {more:?}: {share:.1} %");
+    }
+    end(&mount);
+}
+
+fn sqlite(database: &Path, sql: &str) -> Output {
+    preloaded("sqlite3")
+        .arg(database)
+        .arg(sql)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn sqlite_is_served() {
+    let Some((mount, _dog)) = mount("sqlite", &["sqlite3"]) else {
+        return;
+    };
+    for mode in ["persist", "delete", "wal"] {
+        let database = mount.at(mode);
+        let make = format!(
+            "PRAGMA journal_mode={mode}; CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+             INSERT INTO t SELECT i, hex(randomblob(100)) FROM n;"
+        );
+        text(&sqlite(&database, &make));
+        let query = "PRAGMA cache_size=10; PRAGMA mmap_size=0;
+             SELECT count(*), sum(length(b)) FROM t; SELECT count(*) FROM t x JOIN t y ON y.a = (x.a * 37) % 5000;
+             PRAGMA integrity_check;";
+        let out = sqlite(&database, query);
+        assert!(text(&out).contains("5000|1000000") && text(&out).ends_with("ok\n"));
+        let reads = share(&out);
+        let change = format!(
+            "PRAGMA journal_mode={mode}; PRAGMA cache_size=10;
+             UPDATE t SET b = hex(randomblob(100)) WHERE a % 3 = 0; PRAGMA integrity_check;"
+        );
+        let out = sqlite(&database, &change);
+        assert!(text(&out).ends_with("ok\n"));
+        println!(
+            "sqlite {mode}: {reads:.1} % of reads served, {:.1} % of changes",
+            share(&out)
+        );
+        assert!(reads >= 95.0, "sqlite {mode}: {reads:.1} % of reads");
+        if mode == "persist" {
+            // From now on, the journal is overwritten in place.
+            let share = share(&sqlite(&database, &change));
+            println!("sqlite {mode}, journal in place: {share:.1} % of changes");
+            assert!(share >= 95.0, "{share:.1} %");
+        }
+        // Another program sees the same.
+        let seen = Command::new("sqlite3")
+            .arg(&database)
+            .arg("PRAGMA integrity_check")
+            .output()
+            .unwrap();
+        assert_eq!(text(&seen), "ok\n");
+    }
+    end(&mount);
+}
+
+#[test]
+fn python_maps_file() {
+    let Some((mount, _dog)) = mount("python", &["python3"]) else {
+        return;
+    };
+    fs::write(mount.at("file"), [b'a'; 8192]).unwrap();
+    let script = "import mmap, os, sys
+f = open(sys.argv[1], 'r+b')
+m = mmap.mmap(f.fileno(), 0)
+m[4096:4101] = b'hello'
+m.flush()
+assert os.pread(f.fileno(), 5, 4096) == b'hello'
+os.pwrite(f.fileno(), b'there', 0)
+assert m[:5] == b'there'
+m.close()
+f.seek(4096)
+assert f.read(5) == b'hello'
+f.truncate(4098)
+f.close()
+";
+    let out = preloaded("python3")
+        .args(["-c", script])
+        .arg(mount.at("file"))
+        .output()
+        .unwrap();
+    text(&out);
+    let mut expected = vec![b'a'; 4096];
+    expected[..5].copy_from_slice(b"there");
+    expected.extend(b"he");
+    assert_eq!(fs::read(mount.at("file")).unwrap(), expected);
+    end(&mount);
+}
+
+#[test]
+fn git_clones_and_checks() {
+    let Some((mount, _dog)) = mount("git", &["git"]) else {
+        return;
+    };
+    let git = |args: &[&str]| {
+        let out = preloaded("git")
+            .current_dir(mount.path())
+            .args(["-c", "user.name=a", "-c", "user.email=a@b"])
+            .args(args)
+            .output()
+            .unwrap();
+        text(&out)
+    };
+    git(&["init", "-q", "one"]);
+    for i in 0..20 {
+        fs::write(mount.at(format!("one/file{i}")), vec![i; 10_000]).unwrap();
+    }
+    git(&["-C", "one", "add", "."]);
+    git(&["-C", "one", "commit", "-q", "-m", "first"]);
+    git(&["clone", "-q", "--no-hardlinks", "one", "two"]);
+    git(&["-C", "two", "gc", "-q"]);
+    git(&["-C", "two", "fsck", "--full"]);
+    assert_eq!(git(&["-C", "two", "status", "--short"]), "");
+    end(&mount);
+}

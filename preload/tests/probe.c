@@ -1,0 +1,812 @@
+/* Uses a file as programs do, and prints what it sees. The tests run it on a mount with the
+   preload library, and on tmpfs without it: the output must be the same. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BLOCK 4096
+#define BLOCKS 64
+
+static const char *path;
+
+#define SAY(...) (printf(__VA_ARGS__), fflush(stdout))
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            SAY("line %d: %s: errno %d\n", __LINE__, #what, errno); \
+            exit(1); \
+        } \
+    } while (0)
+
+static void make(const char *name, int blocks)
+{
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    CHECK(fd >= 0);
+    for (int i = 0; i < blocks; i++) {
+        char block[BLOCK];
+        memset(block, 'a' + i % 26, BLOCK);
+        CHECK(write(fd, block, BLOCK) == BLOCK);
+    }
+    CHECK(close(fd) == 0);
+}
+
+static int opened(int flags)
+{
+    int fd = open(path, flags, 0644);
+    CHECK(fd >= 0);
+    return fd;
+}
+
+static uint64_t sum(const void *bytes, size_t n)
+{
+    uint64_t h = 1469598103934665603u;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ ((const unsigned char *)bytes)[i]) * 1099511628211u;
+    return h;
+}
+
+/* The whole file, through a descriptor of its own. */
+static void show(const char *what)
+{
+    int fd = opened(O_RDONLY);
+    static char all[(BLOCKS + 64) * BLOCK];
+    ssize_t n = pread(fd, all, sizeof all, 0);
+    SAY("%s: %zd bytes, %016llx\n", what, n, (unsigned long long)sum(all, n < 0 ? 0 : n));
+    close(fd);
+}
+
+static unsigned next_random(void)
+{
+    static unsigned state = 12345;
+    state = state * 1103515245 + 12345;
+    return state >> 8;
+}
+
+static void data(void)
+{
+    int fd = opened(O_RDWR);
+    char *buf = malloc(8 * BLOCK), *other = malloc(8 * BLOCK);
+    for (int i = 0; i < 4000; i++) {
+        size_t n = next_random() % (3 * BLOCK) + 1;
+        off_t at = next_random() % ((BLOCKS + 4) * BLOCK);
+        memset(buf, next_random(), n);
+        ssize_t done = 0;
+        struct iovec two[2] = {{buf, n / 2}, {other, n - n / 2}};
+        memset(other, 7, n);
+        switch (next_random() % 12) {
+        case 0: done = pwrite(fd, buf, n, at); break;
+        case 1: done = pread(fd, buf, n, at); break;
+        case 2: done = lseek(fd, at, SEEK_SET); break;
+        case 3: done = read(fd, buf, n); break;
+        case 4: done = write(fd, buf, n); break;
+        case 5: done = preadv(fd, two, 2, at); break;
+        case 6: done = pwritev(fd, two, 2, at); break;
+        case 7: done = readv(fd, two, 2); break;
+        case 8: done = i % 50 ? 0 : ftruncate(fd, at); break;
+        case 9: done = fsync(fd); break;
+        case 10: done = i % 20 ? 0 : fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, n); break;
+        case 11: done = pwritev2(fd, two, 2, at, i % 2 ? RWF_DSYNC : 0); break;
+        }
+        off_t position = lseek(fd, 0, SEEK_CUR);
+        if (i % 97 == 0)
+            SAY("%d: %zd at %lld, %016llx\n", i, done, (long long)position,
+                (unsigned long long)(sum(buf, n) ^ sum(other, n)));
+    }
+    struct stat st;
+    CHECK(fstat(fd, &st) == 0);
+    SAY("size %lld\n", (long long)st.st_size);
+    close(fd);
+    show("data");
+}
+
+static void errors(void)
+{
+    char c[16];
+    int fd = opened(O_RDWR);
+    errno = 0;
+    CHECK(pread(fd, c, 16, 0) == 16 && errno == 0);
+    SAY("%zd %d\n", pread(fd, c, 16, -1), errno);
+    SAY("%zd %d\n", pwrite(fd, c, 16, -1), errno);
+    SAY("%zd\n", pread(fd, c, 16, (off_t)BLOCKS * BLOCK));
+    SAY("%zd\n", pread(fd, c, 16, (off_t)BLOCKS * BLOCK - 3));
+    SAY("%zd\n", pread(fd, c, 0, 0));
+    int reader = opened(O_RDONLY);
+    SAY("%zd %d\n", pwrite(reader, c, 1, 0), errno);
+    int writer = opened(O_WRONLY);
+    SAY("%zd %d\n", pread(writer, c, 1, 0), errno);
+    close(writer);
+    close(reader);
+    close(fd);
+    SAY("%zd %d\n", pread(fd, c, 1, 0), errno);
+    SAY("%zd %d\n", pread(-1, c, 1, 0), errno);
+    SAY("%zd %d\n", pread(1 << 20, c, 1, 0), errno);
+    SAY("%d %d\n", close(fd), errno);
+    int nowhere = open(path, O_PATH);
+    SAY("%zd %d\n", pread(nowhere, c, 1, 0), errno);
+}
+
+static void maps(void)
+{
+    int fd = opened(O_RDWR);
+    char *map = mmap(NULL, BLOCKS * BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    char *part = mmap(NULL, 3 * BLOCK, PROT_READ, MAP_SHARED, fd, 5 * BLOCK);
+    CHECK(part != MAP_FAILED);
+    memset(map + 6 * BLOCK, '!', 100);
+    SAY("%c %c %c\n", map[0], part[BLOCK], part[BLOCK + 100]);
+    char c;
+    CHECK(pread(fd, &c, 1, 6 * BLOCK) == 1);
+    SAY("%c\n", c);
+    CHECK(pwrite(fd, "?", 1, 7 * BLOCK) == 1);
+    SAY("%c\n", part[2 * BLOCK]);
+    CHECK(msync(map, BLOCKS * BLOCK, MS_SYNC) == 0);
+    CHECK(fdatasync(fd) == 0);
+    close(fd);
+    /* After its descriptor, in pieces, moved, in a child. */
+    CHECK(munmap(map + 10 * BLOCK, 10 * BLOCK) == 0);
+    map[0] = 'P';
+    if (fork() == 0) {
+        map[1] = 'C';
+        _exit(part[0] == 'f' ? 0 : 1);
+    }
+    int status;
+    CHECK(wait(&status) > 0 && status == 0);
+    SAY("%c%c\n", map[0], map[1]);
+    char *moved = mremap(part, 3 * BLOCK, 2 * BLOCK, MREMAP_MAYMOVE);
+    CHECK(moved != MAP_FAILED);
+    SAY("%c\n", moved[BLOCK]);
+    CHECK(munmap(moved, 2 * BLOCK) == 0);
+    CHECK(mprotect(map, BLOCK, PROT_READ) == 0);
+    CHECK(munmap(map, BLOCKS * BLOCK) == 0);
+    /* Past the end, private, at an address. */
+    fd = opened(O_RDWR);
+    CHECK(lseek(fd, 77, SEEK_SET) == 77);
+    map = mmap(NULL, 2 * BLOCKS * BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    SAY("%s\n", map == MAP_FAILED ? strerror(errno) : "mapped past the end");
+    if (map != MAP_FAILED) {
+        CHECK(pwrite(fd, "new", 3, BLOCKS * BLOCK) == 3);
+        SAY("%c\n", map[BLOCKS * BLOCK + 2]);
+        map[2] = '2';
+        CHECK(msync(map, BLOCK, MS_SYNC) == 0);
+        munmap(map, 2 * BLOCKS * BLOCK);
+    }
+    SAY("at %lld\n", (long long)lseek(fd, 0, SEEK_CUR));
+    close(fd);
+    show("maps");
+    fd = opened(O_RDWR);
+    map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    CHECK(map != MAP_FAILED);
+    map[3] = 'x';
+    CHECK(pread(fd, &c, 1, 3) == 1);
+    SAY("%c\n", c);
+    close(fd);
+    show("maps");
+}
+
+static void forks(void)
+{
+    int fd = opened(O_RDWR);
+    char c[8] = "";
+    CHECK(pread(fd, c, 4, 0) == 4);
+    CHECK(read(fd, c, 4) == 4);
+    if (fork() == 0) {
+        /* The position is shared. */
+        CHECK(read(fd, c, 4) == 4);
+        CHECK(pwrite(fd, "child", 5, 2 * BLOCK) == 5);
+        int own = opened(O_RDWR);
+        for (int i = 0; i < 20; i++)
+            CHECK(pwrite(own, "own", 3, 3 * BLOCK) == 3 && pread(own, c, 4, i) == 4);
+        CHECK(close(fd) == 0 && close(own) == 0);
+        _exit(0);
+    }
+    int status;
+    CHECK(wait(&status) > 0 && status == 0);
+    CHECK(read(fd, c, 4) == 4);
+    SAY("at %lld\n", (long long)lseek(fd, 0, SEEK_CUR));
+    char found[8] = "";
+    CHECK(pread(fd, found, 5, 2 * BLOCK) == 5);
+    SAY("%s\n", found);
+    pid_t child = vfork();
+    if (child == 0) {
+        close(fd);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(pwrite(fd, "after", 5, 0) == 5);
+    close(fd);
+    show("forks");
+}
+
+static void descriptors(void)
+{
+    char c[8] = "";
+    int fd = opened(O_RDWR);
+    SAY("%d\n", fd);
+    int copy = dup(fd), high = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+    SAY("%d %d\n", copy, high);
+    CHECK(pwrite(copy, "copy", 4, 0) == 4 && pwrite(high, "high", 4, 10) == 4);
+    CHECK(close(fd) == 0);
+    CHECK(pread(copy, c, 4, 10) == 4);
+    SAY("%s\n", c);
+    /* Another file under the same numbers. */
+    int null = open("/dev/zero", O_RDWR);
+    SAY("%d\n", null);
+    CHECK(pread(null, c, 4, 0) == 4);
+    SAY("%d\n", c[0]);
+    CHECK(dup2(null, copy) == copy);
+    CHECK(pread(copy, c, 4, 0) == 4);
+    SAY("%d\n", c[0]);
+    CHECK(dup3(high, copy, O_CLOEXEC) == copy);
+    CHECK(pread(copy, c, 4, 0) == 4);
+    SAY("%s\n", c);
+    CHECK(fcntl(high, F_SETFL, O_APPEND) == 0);
+    CHECK(pwrite(copy, "appended", 8, 0) == 8);
+    SAY("%x\n", fcntl(high, F_GETFL));
+    close(high);
+    close(copy);
+    close(null);
+    FILE *stream = fopen(path, "r+");
+    CHECK(stream);
+    CHECK(fputs("stdio", stream) >= 0 && fclose(stream) == 0);
+    fd = opened(O_RDWR);
+    stream = fdopen(fd, "r+");
+    CHECK(pwrite(fd, "X", 1, 4 * BLOCK) == 1 && fgetc(stream) == 's');
+    CHECK(fclose(stream) == 0);
+    null = open("/dev/zero", O_RDONLY);
+    CHECK(pread(null, c, 4, 4 * BLOCK) == 4);
+    SAY("%d %d\n", null == fd, c[0]);
+    close(null);
+    show("descriptors");
+}
+
+static void closes_all(void)
+{
+    char c[8] = "";
+    int fd = opened(O_RDWR);
+    CHECK(pwrite(fd, "one", 3, 0) == 3);
+    for (int i = 3; i < 1024; i++)
+        close(i);
+    SAY("%zd %d\n", pread(fd, c, 3, 0), errno);
+    fd = opened(O_RDWR);
+    SAY("%d\n", fd);
+    CHECK(pwrite(fd, "two", 3, 0) == 3 && pread(fd, c, 3, 0) == 3);
+    CHECK(close_range(3, ~0u, 0) == 0);
+    SAY("%zd %d\n", pread(fd, c, 3, 0), errno);
+    fd = opened(O_RDWR);
+    closefrom(3);
+    fd = opened(O_RDWR);
+    SAY("%d\n", fd);
+    /* Further blocks are asked for over the connection. */
+    CHECK(ftruncate(fd, BLOCK) == 0 && ftruncate(fd, 9 * BLOCK) == 0);
+    for (int i = 0; i < 9; i++)
+        CHECK(pwrite(fd, "three", 5, i * BLOCK) == 5);
+    close(fd);
+    show("closes_all");
+}
+
+static void *overwrite(void *argument)
+{
+    int fd = opened(O_RDWR);
+    long me = (long)argument;
+    char block[BLOCK];
+    for (int round = 0; round < 200; round++) {
+        for (int i = (int)me; i < BLOCKS; i += 8) {
+            memset(block, 'A' + me, BLOCK);
+            CHECK(pwrite(fd, block, BLOCK, i * BLOCK) == BLOCK);
+            memset(block, 0, BLOCK);
+            CHECK(pread(fd, block, BLOCK, i * BLOCK) == BLOCK && block[77] == 'A' + me);
+        }
+        if (round % 20 == 0) {
+            close(fd);
+            fd = opened(O_RDWR);
+        }
+    }
+    close(fd);
+    return NULL;
+}
+
+static int shared_fd;
+
+static void *consume(void *argument)
+{
+    uint64_t *total = argument, record;
+    while (read(shared_fd, &record, sizeof record) == sizeof record)
+        *total += record;
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t all[8];
+    for (long i = 0; i < 8; i++)
+        CHECK(pthread_create(&all[i], NULL, overwrite, (void *)i) == 0);
+    for (int i = 0; i < 8; i++)
+        pthread_join(all[i], NULL);
+    show("threads");
+    /* Each record is read once, by threads and processes that share the position. */
+    int fd = opened(O_RDWR);
+    for (uint64_t i = 0; i < BLOCKS * BLOCK / 8; i++)
+        CHECK(pwrite(fd, &i, 8, i * 8) == 8);
+    shared_fd = opened(O_RDWR);
+    uint64_t totals[8] = {0}, whole = 0;
+    int back[2];
+    CHECK(pipe(back) == 0);
+    if (fork() == 0) {
+        consume(&totals[0]);
+        CHECK(write(back[1], &totals[0], 8) == 8);
+        _exit(0);
+    }
+    for (int i = 0; i < 4; i++)
+        CHECK(pthread_create(&all[i], NULL, consume, &totals[i]) == 0);
+    for (int i = 0; i < 4; i++) {
+        pthread_join(all[i], NULL);
+        whole += totals[i];
+    }
+    CHECK(read(back[0], &totals[5], 8) == 8);
+    SAY("%llu\n", (unsigned long long)(whole + totals[5]));
+}
+
+static int is_locked(const char *name)
+{
+    int status;
+    if (fork() == 0) {
+        int fd = open(name, O_RDWR);
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 1};
+        CHECK(fcntl(fd, F_GETLK, &lock) == 0);
+        _exit(lock.l_type != F_UNLCK);
+    }
+    CHECK(wait(&status) > 0);
+    return WEXITSTATUS(status);
+}
+
+static void locks(void)
+{
+    /* A second open of a locked file must not release the lock. */
+    char c;
+    for (int size = 0; size < 2; size++) {
+        unlink(path);
+        make(path, size);
+        int fd = opened(O_RDWR);
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 1};
+        CHECK(fcntl(fd, F_SETLK, &lock) == 0);
+        CHECK(pwrite(fd, "x", 1, 0) == 1);
+        SAY("%d\n", is_locked(path));
+        int second = opened(O_RDWR);
+        for (int i = 0; i < 50; i++)
+            CHECK(pread(second, &c, 1, 0) == 1 && pwrite(second, "y", 1, 0) == 1);
+        SAY("%d\n", is_locked(path));
+        int reader = opened(O_RDONLY);
+        for (int i = 0; i < 50; i++)
+            CHECK(pread(reader, &c, 1, 0) == 1);
+        SAY("%d\n", is_locked(path));
+        close(second);
+        SAY("%d\n", is_locked(path));
+        close(reader);
+        close(fd);
+    }
+}
+
+static void appends(void)
+{
+    int status;
+    for (int child = 0; child < 4; child++) {
+        if (fork() == 0) {
+            int fd = opened(O_RDWR | O_APPEND);
+            char record[32];
+            for (int i = 0; i < 200; i++) {
+                memset(record, '0' + child, sizeof record);
+                CHECK(write(fd, record, sizeof record) == sizeof record);
+            }
+            _exit(0);
+        }
+    }
+    for (int child = 0; child < 4; child++)
+        CHECK(wait(&status) > 0 && status == 0);
+    int fd = opened(O_RDWR), counts[4] = {0};
+    char record[32];
+    for (int i = 0; i < 800; i++) {
+        CHECK(pread(fd, record, 32, BLOCKS * BLOCK + i * 32) == 32);
+        CHECK(record[0] == record[31]);
+        counts[record[0] - '0']++;
+    }
+    SAY("%d %d %d %d\n", counts[0], counts[1], counts[2], counts[3]);
+    close(fd);
+}
+
+static volatile int handled;
+static int handler_fd;
+
+static void handler(int number)
+{
+    char c;
+    int saved = errno;
+    CHECK(pread(handler_fd, &c, 1, 0) == 1 && pwrite(handler_fd, "s", 1, 100) == 1);
+    (void)number;
+    handled++;
+    errno = saved;
+}
+
+static void signals(void)
+{
+    handler_fd = opened(O_RDWR);
+    signal(SIGALRM, handler);
+    ualarm(200, 200);
+    char block[BLOCK];
+    for (int i = 0; i < 3000 || handled < 50; i++) {
+        int fd = i % 100 ? handler_fd : opened(O_RDWR);
+        CHECK(pread(fd, block, BLOCK, i % BLOCKS * BLOCK) == BLOCK);
+        CHECK(pwrite(fd, block, BLOCK, i % BLOCKS * BLOCK) == BLOCK);
+        if (i % 100 == 0)
+            close(fd);
+    }
+    ualarm(0, 0);
+    SAY("handled\n");
+    close(handler_fd);
+}
+
+static void passes(void)
+{
+    /* A descriptor that a socket brings. */
+    int pair[2], status;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    char space[CMSG_SPACE(sizeof(int))], byte = 0;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    if (fork() == 0) {
+        CHECK(recvmsg(pair[1], &message, 0) == 1);
+        int fd;
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+        char c[8] = "";
+        CHECK(pread(fd, c, 6, 0) == 6 && pwrite(fd, "theirs", 6, 100) == 6);
+        CHECK(read(fd, c, 6) == 6);
+        _exit(strcmp(c, "passed") != 0);
+    }
+    int fd = opened(O_RDWR);
+    CHECK(pwrite(fd, "passed", 6, 0) == 6);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    CHECK(sendmsg(pair[0], &message, 0) == 1);
+    CHECK(wait(&status) > 0 && status == 0);
+    char c[8] = "";
+    CHECK(read(fd, c, 6) == 6);
+    CHECK(pread(fd, c, 6, 100) == 6);
+    SAY("%s at %lld\n", c, (long long)lseek(fd, 0, SEEK_CUR));
+    close(fd);
+}
+
+static void limits(void)
+{
+    /* Many descriptors, up to the limit. */
+    struct rlimit limit = {64, 64};
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    char c;
+    int opens = 0;
+    for (;;) {
+        int fd = open(path, O_RDWR);
+        if (fd < 0)
+            break;
+        CHECK(pwrite(fd, "l", 1, opens) == 1 && pread(fd, &c, 1, opens) == 1);
+        opens++;
+    }
+    SAY("%d, errno %d\n", opens > 40, errno);
+}
+
+static void filters(void)
+{
+    /* A sandbox that kills for sockets, as the library uses them, and for lseek. */
+    int fd = opened(O_RDWR), second = opened(O_RDWR);
+    char block[BLOCK];
+    CHECK(pwrite(fd, "before", 6, 0) == 6);
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendmsg, 4, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_recvmsg, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getpid, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_lseek, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
+    CHECK(pwrite(fd, "after!", 6, 0) == 6 && pread(second, block, 6, 0) == 6);
+    CHECK(write(1, block, 6) == 6 && read(fd, block, 100) == 100);
+    CHECK(ftruncate(fd, BLOCK) == 0 && ftruncate(fd, 3 * BLOCK) == 0);
+    for (int i = 0; i < 20; i++)
+        CHECK(pwrite(fd, block, BLOCK, 2 * BLOCK) == BLOCK && pread(fd, block, 10, 2 * BLOCK) == 10);
+    CHECK(fsync(fd) == 0 && close(fd) == 0);
+    fd = opened(O_RDWR);
+    CHECK(pread(fd, block, 10, 0) == 10);
+    CHECK(close(fd) == 0 && close(second) == 0);
+    _exit(0);
+}
+
+static void executes(void)
+{
+    /* A descriptor of another program, with its position, mapped there. */
+    int status;
+    if (getenv("PROBE_FD")) {
+        int fd = atoi(getenv("PROBE_FD"));
+        char c[8] = "";
+        CHECK(read(fd, c, 4) == 4 && pread(fd, c + 4, 3, 0) == 3);
+        char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, BLOCK);
+        CHECK(map != MAP_FAILED);
+        SAY("%s %c\n", c, map[0]);
+        memcpy(map, "mapped", 6);
+        CHECK(msync(map, BLOCK, MS_SYNC) == 0);
+        exit(0);
+    }
+    int fd = opened(O_RDWR);
+    CHECK(pwrite(fd, "inherit", 7, 0) == 7);
+    char number[16], *arguments[] = {"probe", "executes", (char *)path, NULL};
+    sprintf(number, "%d", fd);
+    setenv("PROBE_FD", number, 1);
+    pid_t child;
+    extern char **environ;
+    CHECK(posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ) == 0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    char c[8] = "";
+    CHECK(read(fd, c, 3) == 3);
+    SAY("%s\n", c);
+    CHECK(pread(fd, c, 6, BLOCK) == 6);
+    SAY("%s\n", c);
+    close(fd);
+}
+
+static volatile int stop;
+
+static void *churn_opens(void *argument)
+{
+    char block[BLOCK];
+    long me = (long)argument;
+    memset(block, 'A' + me, BLOCK);
+    for (int i = 0; !stop; i++) {
+        int fd = opened(O_RDWR);
+        for (int k = 0; k < 10; k++)
+            CHECK(pwrite(fd, block, BLOCK, me * BLOCK) == BLOCK && pread(fd, block, BLOCK, me * BLOCK) == BLOCK);
+        CHECK(block[i % BLOCK] == 'A' + me);
+        int copy = dup(fd);
+        CHECK(close(fd) == 0);
+        CHECK(pread(copy, block, BLOCK, me * BLOCK) == BLOCK && close(copy) == 0);
+    }
+    return NULL;
+}
+
+static void churns(void)
+{
+    /* Threads open and close while the process forks, and signals arrive. */
+    pthread_t all[4];
+    handler_fd = opened(O_RDWR);
+    signal(SIGALRM, handler);
+    ualarm(1000, 1000);
+    for (long i = 0; i < 4; i++)
+        CHECK(pthread_create(&all[i], NULL, churn_opens, (void *)(i + 1)) == 0);
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            char block[BLOCK];
+            int fd = opened(O_RDWR), status;
+            for (int k = 0; k < 100; k++)
+                CHECK(pwrite(fd, "child", 5, 10 * BLOCK) == 5 && pread(fd, block, BLOCK, k % BLOCKS * BLOCK) == BLOCK);
+            if (i % 10 == 0 && fork() == 0)
+                _exit(pread(fd, block, 5, 0) != 5 || close(fd) != 0);
+            if (i % 10 == 0)
+                CHECK(wait(&status) > 0 && status == 0);
+            _exit(0);
+        }
+        int status;
+        while (waitpid(child, &status, 0) < 0)
+            CHECK(errno == EINTR);
+        CHECK(status == 0);
+    }
+    stop = 1;
+    for (int i = 0; i < 4; i++)
+        pthread_join(all[i], NULL);
+    ualarm(0, 0);
+    close(handler_fd);
+    SAY("done\n");
+}
+
+static void overwrites(int fd)
+{
+    char block[BLOCK];
+    for (int i = 0; i < 400; i++) {
+        memset(block, i, BLOCK);
+        CHECK(pwrite(fd, block, BLOCK, i % 8 * BLOCK) == BLOCK);
+        CHECK(pread(fd, block, BLOCK, (i + 4) % 8 * BLOCK) >= 0);
+    }
+}
+
+static int grown(int flags)
+{
+    unlink(path);
+    return opened(O_RDWR | O_CREAT | O_CLOEXEC | flags);
+}
+
+static int is_flocked(void)
+{
+    int status;
+    if (fork() == 0)
+        _exit(flock(opened(O_RDONLY), LOCK_EX | LOCK_NB) != 0);
+    CHECK(wait(&status) > 0);
+    return WEXITSTATUS(status);
+}
+
+static void *overwrites_in_thread(void *argument)
+{
+    overwrites(*(int *)argument);
+    return NULL;
+}
+
+static void grows(void)
+{
+    /* A new file that is then overwritten. What belongs to its description stays. */
+    char c[8] = "";
+    int fd = grown(0), status;
+    overwrites(fd);
+    SAY("at %lld, flags %x\n", (long long)lseek(fd, 0, SEEK_CUR), fcntl(fd, F_GETFL) & ~O_LARGEFILE);
+    CHECK(read(fd, c, 1) == 1 && pread(fd, c + 1, 1, 0) == 1 && c[0] == c[1]);
+    char *map = mmap(NULL, 8 * BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && map[0] == c[0]);
+    munmap(map, 8 * BLOCK);
+    close(fd);
+    fd = grown(0);
+    CHECK(flock(fd, LOCK_EX) == 0);
+    overwrites(fd);
+    SAY("%d\n", is_flocked());
+    close(fd);
+    fd = grown(0);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 1};
+    CHECK(fcntl(fd, F_OFD_SETLK, &lock) == 0);
+    overwrites(fd);
+    SAY("%d\n", is_locked(path));
+    lock.l_type = F_UNLCK;
+    CHECK(fcntl(fd, F_OFD_SETLK, &lock) == 0);
+    int other = opened(O_RDWR);
+    lock.l_type = F_WRLCK;
+    lock.l_pid = 0;
+    CHECK(fcntl(other, F_SETLK, &lock) == 0);
+    overwrites(fd);
+    SAY("%d\n", is_locked(path));
+    close(other);
+    close(fd);
+    fd = grown(0);
+    int copy = dup(fd);
+    overwrites(fd);
+    CHECK(lseek(copy, 5, SEEK_SET) == 5);
+    SAY("at %lld\n", (long long)lseek(fd, 0, SEEK_CUR));
+    close(copy);
+    close(fd);
+    fd = grown(0);
+    CHECK(write(fd, "12345678", 8) == 8);
+    overwrites(fd);
+    SAY("at %lld\n", (long long)lseek(fd, 0, SEEK_CUR));
+    close(fd);
+    fd = grown(0);
+    FILE *stream = fdopen(dup(fd), "r+");
+    CHECK(fputs("stream", stream) >= 0 && fflush(stream) == 0);
+    overwrites(fd);
+    SAY("at %lld\n", (long long)lseek(fd, 0, SEEK_CUR));
+    fclose(stream);
+    close(fd);
+    fd = grown(0);
+    int back[2];
+    CHECK(pipe(back) == 0);
+    if (fork() == 0) {
+        CHECK(read(back[0], c, 1) == 1 && read(fd, c, 5) == 5);
+        _exit(0);
+    }
+    overwrites(fd);
+    CHECK(write(back[1], "x", 1) == 1 && wait(&status) > 0 && status == 0);
+    SAY("at %lld\n", (long long)lseek(fd, 0, SEEK_CUR));
+    close(fd);
+    fd = grown(0);
+    pthread_t all[4];
+    overwrites(fd);
+    for (int i = 0; i < 4; i++)
+        CHECK(pthread_create(&all[i], NULL, overwrites_in_thread, &fd) == 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(all[i], NULL);
+    close(fd);
+    show("grows");
+}
+
+static int never[2];
+
+static void *waits(void *argument)
+{
+    char c;
+    int fd = opened(O_RDWR);
+    for (int i = 0; i < 200; i++)
+        CHECK(pwrite(fd, "c", 1, i) == 1 && pread(fd, &c, 1, i) == 1);
+    switch ((long)argument) {
+    case 0: read(never[0], &c, 1); break;
+    case 1: { struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET}; for (;;) { fcntl(fd, F_OFD_SETLKW, &lock); pause(); } }
+    case 2: for (;;) { pread(fd, &c, 1, 0); fsync(fd); }
+    case 3: for (;;) { int again = opened(O_RDWR); pwrite(again, "c", 1, 0); close(again); }
+    }
+    return NULL;
+}
+
+static void cancels(void)
+{
+    CHECK(pipe(never) == 0);
+    for (long i = 0; i < 40; i++) {
+        pthread_t thread;
+        void *end;
+        CHECK(pthread_create(&thread, NULL, waits, (void *)(i % 4)) == 0);
+        usleep(3000);
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &end) == 0);
+        CHECK(end == PTHREAD_CANCELED);
+    }
+    int fd = opened(O_RDWR);
+    CHECK(pwrite(fd, "after", 5, 0) == 5);
+    show("cancels");
+}
+
+static void survives(void)
+{
+    /* Until the server dies: then errors, and no signal. */
+    int fd = opened(O_RDWR), reader = opened(O_RDONLY);
+    char block[BLOCK];
+    SAY("ready\n");
+    for (int i = 0;; i++) {
+        memset(block, i, BLOCK);
+        off_t at = i % BLOCKS * BLOCK;
+        if (pwrite(fd, block, BLOCK, at) != BLOCK || pread(fd, block, BLOCK, at) != BLOCK
+            || pread(reader, block, BLOCK, at) != BLOCK)
+            break;
+        if (i % 100 == 0 && (pwrite(fd, block, BLOCK, BLOCKS * BLOCK) != BLOCK || ftruncate(fd, BLOCKS * BLOCK) != 0))
+            break;
+    }
+    SAY("%d\n", errno == ENOTCONN || errno == ECONNABORTED);
+    int again = open(path, O_RDWR);
+    SAY("%d\n", again < 0);
+    close(fd);
+    close(reader);
+}
+
+int main(int count, char **arguments)
+{
+    static const struct { const char *name; void (*run)(void); } all[] = {
+        {"data", data}, {"errors", errors}, {"maps", maps}, {"forks", forks},
+        {"descriptors", descriptors}, {"closes_all", closes_all}, {"threads", threads},
+        {"locks", locks}, {"appends", appends}, {"signals", signals}, {"passes", passes},
+        {"limits", limits}, {"survives", survives},
+        {"filters", filters}, {"executes", executes}, {"churns", churns}, {"grows", grows}, {"cancels", cancels},
+    };
+    if (count != 3)
+        return 2;
+    path = arguments[2];
+    if (!getenv("PROBE_FD"))
+        make(path, BLOCKS);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(arguments[1], all[i].name)) {
+            all[i].run();
+            return 0;
+        }
+    return 2;
+}
