@@ -32,7 +32,7 @@ build-lib = $(CARGO) rustc --release -p pramfs-capi --lib --crate-type cdylib,st
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize loom bench scale instructions settings build install install-programs install-lib uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -73,6 +73,13 @@ loom: ## explores the lock-free protocols under the memory model, unchanged and 
 
 bench: deps-bench ## measures speed against the competitors, in one run
 	$(CARGO) run --release -p pramfs-bench -- run
+
+experiments: deps-bench ## repeats the four published experiments, renews their tables and charts
+	$(CARGO) run --release -p pramfs-bench -- xip
+	$(CARGO) run --release -p pramfs-bench -- odirect
+	$(CARGO) run --release -p pramfs-bench -- parallel
+	$(CARGO) run --release -p pramfs-bench -- unmapped
+	$(CARGO) run --release -p pramfs-bench -- report
 
 scale: deps-bench ## measures throughput with 1, 2, 4, ... threads
 	$(CARGO) run --release -p pramfs-bench -- scale

@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+mod charts;
 mod count;
 mod fixture;
 mod harness;
@@ -71,11 +72,10 @@ enum Cmd {
     Settings(settings::Args),
     /// Measure the throughput of each operation with 1, 2, 4, ... threads, up to the processors
     Scale(Common),
-    /// Write existing results into the tables of docs/benchmarks.md
-    Report {
-        /// The document [default: docs/benchmarks.md of the repository]
-        document: Option<PathBuf>,
-    },
+    /// Write existing results into the tables of docs/benchmarks.md, and draw its charts
+    Report(Document),
+    /// Draw the charts in docs/charts from the tables of docs/benchmarks.md
+    Charts(Document),
     /// Run the minimal FUSE server that rows are compared with; runs start it
     /// themselves
     Minimal {
@@ -128,6 +128,19 @@ struct RunArgs {
 }
 
 #[derive(Debug, Args)]
+struct Document {
+    /// The document [default: docs/benchmarks.md of the repository]
+    document: Option<PathBuf>,
+}
+
+impl Document {
+    fn path(self) -> PathBuf {
+        self.document
+            .unwrap_or_else(|| results_dir().join("../../docs/benchmarks.md"))
+    }
+}
+
+#[derive(Debug, Args)]
 struct Reproduction<T: Args> {
     #[command(flatten)]
     common: Common,
@@ -177,10 +190,14 @@ fn real_main() -> Result<ExitCode> {
             scale::run(&set_up(&common)?, &results_dir().join("scale.json"))?;
             Ok(ExitCode::SUCCESS)
         }
-        Cmd::Report { document } => {
-            let document =
-                document.unwrap_or_else(|| results_dir().join("../../docs/benchmarks.md"));
+        Cmd::Report(document) => {
+            let document = document.path();
             tables::renew(&document, &results_dir())?;
+            charts::renew(&document)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::Charts(document) => {
+            charts::renew(&document.path())?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::Minimal {
@@ -377,7 +394,12 @@ fn seed(
 ) -> Result<ExitCode> {
     let cx = set_up(common)?;
     println!("{}; load {:.2}", machine::describe(), machine::load());
-    run(&cx, &results_dir().join(format!("{name}.json")))?;
+    let file = if common.quick || cfg!(debug_assertions) {
+        "partial.json".to_owned()
+    } else {
+        format!("{name}.json")
+    };
+    run(&cx, &results_dir().join(file))?;
     Ok(ExitCode::SUCCESS)
 }
 

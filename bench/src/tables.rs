@@ -4,6 +4,7 @@
 //! A block without results stays as it is, so that a run of one experiment updates one
 //! table.
 
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -107,6 +108,9 @@ const BLOCKS: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
+/// Begins the line with the machine, before a table.
+const MEASURED_ON: &str = "Measured on: ";
+
 /// Updates the tables of `document` from the results in `results`.
 ///
 /// # Errors
@@ -138,8 +142,8 @@ pub fn renew(document: &Path, results: &Path) -> Result<()> {
     std::fs::write(document, text).with_context(|| document.display().to_string())
 }
 
-/// Returns the text with a block replaced; `None` if there is no such block.
-fn replaced(text: &str, name: &str, table: &str) -> Result<Option<String>> {
+/// Returns where a block is in the text; `None` if there is no such block.
+fn place(text: &str, name: &str) -> Result<Option<Range<usize>>> {
     let (begin, end) = (
         format!("<!-- bench:{name} begin -->\n"),
         format!("<!-- bench:{name} end -->"),
@@ -150,7 +154,54 @@ fn replaced(text: &str, name: &str, table: &str) -> Result<Option<String>> {
     let Some(to) = text[from..].find(&end).map(|at| at + from) else {
         bail!("the block {name} has no end: {end}");
     };
-    Ok(Some(format!("{}{table}{}", &text[..from], &text[to..])))
+    Ok(Some(from..to))
+}
+
+/// Returns the text with a block replaced; `None` if there is no such block.
+fn replaced(text: &str, name: &str, table: &str) -> Result<Option<String>> {
+    Ok(place(text, name)?.map(|at| format!("{}{table}{}", &text[..at.start], &text[at.end..])))
+}
+
+/// A table as it is in the document.
+#[derive(Debug, PartialEq)]
+pub struct Stored {
+    /// The machine in general terms. Empty if the document does not say it.
+    pub machine: String,
+    /// The cells, without the head.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// Reads a table back from the document; `None` if there is no such block.
+///
+/// # Errors
+/// If the block has no end.
+pub fn stored(text: &str, name: &str) -> Result<Option<Stored>> {
+    let Some(at) = place(text, name)? else {
+        return Ok(None);
+    };
+    let lines = || text[at.clone()].lines();
+    let machine = lines()
+        .find_map(|l| l.strip_prefix(MEASURED_ON))
+        .map_or("", |m| m.trim_end_matches('.'));
+    Ok(Some(Stored {
+        machine: machine.to_owned(),
+        // The first two lines are the head.
+        rows: lines()
+            .filter(|l| l.starts_with('|'))
+            .skip(2)
+            .map(cells)
+            .collect(),
+    }))
+}
+
+/// Splits a line of a table. A bar after a backslash belongs to the cell.
+fn cells(line: &str) -> Vec<String> {
+    let line = line.trim();
+    let inner = line.strip_prefix('|').unwrap_or(line);
+    let inner = inner.strip_suffix('|').unwrap_or(inner);
+    let inner = inner.replace("\\|", "\0");
+    let cells = inner.split('|').map(|c| c.trim().replace('\0', "|"));
+    cells.collect()
 }
 
 fn cell(value: &Value) -> String {
@@ -170,9 +221,16 @@ fn head(columns: &[&str]) -> String {
     )
 }
 
+/// Names the machine of the first row.
+fn measured_on(rows: &[Value]) -> String {
+    rows.first()
+        .and_then(|r| r["machine"].as_str())
+        .map_or_else(String::new, |m| format!("{MEASURED_ON}{m}.\n\n"))
+}
+
 fn plain(rows: &[Value], columns: &[(&str, &str)]) -> String {
     let heads: Vec<&str> = columns.iter().map(|(_, head)| *head).collect();
-    let mut out = head(&heads);
+    let mut out = measured_on(rows) + &head(&heads);
     for row in rows {
         let cells: Vec<String> = columns
             .iter()
@@ -185,10 +243,7 @@ fn plain(rows: &[Value], columns: &[(&str, &str)]) -> String {
 
 /// Formats the rows with a floor.
 fn promises(rows: &[Value]) -> String {
-    let mut out = String::new();
-    if let Some(machine) = rows.first().and_then(|r| r["machine"].as_str()) {
-        out += &format!("Measured on: {machine}.\n\n");
-    }
+    let mut out = measured_on(rows);
     out += &head(&[
         "work", "against", "ours", "theirs", "ratio", "spread", "floor", "",
     ]);
@@ -230,6 +285,34 @@ mod tests {
         assert_eq!(replaced(&once, "xip", "| new |\n").unwrap(), Some(once));
         assert_eq!(replaced(TEXT, "latest", "").unwrap(), None);
         assert!(replaced("<!-- bench:xip begin -->\n", "xip", "").is_err());
+    }
+
+    #[test]
+    fn stored_table_is_what_was_written() {
+        let rows: Vec<Value> = serde_json::from_str(
+            r#"[{"way":"a|b <c>","real s":"0.117","machine":"a machine, 2 cores"},
+                {"way":"d","real s":"cannot measure: no |","user s":"1"},
+                {"way":""}]"#,
+        )
+        .unwrap();
+        let columns = [("way", "way"), ("real s", "real s"), ("user s", "user s")];
+        let text = "<!-- bench:unmapped begin -->\n<!-- bench:unmapped end -->\n";
+        let text = replaced(text, "unmapped", &plain(&rows, &columns));
+        let text = text.unwrap().unwrap();
+        let table = stored(&text, "unmapped").unwrap().unwrap();
+        assert_eq!(table.machine, "a machine, 2 cores");
+        assert_eq!(
+            table.rows,
+            [
+                ["a|b <c>", "0.117", ""],
+                ["d", "cannot measure: no |", "1"],
+                ["", "", ""]
+            ]
+        );
+        assert_eq!(stored(&text, "xip").unwrap(), None);
+        assert!(stored("<!-- bench:xip begin -->\n", "xip").is_err());
+        let empty = stored(TEXT, "xip").unwrap().unwrap();
+        assert_eq!((empty.machine.as_str(), empty.rows.len()), ("", 0));
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value};
 
+use super::machine;
+
 /// Rows of text under named columns.
 #[derive(Debug)]
 pub struct Table {
@@ -63,19 +65,21 @@ impl Table {
             .push(vec![name.to_owned(), format!("cannot measure: {why}")]);
     }
 
-    /// Writes the rows as an array of objects.
+    /// Writes the rows as an array of objects, each with the machine.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn write_json(&self, path: &Path) -> Result<()> {
+        let machine = machine::describe();
         let objects: Vec<Value> = self
             .rows
             .iter()
             .map(|r| {
-                let pairs = self.columns.iter().zip(r);
+                let cells = self.columns.iter().copied().zip(r.iter().map(|v| v.trim()));
                 Value::Object(
-                    pairs
-                        .map(|(k, v)| ((*k).to_owned(), Value::String(v.trim().to_owned())))
+                    cells
+                        .chain([("machine", machine.as_str())])
+                        .map(|(k, v)| (k.to_owned(), Value::String(v.to_owned())))
                         .collect::<Map<_, _>>(),
                 )
             })
