@@ -72,6 +72,7 @@ loom: ## explores the lock-free protocols under the memory model, unchanged and 
 	@scripts/loom.sh
 
 bench: deps-bench ## measures speed against the competitors, in one run
+	$(CARGO) build --release -p pramfs-preload
 	$(CARGO) run --release -p pramfs-bench -- run
 
 experiments: deps-bench ## repeats the four published experiments, renews their tables and charts

@@ -258,6 +258,23 @@ impl Mounted {
         Ok((mounted, Direct::open(opened)?, open_rw(&theirs, false)?))
     }
 
+    /// Mounts a region on huge pages that gives leases.
+    ///
+    /// # Errors
+    /// If it cannot be mounted.
+    pub fn for_clients(cx: &Context, region: u64) -> Result<Mounted> {
+        let tmpfs = cx
+            .scratch
+            .tmpfs("clients.tmpfs", region + SPARE, Huge::Always)?;
+        let path = tmpfs.join("memory");
+        page_files(&[(&path, region)])?;
+        let formatted = RegionOptions::new().open(&path)?;
+        format(&formatted, &FormatOptions::default())?;
+        drop(formatted);
+        let program = cx.program(SERVER)?;
+        serve_program(cx, &program, "clients", tmpfs, &path, ",direct=owner")
+    }
+
     /// Starts the minimal FUSE server of this package, in a process of its own,
     /// with a file of `size` bytes.
     ///

@@ -3,6 +3,6 @@
 
 pub mod odirect;
 pub mod parallel;
-mod sites;
+pub mod sites;
 pub mod unmapped;
 pub mod xip;

@@ -10,6 +10,7 @@ mod mount_io;
 mod mount_names;
 mod names;
 mod peers;
+mod preload;
 mod read_write;
 mod threads;
 mod untouched;
@@ -28,5 +29,6 @@ pub const GROUPS: &[&Group] = &[
     &mount_names::GROUP,
     &dbench::GROUP,
     &leases::GROUP,
+    &preload::GROUP,
     &threads::GROUP,
 ];
