@@ -316,7 +316,12 @@ fn tool_runs_program_with_library() {
 fn fio(engine: &str, mount: &Mounted, more: &[&str]) -> f64 {
     let out = preloaded("fio")
         .args(["--name=job", "--size=16M", "--bs=4k", "--verify=crc32c"])
-        .args(["--rw=randrw", "--verify_fatal=1", "--output-format=terse"])
+        .args([
+            "--rw=randrw",
+            "--verify_fatal=1",
+            "--verify_state_save=0",
+            "--output-format=terse",
+        ])
         .arg(format!("--ioengine={engine}"))
         .arg(format!("--filename={}", mount.at("fio").display()))
         .args(more)
