@@ -22,6 +22,8 @@ use crate::snapshot::{Shown, copy_of_one_layout, is_still};
 
 /// Attempts to read while the file changes.
 const ATTEMPTS: usize = 20;
+/// Longest wait for the readers that use what is known.
+const LEARNING: Duration = Duration::from_secs(1);
 /// Requests of one attempt.
 const REQUESTS: usize = 256;
 
@@ -178,10 +180,13 @@ impl Leased {
                 };
             match self.learn(layout, end) {
                 // A part of the file that this range need not touch.
-                Err(Error::Refused {
-                    reason: Refusal::Damaged,
-                    ..
-                }) => break,
+                Err(
+                    Error::Unstable
+                    | Error::Refused {
+                        reason: Refusal::Damaged,
+                        ..
+                    },
+                ) => break,
                 learned => learned?,
             }
         }
@@ -253,10 +258,13 @@ impl Leased {
                 Now::Mount => break,
             };
             match self.learn(layout, end) {
-                Err(Error::Refused {
-                    reason: Refusal::Damaged,
-                    ..
-                }) => break,
+                Err(
+                    Error::Unstable
+                    | Error::Refused {
+                        reason: Refusal::Damaged,
+                        ..
+                    },
+                ) => break,
                 learned => learned?,
             }
         }
@@ -368,7 +376,10 @@ impl Leased {
 
     /// Asks the server for the blocks of a layout, up to an offset in the file.
     fn learn(&self, layout: u64, end: u64) -> Result<()> {
-        let mut known = self.blocks.write();
+        // A reader holds it for the time of a copy, unless a signal handler of its thread waits
+        // here.
+        let known = self.blocks.try_write_for(LEARNING);
+        let mut known = known.ok_or(Error::Unstable)?;
         // Another thread may have asked meanwhile. A layout that is no longer current is
         // asked for as well: the answer is the current one.
         if known.layout != layout || known.end == 0 {

@@ -136,6 +136,17 @@ fn stat(fd: c_int) -> Option<libc::stat64> {
     }
 }
 
+/// Returns the hash of the file of a descriptor, if a mount may have it. Keeps errno.
+pub(crate) fn inode_of(fd: c_int) -> Option<u16> {
+    let errno = real::errno();
+    let stat = stat(fd);
+    real::set_errno(errno);
+    let stat = stat.filter(|stat| {
+        stat.st_mode & libc::S_IFMT == libc::S_IFREG && libc::major(stat.st_dev) == 0
+    })?;
+    Some(table::hash(stat.st_dev, stat.st_ino))
+}
+
 /// Notes a descriptor that the program has just opened. Keeps errno.
 pub(crate) fn opened(fd: c_int, flags: c_int) {
     if !table::is_tracked(fd) || is_inside() || process::is_sealed() {
@@ -340,6 +351,8 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     if !owns_memory() || !table::replace(fd, old, Entry::Mount { inode }) {
         return None;
     }
+    // A lease that is refused closes a descriptor of the file.
+    let _change = table::Change::begin(inode)?;
     let inside = Inside::enter()?;
     let held = guarded(|| {
         let stat = stat(fd)?;
@@ -458,7 +471,14 @@ pub(crate) fn persist(held: &Held) -> bool {
         return true;
     }
     let Some(_inside) = Inside::enter() else {
-        return false;
+        // In a signal handler, or under a seccomp filter: the mtime is left alone.
+        let synced = guarded(|| {
+            held.file().with_region(|region| {
+                // SAFETY: the descriptor is open while it is borrowed.
+                unsafe { real::fdatasync(region.as_raw_fd()) == 0 }
+            })
+        });
+        return synced == Some(true);
     };
     guarded(|| held.file().persist_mappings().ok()).is_some()
 }
@@ -494,7 +514,7 @@ pub(crate) fn give_up(fd: c_int) -> bool {
     // SAFETY: asks for the position.
     let at = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
     // A position that others share would be another one from then on.
-    if at < 0 || at > 0 && held.may_be_shared() {
+    if at < 0 || held.may_be_shared() {
         return false;
     }
     let changing = Entry::Changing { inode };
@@ -549,6 +569,7 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         libc::O_RDWR if !is_program(&stat) => true,
         _ => return None,
     };
+    let _change = table::Change::begin(table::hash(stat.st_dev, stat.st_ino))?;
     let inside = Inside::enter()?;
     let held = guarded(|| {
         if let Some(held) = table::find(stat.st_dev, stat.st_ino, write) {

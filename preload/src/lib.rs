@@ -7,6 +7,7 @@
 //!
 //! - `table`: what is known about the numbers of descriptors. `lease`: how a file gets its
 //!   lease. `process`: threads that are inside the library, forks.
+//! - `views`: mappings of the region, which must not grow.
 //! - `calls/`: the functions that take the place of those of the C library.
 //!
 //! `docs/preload.md` lists what is served, and what is not.
@@ -17,6 +18,7 @@ mod process;
 mod real;
 mod stats;
 mod table;
+mod views;
 
 /// Run when the library is loaded. It does little: most programs never open a file of a
 /// mount.

@@ -3,9 +3,12 @@
 //! Invariant: at most one thread asks a server or changes leases ([`Inside`]). A signal
 //! handler that interrupts it finds that this thread is inside, and passes its own calls to
 //! the C library. A fork waits for that thread, so a child finds everything consistent.
+//!
+//! Some forks run no handlers (`_Fork`, clone(2)). A page that the kernel clears in a child
+//! tells of those.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
 use pramfs_medium::pmem::OpenState;
@@ -80,10 +83,10 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    /// `None` in a signal handler that has interrupted this thread inside, and in a process
-    /// that may not make system calls.
+    /// `None` in a signal handler that has interrupted this thread inside or in a copy, and in
+    /// a process that may not make system calls.
     pub(crate) fn enter() -> Option<Inside> {
-        if is_sealed() {
+        if is_sealed() || COPIES.try_with(Cell::get) != Ok(0) {
             return None;
         }
         let was = IS_INSIDE.try_with(|inside| inside.replace(true));
@@ -148,13 +151,81 @@ pub(crate) fn id() -> i32 {
 /// Whether this process owns its memory. A child of vfork does not: what it does to its
 /// descriptors must not be noted.
 pub(crate) fn owns_memory() -> bool {
+    notice_fork();
     // SAFETY: takes no arguments.
     is_sealed() || PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
 }
 
-/// Notes that the process may be killed for system calls that it does not know of.
-pub(crate) fn seal() {
-    SEALED.store(true, Ordering::Relaxed);
+/// Notes whether the process may be killed for system calls that it does not know of.
+pub(crate) fn seal(yes: bool) {
+    SEALED.store(yes, Ordering::Relaxed);
+}
+
+/// A word that is 1 in the process that has set it, and 0 in its forked children.
+static NOT_WIPED: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Makes the word. Without it, only forks that run handlers are noticed.
+fn watch_forks() {
+    let len = 4096;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let page = unsafe {
+        real::mmap64(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    // SAFETY: the page was mapped above, if it was.
+    if page == libc::MAP_FAILED || unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
+        return;
+    }
+    let word: *mut AtomicU32 = page.cast();
+    // SAFETY: the page is aligned, writable, and never unmapped.
+    unsafe { (*word).store(1, Ordering::Relaxed) };
+    NOT_WIPED.store(word, Ordering::Release);
+}
+
+/// Notices a fork that ran no handler: then this process knows nothing of its descriptors.
+#[inline]
+pub(crate) fn notice_fork() {
+    // SAFETY: null, or a word that is never unmapped.
+    if let Some(word) = unsafe { NOT_WIPED.load(Ordering::Acquire).as_ref() }
+        && word.load(Ordering::Relaxed) == 0
+    {
+        // The only thread: the others are the parent's.
+        child();
+    }
+}
+
+thread_local! {
+    /// Copies that this thread is making. They hold locks of the client.
+    static COPIES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A copy by this thread. A signal handler that interrupts it must not wait for the locks that
+/// the copy holds.
+pub(crate) struct Copying;
+
+impl Copying {
+    pub(crate) fn begin() -> Copying {
+        let _ = COPIES.try_with(|copies| copies.set(copies.get() + 1));
+        Copying
+    }
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        let _ = COPIES.try_with(|copies| copies.set(copies.get().saturating_sub(1)));
+    }
+}
+
+/// Waits. Not a point at which the thread can be cancelled.
+pub(crate) fn pause(time: Duration) {
+    let _thread = NotCancelled::begin();
+    std::thread::sleep(time);
 }
 
 pub(crate) fn is_sealed() -> bool {
@@ -163,6 +234,7 @@ pub(crate) fn is_sealed() -> bool {
 
 pub(crate) fn start() {
     note_process();
+    watch_forks();
     // SAFETY: the handlers are functions of this library, which is not unloaded before the
     // process ends; they take no arguments and do not unwind.
     unsafe { libc::pthread_atfork(Some(share), None, Some(child)) };
@@ -204,6 +276,10 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     note_process();
+    // SAFETY: null, or a word that is never unmapped.
+    if let Some(word) = unsafe { NOT_WIPED.load(Ordering::Acquire).as_ref() } {
+        word.store(1, Ordering::Relaxed);
+    }
     // The leases are the parent's. The descriptors are the child's, and work through the
     // mount.
     table::forget_all();

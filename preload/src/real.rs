@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{FILE, iovec, mmsghdr, mode_t, msghdr, off64_t, size_t, ssize_t};
+use libc::{FILE, iovec, mmsghdr, mode_t, msghdr, off64_t, pid_t, size_t, ssize_t};
 
 /// A function that is looked up once.
 struct Symbol {
@@ -120,6 +120,10 @@ functions! {
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
     fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int;
+    fn munmap(at: *mut c_void, len: size_t) -> c_int;
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    fn system(command: *const c_char) -> c_int;
 }
 
 /// mmap(2) of the next library. Apart from the others: its failure is another value.
@@ -152,6 +156,50 @@ pub(crate) unsafe fn mmap64(
     let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
     // SAFETY: passed on from the caller.
     unsafe { function(at, len, protection, flags, fd, offset) }
+}
+
+/// mremap(2) of the next library.
+///
+/// # Safety
+/// As for mremap(2).
+pub(crate) unsafe fn mremap(
+    at: *mut c_void,
+    old: size_t,
+    new: size_t,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    type Function =
+        unsafe extern "C-unwind" fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
+    static SYMBOL: Symbol = Symbol::new(c"mremap");
+    let found = SYMBOL.get();
+    if found.is_null() {
+        set_errno(libc::ENOSYS);
+        return libc::MAP_FAILED;
+    }
+    // SAFETY: the symbol of this name has this type: on the supported machines, a variadic
+    // function takes pointers like any other.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
+    // SAFETY: passed on from the caller.
+    unsafe { function(at, old, new, flags, to) }
+}
+
+/// popen(3) of the next library.
+///
+/// # Safety
+/// As for popen(3).
+pub(crate) unsafe fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    type Function = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut FILE;
+    static SYMBOL: Symbol = Symbol::new(c"popen");
+    let found = SYMBOL.get();
+    if found.is_null() {
+        set_errno(libc::ENOSYS);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the symbol of this name has this type.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
+    // SAFETY: passed on from the caller.
+    unsafe { function(command, mode) }
 }
 
 /// freopen(3) of the next library.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pramfs_client::File;
 
-use crate::process::{Changing, Inside, is_inside, may_wait, owns_memory};
+use crate::process::{Changing, Inside, is_inside, may_wait, owns_memory, pause};
 
 /// Descriptors with higher numbers are left to the mount.
 const DESCRIPTORS: usize = 4096;
@@ -50,7 +50,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    fn encode(self) -> u64 {
+    pub(crate) fn encode(self) -> u64 {
         match self {
             Entry::Unknown => 0,
             Entry::Mount { inode } => 1 | u64::from(inode) << 8,
@@ -76,7 +76,7 @@ impl Entry {
     }
 
     #[inline]
-    fn decode(word: u64) -> Entry {
+    pub(crate) fn decode(word: u64) -> Entry {
         let (low, high) = ((word >> 8) as u16, (word >> 32) as u32);
         match word & 7 {
             1 => Entry::Mount { inode: low },
@@ -173,7 +173,7 @@ fn settle_slowly(fd: i32) {
             }
             // A signal handler must not wait for the thread that it has interrupted.
             Entry::Changing { .. } if may_wait() => {
-                std::thread::sleep(std::time::Duration::from_micros(50));
+                pause(std::time::Duration::from_micros(50));
             }
             _ => return,
         }
@@ -234,6 +234,7 @@ pub(crate) fn pass_copies(fd: i32) {
         return;
     };
     let inode = held.inode();
+    let locked = may_be_locked(inode);
     for fd in 0..USED.load(Ordering::Relaxed) as i32 {
         for hidden in [false, true] {
             let same = held.entry(hidden);
@@ -241,6 +242,10 @@ pub(crate) fn pass_copies(fd: i32) {
                 drop_entry(same);
             }
         }
+    }
+    if locked {
+        // Its end would close a descriptor of the file. It stays until the process ends.
+        std::mem::forget(held);
     }
 }
 
@@ -328,9 +333,19 @@ impl Slot {
             .is_ok()
     }
 
-    fn drop_user(&self) {
+    /// `closing`: the program closes a descriptor of the file, which releases its record locks
+    /// in any case.
+    fn drop_user(&self, closing: bool) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.drop_file();
+            let (device, inode) = (&self.device, &self.inode);
+            let hash = hash(
+                device.load(Ordering::Relaxed),
+                inode.load(Ordering::Relaxed),
+            );
+            if closing || !may_be_locked(hash) {
+                self.drop_file();
+            }
+            // Otherwise the lease stays until the process ends.
         }
     }
 
@@ -347,8 +362,8 @@ impl Slot {
         let is_mapped = self.stored_end.load(Ordering::Acquire) > 0;
         let end = std::panic::AssertUnwindSafe(|| {
             if is_mapped {
-                // A failure concerns the times of the file only.
-                let _ = file.note_change();
+                // Nobody asks for it later: the close of a file reports no such error.
+                let _ = file.persist_mappings();
             }
             drop(file);
         });
@@ -398,7 +413,7 @@ impl Held {
 
     /// Takes the use of an entry back.
     pub(crate) fn uncount(self) -> Held {
-        self.slot.drop_user();
+        self.slot.drop_user(false);
         self
     }
 
@@ -457,7 +472,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.slot.drop_user();
+        self.slot.drop_user(false);
     }
 }
 
@@ -476,7 +491,7 @@ fn drop_entry(entry: Entry) {
     if let Entry::Leased { slot, .. } = entry
         && let Some(slot) = SLOTS.get(usize::from(slot))
     {
-        slot.drop_user();
+        slot.drop_user(true);
     }
 }
 
@@ -547,12 +562,17 @@ pub(crate) fn hash(device: u64, inode: u64) -> u16 {
     (mixed >> 48) as u16
 }
 
-/// Notes that this process takes record locks on the file of a descriptor.
+/// Notes that this process takes locks on the file of a descriptor: record locks, which end
+/// with any descriptor of the file, or locks of the description.
 pub(crate) fn note_lock(fd: i32) {
     settle(fd);
     let entry = entry(fd);
     let inode = match entry {
-        Entry::Unknown => return,
+        // Opened in a way that was not seen: by stdio, by the parent.
+        Entry::Unknown => match crate::lease::inode_of(fd) {
+            Some(inode) => inode,
+            None => return,
+        },
         Entry::Mount { inode }
         | Entry::Candidate { inode, .. }
         | Entry::Growing { inode, .. }
@@ -565,7 +585,7 @@ pub(crate) fn note_lock(fd: i32) {
     let (at, bit) = (usize::from(inode) / 64, 1 << (inode % 64));
     LOCKED[at].fetch_or(bit, Ordering::SeqCst);
     while CHANGES.load(Ordering::SeqCst) != 0 && may_wait() {
-        std::thread::sleep(std::time::Duration::from_micros(50));
+        pause(std::time::Duration::from_micros(50));
     }
 }
 

@@ -17,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -789,6 +790,190 @@ static void survives(void)
     close(reader);
 }
 
+/* A mapping that grows shows the file, and never what lies behind it on the medium. */
+static void stretches(void)
+{
+    char *neighbour = malloc(strlen(path) + 2);
+    CHECK(sprintf(neighbour, "%s2", path) > 0);
+    make(neighbour, BLOCKS);
+    int fd = opened(O_RDWR);
+    size_t len = BLOCKS * BLOCK;
+    char *map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    for (int i = 0; i < BLOCKS; i++) {
+        char block[BLOCK];
+        memset(block, 'z', BLOCK);
+        CHECK(pwrite(fd, block, BLOCK, len + i * BLOCK) == BLOCK);
+    }
+    char *longer = mremap(map, len, 2 * len, MREMAP_MAYMOVE);
+    CHECK(longer != MAP_FAILED);
+    for (size_t i = 0; i < len; i++)
+        CHECK(longer[len + i] == 'z');
+    longer[len + 5] = '!';
+    CHECK(msync(longer, 2 * len, MS_SYNC) == 0);
+    char c;
+    CHECK(pread(fd, &c, 1, len + 5) == 1);
+    SAY("%c %c\n", c, longer[0]);
+    CHECK(munmap(longer, 2 * len) == 0);
+    /* A part of a mapping, and by the raw call. */
+    map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    longer = (char *)syscall(SYS_mremap, map, len, len + BLOCK, MREMAP_MAYMOVE, NULL);
+    CHECK(longer != MAP_FAILED && longer[len] == 'z');
+    close(fd);
+    /* Without its descriptor it may be refused. */
+    char *last = mremap(longer, len + BLOCK, 2 * len, MREMAP_MAYMOVE);
+    if (last != MAP_FAILED) {
+        CHECK(last[2 * len - 1] == 'z');
+        last[2 * len - 1] = 'y';
+    }
+    int other = open(neighbour, O_RDONLY);
+    char block[BLOCK];
+    for (int i = 0; i < BLOCKS; i++) {
+        CHECK(read(other, block, BLOCK) == BLOCK);
+        for (int j = 0; j < BLOCK; j++)
+            CHECK(block[j] == 'a' + i % 26);
+    }
+    SAY("the neighbour is whole\n");
+}
+
+/* Bytes behind the end of a file are zeros in its last page. */
+static void ends_in_page(void)
+{
+    int fd = opened(O_RDWR);
+    CHECK(ftruncate(fd, 5000) == 0);
+    close(fd);
+    fd = opened(O_RDWR);
+    char *map = mmap(NULL, 2 * BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    SAY("%d %d %d\n", map[4999], map[5000], map[8191]);
+    close(fd);
+}
+
+/* A child that no handler tells of. */
+static void forks_raw(void)
+{
+    char *second = malloc(strlen(path) + 2);
+    CHECK(sprintf(second, "%s2", path) > 0);
+    make(second, 1);
+    int fd = opened(O_RDWR);
+    char c = 0;
+    CHECK(pread(fd, &c, 1, 26 * BLOCK) == 1 && c == 'a');
+    CHECK(pwrite(fd, "p", 1, 0) == 1);
+    for (int way = 0; way < 2; way++) {
+        pid_t child = way ? _Fork() : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (child == 0) {
+            close(fd);
+            int own = open(second, O_RDWR);
+            if (own != fd || pread(own, &c, 1, 100) != 1 || pwrite(own, "c", 1, 7) != 1)
+                _exit(1);
+            _exit(c == 'a' ? 0 : 2);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        SAY("%d\n", status);
+    }
+    CHECK(pread(fd, &c, 1, 7) == 1);
+    SAY("%c\n", c);
+    int own = open(second, O_RDONLY);
+    CHECK(pread(own, &c, 1, 7) == 1);
+    SAY("%c\n", c);
+}
+
+static int is_locked_for_others(int kind)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = open(path, O_RDWR);
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 3, .l_len = 1};
+        int done = kind == 0 ? flock(fd, LOCK_EX | LOCK_NB) : fcntl(fd, F_SETLK, &lock);
+        _exit(done < 0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    return WEXITSTATUS(status);
+}
+
+/* Locks stay, whatever the library does with descriptors. */
+static void keeps_locks(void)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 3, .l_len = 1};
+    int fd = opened(O_RDWR);
+    CHECK(flock(fd, LOCK_EX) == 0);
+    char *map = mmap(NULL, 2 * BLOCKS * BLOCK, PROT_READ, MAP_SHARED, fd, 0);
+    if (map != MAP_FAILED)
+        munmap(map, 2 * BLOCKS * BLOCK);
+    SAY("%d\n", is_locked_for_others(0));
+    close(fd);
+    /* By stdio, which the library does not see. */
+    FILE *stream = fopen(path, "r+");
+    CHECK(stream && fcntl(fileno(stream), F_SETLK, &lock) == 0);
+    fd = opened(O_RDWR);
+    SAY("%d\n", is_locked_for_others(1));
+    CHECK(fcntl(fd, F_SETFL, O_APPEND) == 0);
+    SAY("%d\n", is_locked_for_others(1));
+    /* A copy that fails. */
+    CHECK(dup2(1000, fd) < 0 && errno == EBADF);
+    SAY("%d\n", is_locked_for_others(1));
+    fclose(stream);
+    int reader = opened(O_RDONLY);
+    lock.l_type = F_RDLCK;
+    CHECK(fcntl(reader, F_SETLK, &lock) == 0);
+    char c;
+    for (int i = 0; i < 200; i++)
+        CHECK(pread(reader, &c, 1, i) == 1);
+    SAY("%d\n", is_locked_for_others(1));
+}
+
+static int a_reader;
+static volatile int in_handler;
+
+static void reads_in_handler(int number)
+{
+    (void)number;
+    char c[64];
+    for (int i = 0; i < 20; i++)
+        in_handler += pread(a_reader, c, sizeof c, i * BLOCK) == sizeof c;
+}
+
+/* A handler reads what its thread reads, while another process changes the blocks. */
+static void handlers_while_layout_changes(void)
+{
+    a_reader = opened(O_RDWR);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = opened(O_RDWR);
+        for (;;) {
+            fallocate(fd, 0, BLOCKS * BLOCK, 10 * BLOCK);
+            if (ftruncate(fd, BLOCKS * BLOCK) != 0)
+                _exit(1);
+        }
+    }
+    struct sigaction action = {.sa_handler = reads_in_handler, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval often = {{0, 500}, {0, 500}};
+    setitimer(ITIMER_REAL, &often, NULL);
+    char *all = malloc(BLOCKS * BLOCK);
+    for (int i = 0; i < 20000; i++)
+        CHECK(pread(a_reader, all, BLOCKS * BLOCK, 0) == BLOCKS * BLOCK);
+    kill(child, SIGKILL);
+    wait(NULL);
+    SAY("%d\n", in_handler > 0);
+}
+
+static void syncs_after_refused_filter(void)
+{
+    int fd = opened(O_RDWR);
+    char *map = mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && mprotect(map, BLOCK, PROT_READ | PROT_WRITE) == 0);
+    map[0] = 'x';
+    CHECK(fsync(fd) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, 77, 0, 0, 0) < 0);
+    map[1] = 'y';
+    CHECK(fsync(fd) == 0 && fdatasync(fd) == 0);
+    SAY("%c%c\n", map[0], map[1]);
+}
+
 int main(int count, char **arguments)
 {
     static const struct { const char *name; void (*run)(void); } all[] = {
@@ -797,6 +982,9 @@ int main(int count, char **arguments)
         {"locks", locks}, {"appends", appends}, {"signals", signals}, {"passes", passes},
         {"limits", limits}, {"survives", survives},
         {"filters", filters}, {"executes", executes}, {"churns", churns}, {"grows", grows}, {"cancels", cancels},
+        {"stretches", stretches}, {"ends_in_page", ends_in_page}, {"forks_raw", forks_raw},
+        {"keeps_locks", keeps_locks}, {"handlers_while_layout_changes", handlers_while_layout_changes},
+        {"syncs_after_refused_filter", syncs_after_refused_filter},
     };
     if (count != 3)
         return 2;

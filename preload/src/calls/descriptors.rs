@@ -1,8 +1,8 @@
 //! close(2), dup(2), fcntl(2) and their relatives: what changes the table.
 
-use std::ffi::{c_char, c_int, c_long, c_uint};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use libc::{FILE, mmsghdr, msghdr, off64_t, ssize_t};
+use libc::{FILE, mmsghdr, msghdr, off64_t, pid_t, ssize_t};
 
 use crate::{process, real, stats, table};
 
@@ -128,6 +128,11 @@ unsafe fn replaced(fd: c_int, new: c_int, dup: impl FnOnce() -> c_int) -> c_int 
         real::set_errno(libc::EBUSY);
         return -1;
     }
+    // SAFETY: asks for flags.
+    if unsafe { real::fcntl64(fd, libc::F_GETFD, 0) } < 0 {
+        // It fails, and `new` stays open.
+        return dup();
+    }
     // Before the number means another file. If the call fails, the file goes on through the
     // mount.
     table::forget(new);
@@ -161,7 +166,11 @@ unsafe fn controlled(fd: c_int, command: c_int, mut argument: usize) -> c_int {
         table::settle(fd);
     }
     match command {
-        libc::F_SETLK | libc::F_SETLKW => table::note_lock(fd),
+        libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW
+            if !process::is_inside() =>
+        {
+            table::note_lock(fd);
+        }
         libc::F_SETFL if !process::is_inside() => {
             if argument as c_int & libc::O_APPEND != 0 {
                 // Every write appends from now on, by each of its copies.
@@ -237,9 +246,48 @@ exit! { _exit _Exit }
 /// flock(2): the lock belongs to the description.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn flock(fd: c_int, operation: c_int) -> c_int {
-    table::settle(fd);
+    table::note_lock(fd);
     // SAFETY: the arguments are those of the program.
     unsafe { real::flock(fd, operation) }
+}
+
+macro_rules! spawn {
+    ($($name:ident)*) => {
+        $(
+            /// posix_spawn(3): the child shares descriptions, and no handler of forks runs.
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name(
+                pid: *mut pid_t,
+                path: *const c_char,
+                actions: *const c_void,
+                attributes: *const c_void,
+                arguments: *const *mut c_char,
+                environment: *const *mut c_char,
+            ) -> c_int {
+                table::note_sharing();
+                // SAFETY: the arguments are those of the program.
+                unsafe { real::$name(pid, path, actions, attributes, arguments, environment) }
+            }
+        )*
+    };
+}
+
+spawn! { posix_spawn posix_spawnp }
+
+/// system(3): spawns a shell.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    table::note_sharing();
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::system(command) }
+}
+
+/// popen(3): spawns a shell.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    table::note_sharing();
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::popen(command, mode) }
 }
 
 /// sendmsg(2), which may pass descriptors on.
@@ -269,11 +317,17 @@ unsafe extern "C-unwind" fn sendmmsg(
 /// prctl(2). From a seccomp filter on, the library makes no calls of its own.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    let was = process::is_sealed();
     if option == libc::PR_SET_SECCOMP {
-        process::seal();
+        // Before: afterwards another thread could make a forbidden call.
+        process::seal(true);
     }
     // SAFETY: the arguments are those of the program.
-    unsafe { real::prctl(option, a, b, c, d) }
+    let done = unsafe { real::prctl(option, a, b, c, d) };
+    if option == libc::PR_SET_SECCOMP && done != 0 {
+        process::seal(was);
+    }
+    done
 }
 
 /// syscall(2). Some programs close and copy descriptors by it.
@@ -297,11 +351,21 @@ unsafe extern "C-unwind" fn syscall(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the arguments are those of the program.
         libc::SYS_dup2 => unsafe { dup2(a as c_int, b as c_int) }.into(),
+        libc::SYS_munmap => {
+            // SAFETY: the arguments are those of the program.
+            unsafe { super::memory::munmap(a as *mut c_void, b as usize) }.into()
+        }
+        libc::SYS_mremap => {
+            let (at, to) = (a as *mut c_void, e as *mut c_void);
+            // SAFETY: the arguments are those of the program.
+            let done = unsafe { super::memory::mremap(at, b as usize, c as usize, d as c_int, to) };
+            done as c_long
+        }
         // SAFETY: the arguments are those of the program.
         libc::SYS_dup3 => unsafe { dup3(a as c_int, b as c_int, c as c_int) }.into(),
         _ => {
             if number == libc::SYS_seccomp {
-                process::seal();
+                process::seal(true);
             }
             // SAFETY: the arguments are those of the program.
             unsafe { real::syscall(number, a, b, c, d, e, f) }

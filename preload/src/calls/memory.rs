@@ -1,9 +1,9 @@
-//! mmap(2) of leased files, and msync(2).
+//! mmap(2) of leased files, mremap(2), munmap(2) and msync(2).
 //!
 //! A shared mapping of a file with a lease to write is a mapping of the region, made of
 //! pieces, at addresses that the kernel chooses. For the kernel it is a mapping like any
-//! other: munmap, mprotect, madvise and fork need nothing from this library. Each mapping
-//! keeps the lease on the medium, so its blocks stay with the file.
+//! other: mprotect, madvise and fork need nothing from this library. It must not grow: see
+//! `views`. Each mapping keeps the lease on the medium, so its blocks stay with the file.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd as _;
@@ -13,9 +13,10 @@ use std::time::Duration;
 use libc::{off64_t, size_t};
 use pramfs_client::{Access, Places};
 
-use crate::process::{Inside, is_inside};
+use crate::process::{Inside, is_inside, pause};
 use crate::stats::note;
 use crate::table::{self, Entry, Held};
+use crate::views::{self, View};
 use crate::{lease, real};
 
 const PAGE: u64 = 4096;
@@ -49,8 +50,9 @@ const SERVED: c_int = libc::MAP_SHARED | libc::MAP_POPULATE | libc::MAP_NORESERV
 fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Option<*mut c_void> {
     let end = at.checked_add(len)?.checked_next_multiple_of(PAGE)?;
     let size = held.file().size_known()?;
-    // Pages past the end of the file would have to appear when it grows.
-    if end > size.checked_next_multiple_of(PAGE)? {
+    // Pages past the end of the file would have to appear when it grows, and the rest of the
+    // last page would have to be zeros: on the medium it may have older bytes.
+    if end > size {
         return None;
     }
     let _inside = Inside::enter()?;
@@ -66,6 +68,7 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
     if mapped.checked_next_multiple_of(PAGE)? != whole as u64 {
         return None;
     }
+    let number = views::claim()?;
     // SAFETY: reserves addresses that the kernel chooses.
     let base = unsafe {
         real::mmap64(
@@ -78,14 +81,19 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
         )
     };
     if base == libc::MAP_FAILED {
+        views::unclaim(number);
         return None;
     }
     if map_pieces(held, base, &places, protection, flags).is_none() {
         // SAFETY: reserved above, and the program does not know of it.
-        unsafe { libc::munmap(base, whole) };
+        unsafe { real::munmap(base, whole) };
+        views::unclaim(number);
         return None;
     }
-    if protection & libc::PROT_WRITE != 0 {
+    let range = (base as u64, end - at);
+    views::fill(number, range, at, protection, held.entry(false));
+    // mprotect may allow stores later.
+    if held.is_writable() {
         held.note_view(end);
     }
     Some(base)
@@ -206,7 +214,7 @@ impl Wish {
             if real::errno() != libc::ENODEV {
                 return None;
             }
-            std::thread::sleep(wait);
+            pause(wait);
         }
         None
     }
@@ -283,6 +291,66 @@ macro_rules! map {
 }
 
 map! { mmap mmap64 }
+
+/// munmap(2).
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn munmap(at: *mut c_void, len: size_t) -> c_int {
+    let whole = (len as u64).checked_next_multiple_of(PAGE);
+    // Before: another thread may get the addresses afterwards.
+    if let Some(whole) = whole.filter(|_| (at as u64).is_multiple_of(PAGE)) {
+        views::unmapped(at as u64, whole);
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::munmap(at, len) }
+}
+
+/// Grows the mapping of a file: makes a longer one, and unmaps the old one. `None` if that is
+/// not possible.
+#[cold]
+fn grown(view: &View, at: u64, old: u64, new: u64, flags: c_int) -> Option<*mut c_void> {
+    let is_whole = at == view.base && old.checked_next_multiple_of(PAGE)? == view.len;
+    if !is_whole || flags != libc::MREMAP_MAYMOVE || is_inside() {
+        return None;
+    }
+    // It has ended if the program has closed the file.
+    let held = table::hold(view.lease)?;
+    let make = || self::view(&held, new, view.protection, 0, view.offset);
+    let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or(None)?;
+    views::unmapped(view.base, view.len);
+    // SAFETY: the program has asked for the mapping to be moved away from there.
+    unsafe { real::munmap(view.base as *mut c_void, view.len as usize) };
+    Some(made)
+}
+
+/// mremap(2).
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn mremap(
+    at: *mut c_void,
+    old: size_t,
+    new: size_t,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    let view = views::find(at as u64);
+    if let Some(view) = view
+        && new as u64 > (view.base + view.len).saturating_sub(at as u64)
+    {
+        let errno = real::errno();
+        let made = grown(&view, at as u64, old as u64, new as u64, flags);
+        real::set_errno(if made.is_some() { errno } else { libc::ENOMEM });
+        return made.unwrap_or(libc::MAP_FAILED);
+    }
+    // SAFETY: the arguments are those of the program.
+    let done = unsafe { real::mremap(at, old, new, flags, to) };
+    if let Some(view) = view
+        && done != libc::MAP_FAILED
+        && view.base == at as u64
+        && let Some(whole) = (new as u64).checked_next_multiple_of(PAGE)
+    {
+        views::moved(&view, done as u64, whole);
+    }
+    done
+}
 
 /// msync(2). The kernel makes the pages durable; the files learn of the change.
 #[unsafe(no_mangle)]

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use libc::{off64_t, size_t, ssize_t};
 
 use crate::lease;
-use crate::process::{is_inside, is_sealed};
+use crate::process::{Copying, is_inside, is_sealed, notice_fork};
 use crate::real;
 use crate::stats::note;
 use crate::table::{self, Entry, Held};
@@ -40,12 +40,17 @@ fn held(fd: c_int, way: Way, end: u64) -> Option<Held> {
 /// Whether a descriptor is a file of a mount.
 #[inline]
 pub(super) fn is_ours(fd: c_int) -> bool {
+    if table::entry(fd) == Entry::Unknown {
+        return false;
+    }
+    notice_fork();
     table::entry(fd) != Entry::Unknown && !is_inside()
 }
 
 fn copy_out(held: &Held, buf: *mut c_void, n: usize, at: u64) -> Option<usize> {
     // SAFETY: the program gives a buffer of n bytes for this call.
     let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), n) };
+    let _copying = Copying::begin();
     let copy = AssertUnwindSafe(|| held.file().read_known(buf, at));
     catch_unwind(copy).unwrap_or(None)
 }
@@ -53,6 +58,7 @@ fn copy_out(held: &Held, buf: *mut c_void, n: usize, at: u64) -> Option<usize> {
 fn copy_in(held: &Held, buf: *const c_void, n: usize, at: u64) -> Option<usize> {
     // SAFETY: the program gives a buffer of n bytes for this call.
     let buf = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), n) };
+    let _copying = Copying::begin();
     let copy = AssertUnwindSafe(|| held.file().write_known(buf, at));
     catch_unwind(copy).unwrap_or(None)
 }
@@ -118,6 +124,15 @@ fn give_back(fd: c_int, n: usize) {
     unsafe { real::lseek64(fd, -(n as off64_t), libc::SEEK_CUR) };
 }
 
+/// What becomes of a call at the position of a descriptor.
+enum Place {
+    /// Served: this many bytes.
+    Served(usize),
+    /// The position has been moved by the whole length. The mount does the rest at this
+    /// offset.
+    At(off64_t),
+}
+
 /// Serves a call at the position of a descriptor that is leased to write: such a one has no
 /// page cache. `copy` moves bytes from or to the offset. A call that passes the end of the
 /// file goes to the mount.
@@ -125,8 +140,8 @@ fn at_position(
     fd: c_int,
     way: Way,
     n: usize,
-    copy: impl FnOnce(Option<&Held>, u64) -> ssize_t,
-) -> Option<ssize_t> {
+    copy: impl FnOnce(&Held, u64) -> Option<usize>,
+) -> Option<Place> {
     let entry = table::entry(fd);
     if !matches!(entry, Entry::Leased { write: true, .. }) || n == 0 || n > MOST || is_sealed() {
         return None;
@@ -137,29 +152,25 @@ fn at_position(
         let end = at.checked_add(n as u64)?;
         (end <= held.file().size_known()?).then_some(at)
     };
-    // An append would move the position forth and back. A read seldom passes the end.
-    let place = match way {
-        Way::Read => take(fd, n),
-        Way::Write => take(fd, 0).and_then(fits).and_then(|_| take(fd, n)),
-    };
-    let Some(at) = place else {
-        real::set_errno(errno);
-        return None;
-    };
-    if fits(at).is_none() {
-        // Past the end, or others have moved the position meanwhile.
-        give_back(fd, n);
-        real::set_errno(errno);
-        return None;
-    }
+    // First without a move: one that is taken back could be seen by others.
+    let place = take(fd, 0).and_then(fits).and_then(|_| take(fd, n));
     real::set_errno(errno);
-    let done = copy(Some(&held), at);
+    let at = place?;
+    // From here on the range belongs to this call, also if others have moved the position
+    // meanwhile, or the file is shorter now.
+    match fits(at).and_then(|at| copy(&held, at)) {
+        Some(done) if done == n => Some(Place::Served(done)),
+        _ => Some(Place::At(at as off64_t)),
+    }
+}
+
+/// Ends a call that the mount has done at an offset: it may be short.
+fn settle_position(fd: c_int, n: usize, done: ssize_t) {
     if done < n as ssize_t {
         let errno = real::errno();
         give_back(fd, n - done.max(0) as usize);
         real::set_errno(errno);
     }
-    Some(done)
 }
 
 /// Serves read(2).
@@ -168,20 +179,17 @@ pub(super) fn read(fd: c_int, buf: *mut c_void, n: size_t) -> Option<ssize_t> {
         return None;
     }
     table::settle(fd);
-    let mut served = true;
-    let done = at_position(fd, Way::Read, n, |held, at| {
-        let copied = held.and_then(|held| read_held(held, buf, n, at));
-        copied.map_or_else(
-            || {
-                served = false;
-                // SAFETY: the program gives a buffer of n bytes for this call.
-                unsafe { real::pread64(fd, buf, n, at as off64_t) }
-            },
-            |n| n as ssize_t,
-        )
-    });
-    note(done.is_some() && served);
-    done
+    let place = at_position(fd, Way::Read, n, |held, at| read_held(held, buf, n, at));
+    note(matches!(place, Some(Place::Served(_))));
+    match place? {
+        Place::Served(done) => Some(done as ssize_t),
+        Place::At(at) => {
+            // SAFETY: the program gives a buffer of n bytes for this call.
+            let done = unsafe { real::pread64(fd, buf, n, at) };
+            settle_position(fd, n, done);
+            Some(done)
+        }
+    }
 }
 
 /// Serves write(2).
@@ -190,20 +198,17 @@ pub(super) fn write(fd: c_int, buf: *const c_void, n: size_t) -> Option<ssize_t>
         return None;
     }
     table::settle(fd);
-    let mut served = true;
-    let done = at_position(fd, Way::Write, n, |held, at| {
-        let copied = held.and_then(|held| write_held(held, buf, n, at));
-        copied.map_or_else(
-            || {
-                served = false;
-                // SAFETY: the program gives a buffer of n bytes for this call.
-                unsafe { real::pwrite64(fd, buf, n, at as off64_t) }
-            },
-            |n| n as ssize_t,
-        )
-    });
-    note(done.is_some() && served);
-    done
+    let place = at_position(fd, Way::Write, n, |held, at| write_held(held, buf, n, at));
+    note(matches!(place, Some(Place::Served(_))));
+    match place? {
+        Place::Served(done) => Some(done as ssize_t),
+        Place::At(at) => {
+            // SAFETY: the program gives a buffer of n bytes for this call.
+            let done = unsafe { real::pwrite64(fd, buf, n, at) };
+            settle_position(fd, n, done);
+            Some(done)
+        }
+    }
 }
 
 /// Calls `one` for each part, until one is short. `None` if any part cannot be served: then
