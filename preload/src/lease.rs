@@ -138,6 +138,9 @@ fn stat(fd: c_int) -> Option<libc::stat64> {
 
 /// Returns the hash of the file of a descriptor, if a mount may have it. Keeps errno.
 pub(crate) fn inode_of(fd: c_int) -> Option<u16> {
+    if process::is_sealed() {
+        return None;
+    }
     let errno = real::errno();
     let stat = stat(fd);
     real::set_errno(errno);
@@ -302,14 +305,20 @@ fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File>
     let lowest = limits().lowest;
     let mut waits = CLOSING.iter();
     loop {
+        // A description of its own: the program may lock its own one, and close it.
+        let own = open_again(fd, own_flags(fd, write)?)?;
         // SAFETY: makes a new descriptor.
-        let copy = unsafe { real::fcntl64(fd, libc::F_DUPFD_CLOEXEC, lowest as usize) };
-        if copy < 0 {
+        let moved = unsafe {
+            let lowest = lowest as usize;
+            real::fcntl64(own.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest)
+        };
+        drop(own);
+        if moved < 0 {
             return None;
         }
         // SAFETY: made above, and nobody else knows of it.
-        let copy = unsafe { OwnedFd::from_raw_fd(copy) };
-        match OpenOptions::new().write(write).from_file(File::from(copy)) {
+        let own = unsafe { OwnedFd::from_raw_fd(moved) };
+        match OpenOptions::new().write(write).from_file(File::from(own)) {
             Ok(file) => return Some(file),
             Err(error) if write && error.errno() == libc::EBUSY => {
                 std::thread::sleep(*waits.next()?);
@@ -319,21 +328,40 @@ fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File>
     }
 }
 
+/// Opens the file of a descriptor again.
+fn open_again(fd: c_int, flags: c_int) -> Option<OwnedFd> {
+    let mut path = [0u8; 32];
+    write!(&mut path[..31], "/proc/self/fd/{fd}").ok()?;
+    let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
+    // SAFETY: the path ends with a zero.
+    let new = unsafe { real::open64(path.as_ptr().cast(), flags, 0) };
+    // SAFETY: opened above, if it is one, and nobody else knows of it.
+    (new >= 0).then(|| unsafe { OwnedFd::from_raw_fd(new) })
+}
+
+/// Returns how the library opens a file for itself: with the page cache only if the program
+/// has it open so.
+fn own_flags(fd: c_int, write: bool) -> Option<c_int> {
+    let direct = flags(fd)? & libc::O_DIRECT;
+    let access = if write {
+        libc::O_RDWR | libc::O_DIRECT
+    } else {
+        libc::O_RDONLY | direct
+    };
+    Some(access | libc::O_NONBLOCK)
+}
+
+/// Returns the number of the inode of a descriptor.
+pub(crate) fn inode_number(fd: c_int) -> Option<u64> {
+    stat(fd).map(|stat| stat.st_ino)
+}
+
 /// Opens the file of a descriptor again, and puts it in its place. It has no position yet,
 /// and no locks.
 fn reopen(fd: c_int, flags: c_int, more: c_int) -> bool {
-    let mut path = [0u8; 32];
-    if write!(&mut path[..31], "/proc/self/fd/{fd}").is_err() {
+    let Some(new) = open_again(fd, flags & KEPT | more) else {
         return false;
-    }
-    let how = flags & KEPT | more | libc::O_CLOEXEC | libc::O_NOCTTY;
-    // SAFETY: the path ends with a zero.
-    let new = unsafe { real::open64(path.as_ptr().cast(), how, 0) };
-    if new < 0 {
-        return false;
-    }
-    // SAFETY: opened above, and nobody else knows of it.
-    let new = unsafe { OwnedFd::from_raw_fd(new) };
+    };
     // SAFETY: both are open; the program waits for the second one.
     unsafe { real::dup3(new.as_raw_fd(), fd, flags & libc::O_CLOEXEC) >= 0 }
 }
@@ -464,9 +492,9 @@ fn is_mapped(held: &Held) -> bool {
     held.stored_end() > 0
 }
 
-/// Makes what the program has stored through its mappings of a file durable. False if that
-/// failed.
-pub(crate) fn persist(held: &Held) -> bool {
+/// Makes what the program has stored through its mappings of a file durable, where it must be
+/// by the call that the program has made. False if that failed.
+pub(crate) fn persist(held: &Held, sync: unsafe fn(c_int) -> c_int) -> bool {
     if !is_mapped(held) {
         return true;
     }
@@ -475,7 +503,7 @@ pub(crate) fn persist(held: &Held) -> bool {
         let synced = guarded(|| {
             held.file().with_region(|region| {
                 // SAFETY: the descriptor is open while it is borrowed.
-                unsafe { real::fdatasync(region.as_raw_fd()) == 0 }
+                unsafe { sync(region.as_raw_fd()) == 0 }
             })
         });
         return synced == Some(true);
@@ -485,7 +513,7 @@ pub(crate) fn persist(held: &Held) -> bool {
 
 /// Notes that the program has stored to its mappings.
 pub(crate) fn note_stores() {
-    for held in table::writable().filter(is_mapped) {
+    for held in table::stored_to() {
         let Some(_inside) = Inside::enter() else {
             return;
         };

@@ -86,6 +86,7 @@ impl Inside {
     /// `None` in a signal handler that has interrupted this thread inside or in a copy, and in
     /// a process that may not make system calls.
     pub(crate) fn enter() -> Option<Inside> {
+        notice_fork();
         if is_sealed() || COPIES.try_with(Cell::get) != Ok(0) {
             return None;
         }
@@ -193,10 +194,27 @@ fn watch_forks() {
 pub(crate) fn notice_fork() {
     // SAFETY: null, or a word that is never unmapped.
     if let Some(word) = unsafe { NOT_WIPED.load(Ordering::Acquire).as_ref() }
-        && word.load(Ordering::Relaxed) == 0
+        && word.load(Ordering::Acquire) != 1
     {
-        // The only thread: the others are the parent's.
-        child();
+        forked(word);
+    }
+}
+
+#[cold]
+fn forked(word: &AtomicU32) {
+    match word.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Acquire) {
+        // Ends with 1.
+        Ok(_) => child(),
+        // Another thread of the child, or a signal handler of this one: which passes its
+        // calls, since nothing is known.
+        Err(_) => {
+            for _ in 0..1000 {
+                if word.load(Ordering::Acquire) == 1 {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        }
     }
 }
 
@@ -277,14 +295,15 @@ extern "C" fn parent() {
 extern "C" fn child() {
     note_process();
     // SAFETY: null, or a word that is never unmapped.
-    if let Some(word) = unsafe { NOT_WIPED.load(Ordering::Acquire).as_ref() } {
-        word.store(1, Ordering::Relaxed);
-    }
     // The leases are the parent's. The descriptors are the child's, and work through the
     // mount.
     table::forget_all();
     stats::reset();
     if !is_inside() {
         unlock();
+    }
+    // SAFETY: null, or a word that is never unmapped.
+    if let Some(word) = unsafe { NOT_WIPED.load(Ordering::Acquire).as_ref() } {
+        word.store(1, Ordering::Release);
     }
 }

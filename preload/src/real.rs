@@ -45,6 +45,7 @@ macro_rules! functions {
             ///
             /// # Safety
             /// As for that function.
+            #[allow(non_snake_case, reason = "named as the symbol")]
             pub(crate) unsafe fn $name($($arg: $type),* $($(, $more: $rest)*)?) -> $out {
                 type Function = unsafe extern "C-unwind" fn($($type),* $($(, $rest)*)?) -> $out;
                 let at = symbols::$name.get();
@@ -120,7 +121,8 @@ functions! {
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
     fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int;
-    fn munmap(at: *mut c_void, len: size_t) -> c_int;
+    fn mprotect(at: *mut c_void, len: size_t, protection: c_int) -> c_int;
+    fn _Fork() -> c_int;
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn system(command: *const c_char) -> c_int;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pramfs_client::File;
 
-use crate::process::{Changing, Inside, is_inside, may_wait, owns_memory, pause};
+use crate::process::{Changing, Inside, is_inside, may_wait, notice_fork, owns_memory, pause};
 
 /// Descriptors with higher numbers are left to the mount.
 const DESCRIPTORS: usize = 4096;
@@ -203,7 +203,8 @@ impl Change {
 
 impl Drop for Change {
     fn drop(&mut self) {
-        CHANGES.fetch_sub(1, Ordering::SeqCst);
+        // In a child that a signal handler has forked it may be zero already.
+        let _ = CHANGES.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
     }
 }
 
@@ -297,6 +298,8 @@ pub(crate) struct Slot {
     is_writable: AtomicBool,
     /// End of the part of the file that was mapped for stores.
     stored_end: AtomicU64,
+    /// End of the part that was mapped.
+    viewed_end: AtomicU64,
     /// Calls that did not find their blocks.
     misses: AtomicU64,
     /// The [`epoch`] in which it was taken.
@@ -318,6 +321,7 @@ impl Slot {
             inode: AtomicU64::new(0),
             is_writable: AtomicBool::new(false),
             stored_end: AtomicU64::new(0),
+            viewed_end: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             file: UnsafeCell::new(MaybeUninit::uninit()),
@@ -342,10 +346,11 @@ impl Slot {
                 device.load(Ordering::Relaxed),
                 inode.load(Ordering::Relaxed),
             );
-            if closing || !may_be_locked(hash) {
-                self.drop_file();
+            match closing || !may_be_locked(hash) {
+                true => self.drop_file(),
+                // The lease stays until the process ends, or the file is opened again.
+                false => self.users.store(1, Ordering::Release),
             }
-            // Otherwise the lease stays until the process ends.
         }
     }
 
@@ -438,9 +443,12 @@ impl Held {
         )
     }
 
-    /// Notes that the file is mapped for stores up to here.
-    pub(crate) fn note_view(&self, end: u64) {
-        self.slot.stored_end.fetch_max(end, Ordering::AcqRel);
+    /// Notes that the file is mapped up to here, perhaps for stores.
+    pub(crate) fn note_view(&self, end: u64, stores: bool) {
+        self.slot.viewed_end.fetch_max(end, Ordering::AcqRel);
+        if stores {
+            self.slot.stored_end.fetch_max(end, Ordering::AcqRel);
+        }
     }
 
     /// Counts a call that did not find its blocks. True for the first one, and for every
@@ -479,6 +487,7 @@ impl Drop for Held {
 /// Uses the lease of an entry. `None` if it has none, or none any more.
 #[inline]
 pub(crate) fn hold(entry: Entry) -> Option<Held> {
+    notice_fork();
     match entry {
         Entry::Leased {
             slot, generation, ..
@@ -495,11 +504,21 @@ fn drop_entry(entry: Entry) {
     }
 }
 
-/// Returns all leases for writing.
-pub(crate) fn writable() -> impl Iterator<Item = Held> {
+/// Notes that the program may store to any of its mappings from now on.
+pub(crate) fn views_may_be_stored_to() {
+    for slot in &SLOTS {
+        if slot.is_used.load(Ordering::Acquire) && slot.is_writable.load(Ordering::Relaxed) {
+            let end = slot.viewed_end.load(Ordering::Acquire);
+            slot.stored_end.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Returns the leases for writing whose files are mapped for stores.
+pub(crate) fn stored_to() -> impl Iterator<Item = Held> {
     (0..LEASES as u16).filter_map(|number| {
         let slot = &SLOTS[usize::from(number)];
-        if !slot.is_used.load(Ordering::Acquire) {
+        if !slot.is_used.load(Ordering::Acquire) || slot.stored_end.load(Ordering::Acquire) == 0 {
             return None;
         }
         Held::of(number, slot.generation.load(Ordering::Relaxed) as u32).filter(Held::is_writable)
@@ -543,6 +562,7 @@ pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) 
     slot.inode.store(inode, Ordering::Relaxed);
     slot.is_writable.store(write, Ordering::Relaxed);
     slot.stored_end.store(0, Ordering::Relaxed);
+    slot.viewed_end.store(0, Ordering::Relaxed);
     slot.misses.store(0, Ordering::Relaxed);
     slot.epoch.store(epoch().into(), Ordering::Relaxed);
     // SAFETY: nobody uses the slot: it has no users, and only the thread inside takes one.

@@ -1,134 +1,120 @@
 //! The mappings of the region that stand for mappings of files.
 //!
-//! For the kernel such a mapping is one of the region. If it grew in place, by mremap(2), it
-//! would show the blocks behind those of the file, which belong to other files. Invariant: a
-//! mapping that is noted here never grows so.
-//!
-//! A note may outlive its mapping, if the program replaces that by `MAP_FIXED`. It then
-//! refuses a growth that would have been right, and nothing worse.
+//! For the kernel such a mapping is one of the region. If it grew, by mremap(2), it would show
+//! the blocks behind those of the file, which belong to other files. Invariant: no mapping of
+//! a region grows. The kernel's own list tells which addresses are such mappings, so nothing
+//! is kept that could be out of date.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::ffi::{c_int, c_long};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::table::Entry;
+use crate::real;
 
-/// Mappings at a time; a further one is left to the mount.
-const MOST: usize = 1024;
+/// Numbers of the inodes of regions that were mapped. 0: a free place. If all are taken, any
+/// shared mapping counts.
+static REGIONS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+static COUNT: AtomicU64 = AtomicU64::new(0);
 
-static NOTES: [Note; MOST] = [const { Note::new() }; MOST];
-/// One more than the highest number that was ever used.
-static USED: AtomicUsize = AtomicUsize::new(0);
-
-/// A mapping. Free if its length is zero.
-struct Note {
-    base: AtomicU64,
-    len: AtomicU64,
-    /// Offset in the file.
-    offset: AtomicU64,
-    protection: AtomicU64,
-    /// The lease, as an entry of the table.
-    lease: AtomicU64,
-}
-
-impl Note {
-    const fn new() -> Note {
-        Note {
-            base: AtomicU64::new(0),
-            len: AtomicU64::new(0),
-            offset: AtomicU64::new(0),
-            protection: AtomicU64::new(0),
-            lease: AtomicU64::new(0),
-        }
+/// Notes a region, before its first mapping.
+pub(crate) fn note_region(inode: u64) {
+    if is_region(inode) {
+        return;
+    }
+    let at = COUNT.fetch_add(1, Ordering::AcqRel) as usize;
+    if let Some(place) = REGIONS.get(at) {
+        place.store(inode, Ordering::Release);
     }
 }
 
-/// What is known about a mapping.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct View {
-    number: usize,
-    pub base: u64,
-    pub len: u64,
-    /// Offset in the file.
-    pub offset: u64,
-    pub protection: i32,
-    /// The lease that it was made with.
-    pub lease: Entry,
+fn is_region(inode: u64) -> bool {
+    REGIONS.iter().any(|r| r.load(Ordering::Acquire) == inode)
 }
 
-/// Claims a note before the mapping is made. `None`: there are too many.
-pub(crate) fn claim() -> Option<usize> {
-    let claimed = NOTES.iter().position(|note| {
-        // Covers no address, and is not free.
-        note.len
-            .compare_exchange(0, u64::MAX, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    })?;
-    USED.fetch_max(claimed + 1, Ordering::Release);
-    Some(claimed)
+/// Whether the process has mapped any region.
+#[inline]
+pub(crate) fn are_any() -> bool {
+    COUNT.load(Ordering::Acquire) != 0
 }
 
-/// Gives a claimed note up.
-pub(crate) fn unclaim(number: usize) {
-    NOTES[number].len.store(0, Ordering::Release);
+/// Whether an address lies in a mapping of a region. True where that cannot be found out.
+/// Keeps errno.
+#[cold]
+pub(crate) fn is_view(at: u64) -> bool {
+    let errno = real::errno();
+    let found = look_up(at).unwrap_or(true);
+    real::set_errno(errno);
+    found
 }
 
-/// Fills a claimed note, before the program learns of the mapping.
-pub(crate) fn fill(
-    number: usize,
-    (base, len): (u64, u64),
-    offset: u64,
-    protection: i32,
-    lease: Entry,
-) {
-    let note = &NOTES[number];
-    note.base.store(base, Ordering::Relaxed);
-    note.offset.store(offset, Ordering::Relaxed);
-    note.protection.store(protection as u64, Ordering::Relaxed);
-    note.lease.store(lease.encode(), Ordering::Relaxed);
-    note.len.store(len, Ordering::Release);
-}
-
-/// Returns the mapping that has an address.
-pub(crate) fn find(at: u64) -> Option<View> {
-    let used = USED.load(Ordering::Acquire);
-    NOTES[..used].iter().enumerate().find_map(|(number, note)| {
-        let len = note.len.load(Ordering::Acquire);
-        let base = note.base.load(Ordering::Relaxed);
-        let is_inside = len != u64::MAX && at.checked_sub(base).is_some_and(|within| within < len);
-        is_inside.then(|| View {
-            number,
-            base,
-            len,
-            offset: note.offset.load(Ordering::Relaxed),
-            protection: note.protection.load(Ordering::Relaxed) as i32,
-            lease: Entry::decode(note.lease.load(Ordering::Relaxed)),
-        })
-    })
-}
-
-/// Notes that a mapping has been moved, and perhaps made shorter.
-pub(crate) fn moved(view: &View, base: u64, len: u64) {
-    let note = &NOTES[view.number];
-    note.len.store(u64::MAX, Ordering::Release);
-    note.base.store(base, Ordering::Relaxed);
-    note.len.store(len, Ordering::Release);
-}
-
-/// Notes that a range is about to be unmapped. A mapping that is left in part stays noted as
-/// a whole.
-pub(crate) fn unmapped(base: u64, len: u64) {
-    let used = USED.load(Ordering::Acquire);
-    let end = base.saturating_add(len);
-    for note in &NOTES[..used] {
-        let size = note.len.load(Ordering::Acquire);
-        let start = note.base.load(Ordering::Relaxed);
-        let is_whole = size != 0 && size != u64::MAX && start >= base && start + size <= end;
-        if is_whole {
-            // A thread that maps the same addresses again has claimed another note.
-            let _changed = note
-                .len
-                .compare_exchange(size, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
+/// Looks an address up in /proc/self/maps. Allocates nothing, and calls no function that the
+/// library replaces.
+fn look_up(at: u64) -> Option<bool> {
+    let path = c"/proc/self/maps";
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as c_long;
+    let directory = libc::AT_FDCWD as c_long;
+    // SAFETY: opens a file by a path that ends with a zero.
+    let fd = unsafe {
+        let path = path.as_ptr() as c_long;
+        real::syscall(libc::SYS_openat, directory, path, flags, 0, 0, 0)
+    };
+    if fd < 0 {
+        return None;
     }
+    let found = read_maps(fd as c_int, at);
+    // SAFETY: opened above, and nobody else knows of it.
+    unsafe { real::syscall(libc::SYS_close, fd, 0, 0, 0, 0, 0) };
+    found
+}
+
+fn read_maps(fd: c_int, at: u64) -> Option<bool> {
+    let (mut buffer, mut kept) = ([0u8; 4096], 0);
+    loop {
+        let room = &mut buffer[kept..];
+        // SAFETY: writes to the rest of the buffer.
+        let n = unsafe {
+            let (to, len) = (room.as_mut_ptr() as c_long, room.len() as c_long);
+            real::syscall(libc::SYS_read, fd.into(), to, len, 0, 0, 0)
+        };
+        let end = kept + usize::try_from(n).ok()?;
+        let mut start = 0;
+        while let Some(len) = buffer[start..end].iter().position(|byte| *byte == b'\n') {
+            if let Some(found) = judge(&buffer[start..start + len], at)? {
+                return Some(found);
+            }
+            start += len + 1;
+        }
+        if n == 0 {
+            // Not mapped: the kernel refuses by itself.
+            return Some(false);
+        }
+        if start == 0 && end == buffer.len() {
+            // A path that is too long: of a line that is not wanted, or not known.
+            return None;
+        }
+        buffer.copy_within(start..end, 0);
+        kept = end - start;
+    }
+}
+
+/// Judges a line: "start-end perms offset device inode path". `Some(None)`: it is of other
+/// addresses.
+fn judge(line: &[u8], at: u64) -> Option<Option<bool>> {
+    let mut words = line
+        .split(|byte| *byte == b' ')
+        .filter(|word| !word.is_empty());
+    let mut range = words.next()?.split(|byte| *byte == b'-');
+    let hexadecimal = |digits: &[u8]| {
+        let digits = std::str::from_utf8(digits).ok()?;
+        u64::from_str_radix(digits, 16).ok()
+    };
+    let (start, end) = (hexadecimal(range.next()?)?, hexadecimal(range.next()?)?);
+    if at < start || at >= end {
+        return Some(None);
+    }
+    let is_shared = words.next()?.get(3) == Some(&b's');
+    let inode: u64 = std::str::from_utf8(words.nth(2)?).ok()?.parse().ok()?;
+    let too_many = COUNT.load(Ordering::Acquire) as usize > REGIONS.len();
+    Some(Some(is_shared && (too_many || is_region(inode))))
 }
 
 #[cfg(test)]
@@ -136,20 +122,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn view_is_found_until_it_is_unmapped() {
-        let number = claim().unwrap();
-        assert!(find(0x7000_0000).is_none());
-        fill(number, (0x7000_0000, 0x2000), 4096, 1, Entry::Unknown);
-        assert_eq!(find(0x7000_1fff).unwrap().offset, 4096);
-        assert!(find(0x7000_2000).is_none() && find(0x6fff_ffff).is_none());
-        unmapped(0x7000_0000, 0x1000);
-        let view = find(0x7000_1000).unwrap();
-        moved(&view, 0x9000_0000, 0x1000);
-        assert!(find(0x7000_0000).is_none() && find(0x9000_0fff).is_some());
-        unmapped(0x8000_0000, 0x2000_0000);
-        assert!(find(0x9000_0000).is_none());
-        let other = claim().unwrap();
-        unclaim(other);
-        assert!(claim().unwrap() <= other);
+    fn line_of_region_is_recognized() {
+        note_region(4242);
+        note_region(4242);
+        let region = b"7f0000000000-7f0000002000 rw-s 00100000 00:1f 4242    /dev/shm/a b";
+        let other = b"7f0000000000-7f0000002000 rw-s 00100000 00:1f 4243    /dev/shm/a b";
+        let private = b"7f0000000000-7f0000002000 rw-p 00100000 00:1f 4242    /dev/shm/a b";
+        let anonymous = b"7f0000000000-7f0000002000 rw-p 00000000 00:00 0";
+        let at = 0x7f00_0000_1fff;
+        assert_eq!(judge(region, at), Some(Some(true)));
+        assert_eq!(judge(region, at + 1), Some(None));
+        for line in [&other[..], private, anonymous] {
+            assert_eq!(judge(line, at), Some(Some(false)));
+        }
+        assert_eq!(judge(b"strange", at), None);
     }
 }

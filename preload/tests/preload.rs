@@ -187,6 +187,8 @@ scenarios! {
     locks_of_all_kinds_survive_library: "keeps_locks" 0.0
     handler_reads_while_blocks_change: "handlers_while_layout_changes" 0.0
     sync_works_after_refused_filter: "syncs_after_refused_filter" 0.0
+    children_of_raw_forks_map_files: "forks_raw_and_maps" 0.0
+    file_that_is_only_read_keeps_mtime: "reads_keep_mtime" 0.0
 }
 
 #[test]

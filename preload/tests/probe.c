@@ -790,6 +790,19 @@ static void survives(void)
     close(reader);
 }
 
+/* Makes a mapping of a file longer, as programs do: if it cannot grow, it is made anew. */
+static char *stretched(int fd, char *map, size_t len, size_t more, int raw)
+{
+    char *longer = raw ? (char *)syscall(SYS_mremap, map, len, more, MREMAP_MAYMOVE, NULL)
+                       : mremap(map, len, more, MREMAP_MAYMOVE);
+    if (longer == MAP_FAILED && errno == ENOMEM) {
+        CHECK(munmap(map, len) == 0);
+        longer = mmap(NULL, more, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
+    CHECK(longer != MAP_FAILED);
+    return longer;
+}
+
 /* A mapping that grows shows the file, and never what lies behind it on the medium. */
 static void stretches(void)
 {
@@ -805,8 +818,7 @@ static void stretches(void)
         memset(block, 'z', BLOCK);
         CHECK(pwrite(fd, block, BLOCK, len + i * BLOCK) == BLOCK);
     }
-    char *longer = mremap(map, len, 2 * len, MREMAP_MAYMOVE);
-    CHECK(longer != MAP_FAILED);
+    char *longer = stretched(fd, map, len, 2 * len, 0);
     for (size_t i = 0; i < len; i++)
         CHECK(longer[len + i] == 'z');
     longer[len + 5] = '!';
@@ -818,15 +830,25 @@ static void stretches(void)
     /* A part of a mapping, and by the raw call. */
     map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(map != MAP_FAILED);
-    longer = (char *)syscall(SYS_mremap, map, len, len + BLOCK, MREMAP_MAYMOVE, NULL);
-    CHECK(longer != MAP_FAILED && longer[len] == 'z');
+    longer = stretched(fd, map, len, len + BLOCK, 1);
+    CHECK(longer[len] == 'z');
+    /* What is left of a mapping, one in its middle, a second one. */
+    CHECK(munmap(longer + BLOCK, 2 * BLOCK) == 0);
+    char *part = stretched(fd, longer, BLOCK, 2 * BLOCK, 0);
+    CHECK(part[0] == 'a' && part[BLOCK] == 'b');
+    char *twice = mremap(longer + 3 * BLOCK, 0, 2 * BLOCK, MREMAP_MAYMOVE);
+    if (twice != MAP_FAILED)
+        CHECK(twice[0] == 'd' && twice[BLOCK] == 'e');
+    /* Other memory takes its place, and may grow. */
+    char *other_map = mmap(longer + 3 * BLOCK, 2 * BLOCK, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    CHECK(other_map != MAP_FAILED);
+    memset(other_map, 'A', 2 * BLOCK);
+    other_map = mremap(other_map, 2 * BLOCK, 4 * BLOCK, MREMAP_MAYMOVE);
+    CHECK(other_map != MAP_FAILED && other_map[2 * BLOCK - 1] == 'A' && other_map[2 * BLOCK] == 0);
+    memset(other_map, 'B', 4 * BLOCK);
+    CHECK(pread(fd, &c, 1, 3 * BLOCK) == 1 && c == 'd');
     close(fd);
-    /* Without its descriptor it may be refused. */
-    char *last = mremap(longer, len + BLOCK, 2 * len, MREMAP_MAYMOVE);
-    if (last != MAP_FAILED) {
-        CHECK(last[2 * len - 1] == 'z');
-        last[2 * len - 1] = 'y';
-    }
     int other = open(neighbour, O_RDONLY);
     char block[BLOCK];
     for (int i = 0; i < BLOCKS; i++) {
@@ -898,7 +920,12 @@ static int is_locked_for_others(int kind)
 static void keeps_locks(void)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 3, .l_len = 1};
-    int fd = opened(O_RDWR);
+    /* The lock ends with the description. */
+    int fd = opened(O_RDWR), second = opened(O_RDWR);
+    CHECK(flock(fd, LOCK_EX) == 0 && close(fd) == 0);
+    SAY("%d\n", flock(second, LOCK_EX | LOCK_NB));
+    close(second);
+    fd = opened(O_RDWR);
     CHECK(flock(fd, LOCK_EX) == 0);
     char *map = mmap(NULL, 2 * BLOCKS * BLOCK, PROT_READ, MAP_SHARED, fd, 0);
     if (map != MAP_FAILED)
@@ -961,6 +988,50 @@ static void handlers_while_layout_changes(void)
     SAY("%d\n", in_handler > 0);
 }
 
+static void *opens_and_closes(void *unused)
+{
+    for (;;)
+        close(opened(O_RDWR));
+    return unused;
+}
+
+/* Children of raw forks map files while other threads open some. */
+static void forks_raw_and_maps(void)
+{
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, opens_and_closes, NULL) == 0);
+    int fd = opened(O_RDWR);
+    for (int i = 0; i < 50; i++) {
+        pid_t child = _Fork();
+        if (child == 0) {
+            char *map = mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, fd, 0);
+            /* While the parent has a lease it cannot be mapped through the mount. */
+            if (map != MAP_FAILED)
+                _exit(map[0] != 'a');
+            _exit(errno != ENODEV);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    SAY("done\n");
+    _exit(0);
+}
+
+/* A file that is only read keeps its times. */
+static void reads_keep_mtime(void)
+{
+    struct timespec old[2] = {{1000, 0}, {1000, 0}};
+    CHECK(utimensat(AT_FDCWD, path, old, 0) == 0);
+    int fd = opened(O_RDWR);
+    char *map = mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    SAY("%c\n", map[0]);
+    CHECK(fsync(fd) == 0 && munmap(map, BLOCK) == 0 && close(fd) == 0);
+    struct stat stat_now;
+    CHECK(stat(path, &stat_now) == 0);
+    SAY("%ld\n", (long)stat_now.st_mtime);
+}
+
 static void syncs_after_refused_filter(void)
 {
     int fd = opened(O_RDWR);
@@ -985,6 +1056,7 @@ int main(int count, char **arguments)
         {"stretches", stretches}, {"ends_in_page", ends_in_page}, {"forks_raw", forks_raw},
         {"keeps_locks", keeps_locks}, {"handlers_while_layout_changes", handlers_while_layout_changes},
         {"syncs_after_refused_filter", syncs_after_refused_filter},
+        {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},
     };
     if (count != 3)
         return 2;

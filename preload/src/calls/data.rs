@@ -133,12 +133,12 @@ macro_rules! write {
 write! { write __write }
 
 /// Makes the stores through mappings durable. Writes are durable when they return.
-fn flush(fd: c_int) -> bool {
+fn flush(fd: c_int, sync: unsafe fn(c_int) -> c_int) -> bool {
     let held = match serve::is_ours(fd) {
         true => table::hold(table::entry(fd)),
         false => None,
     };
-    held.is_none_or(|held| lease::persist(&held))
+    held.is_none_or(|held| lease::persist(&held, sync))
 }
 
 macro_rules! sync {
@@ -147,7 +147,7 @@ macro_rules! sync {
             /// fsync(2), fdatasync(2).
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name(fd: c_int) -> c_int {
-                if !flush(fd) {
+                if !flush(fd, real::$name) {
                     real::set_errno(libc::EIO);
                     return -1;
                 }

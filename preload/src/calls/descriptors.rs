@@ -129,7 +129,7 @@ unsafe fn replaced(fd: c_int, new: c_int, dup: impl FnOnce() -> c_int) -> c_int 
         return -1;
     }
     // SAFETY: asks for flags.
-    if unsafe { real::fcntl64(fd, libc::F_GETFD, 0) } < 0 {
+    if !process::is_sealed() && unsafe { real::fcntl64(fd, libc::F_GETFD, 0) } < 0 {
         // It fails, and `new` stays open.
         return dup();
     }
@@ -274,6 +274,22 @@ macro_rules! spawn {
 
 spawn! { posix_spawn posix_spawnp }
 
+fn is_fork(number: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if matches!(number, libc::SYS_fork | libc::SYS_vfork) {
+        return true;
+    }
+    matches!(number, libc::SYS_clone | libc::SYS_clone3)
+}
+
+/// _Fork(3): runs no handlers.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn _Fork() -> c_int {
+    table::note_sharing();
+    // SAFETY: takes no arguments.
+    unsafe { real::_Fork() }
+}
+
 /// system(3): spawns a shell.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
@@ -351,10 +367,6 @@ unsafe extern "C-unwind" fn syscall(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the arguments are those of the program.
         libc::SYS_dup2 => unsafe { dup2(a as c_int, b as c_int) }.into(),
-        libc::SYS_munmap => {
-            // SAFETY: the arguments are those of the program.
-            unsafe { super::memory::munmap(a as *mut c_void, b as usize) }.into()
-        }
         libc::SYS_mremap => {
             let (at, to) = (a as *mut c_void, e as *mut c_void);
             // SAFETY: the arguments are those of the program.
@@ -364,6 +376,9 @@ unsafe extern "C-unwind" fn syscall(
         // SAFETY: the arguments are those of the program.
         libc::SYS_dup3 => unsafe { dup3(a as c_int, b as c_int, c as c_int) }.into(),
         _ => {
+            if is_fork(number) {
+                table::note_sharing();
+            }
             if number == libc::SYS_seccomp {
                 process::seal(true);
             }

@@ -1,8 +1,8 @@
-//! mmap(2) of leased files, mremap(2), munmap(2) and msync(2).
+//! mmap(2) of leased files, mremap(2), mprotect(2) and msync(2).
 //!
 //! A shared mapping of a file with a lease to write is a mapping of the region, made of
 //! pieces, at addresses that the kernel chooses. For the kernel it is a mapping like any
-//! other: mprotect, madvise and fork need nothing from this library. It must not grow: see
+//! other: munmap, madvise and fork need nothing from this library. It must not grow: see
 //! `views`. Each mapping keeps the lease on the medium, so its blocks stay with the file.
 
 use std::ffi::{c_int, c_void};
@@ -16,8 +16,7 @@ use pramfs_client::{Access, Places};
 use crate::process::{Inside, is_inside, pause};
 use crate::stats::note;
 use crate::table::{self, Entry, Held};
-use crate::views::{self, View};
-use crate::{lease, real};
+use crate::{lease, real, views};
 
 const PAGE: u64 = 4096;
 
@@ -68,7 +67,6 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
     if mapped.checked_next_multiple_of(PAGE)? != whole as u64 {
         return None;
     }
-    let number = views::claim()?;
     // SAFETY: reserves addresses that the kernel chooses.
     let base = unsafe {
         real::mmap64(
@@ -81,21 +79,14 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
         )
     };
     if base == libc::MAP_FAILED {
-        views::unclaim(number);
         return None;
     }
     if map_pieces(held, base, &places, protection, flags).is_none() {
         // SAFETY: reserved above, and the program does not know of it.
-        unsafe { real::munmap(base, whole) };
-        views::unclaim(number);
+        unsafe { libc::munmap(base, whole) };
         return None;
     }
-    let range = (base as u64, end - at);
-    views::fill(number, range, at, protection, held.entry(false));
-    // mprotect may allow stores later.
-    if held.is_writable() {
-        held.note_view(end);
-    }
+    held.note_view(end, protection & libc::PROT_WRITE != 0);
     Some(base)
 }
 
@@ -113,6 +104,8 @@ fn map_pieces(
     };
     let how = shared | libc::MAP_FIXED | flags & libc::MAP_POPULATE;
     held.file().with_region(|region| {
+        // Before the first one.
+        views::note_region(lease::inode_number(region.as_raw_fd())?);
         let mut done = 0;
         for (place, len) in &places.pieces {
             let to = base.wrapping_byte_add(done as usize);
@@ -292,37 +285,8 @@ macro_rules! map {
 
 map! { mmap mmap64 }
 
-/// munmap(2).
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn munmap(at: *mut c_void, len: size_t) -> c_int {
-    let whole = (len as u64).checked_next_multiple_of(PAGE);
-    // Before: another thread may get the addresses afterwards.
-    if let Some(whole) = whole.filter(|_| (at as u64).is_multiple_of(PAGE)) {
-        views::unmapped(at as u64, whole);
-    }
-    // SAFETY: the arguments are those of the program.
-    unsafe { real::munmap(at, len) }
-}
-
-/// Grows the mapping of a file: makes a longer one, and unmaps the old one. `None` if that is
-/// not possible.
-#[cold]
-fn grown(view: &View, at: u64, old: u64, new: u64, flags: c_int) -> Option<*mut c_void> {
-    let is_whole = at == view.base && old.checked_next_multiple_of(PAGE)? == view.len;
-    if !is_whole || flags != libc::MREMAP_MAYMOVE || is_inside() {
-        return None;
-    }
-    // It has ended if the program has closed the file.
-    let held = table::hold(view.lease)?;
-    let make = || self::view(&held, new, view.protection, 0, view.offset);
-    let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or(None)?;
-    views::unmapped(view.base, view.len);
-    // SAFETY: the program has asked for the mapping to be moved away from there.
-    unsafe { real::munmap(view.base as *mut c_void, view.len as usize) };
-    Some(made)
-}
-
-/// mremap(2).
+/// mremap(2). A mapping of a file that needs this library does not grow: the C library and
+/// programs map anew after ENOMEM.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn mremap(
     at: *mut c_void,
@@ -331,23 +295,24 @@ pub(super) unsafe extern "C-unwind" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    let view = views::find(at as u64);
-    if let Some(view) = view
-        && new as u64 > (view.base + view.len).saturating_sub(at as u64)
-    {
-        let errno = real::errno();
-        let made = grown(&view, at as u64, old as u64, new as u64, flags);
-        real::set_errno(if made.is_some() { errno } else { libc::ENOMEM });
-        return made.unwrap_or(libc::MAP_FAILED);
+    let pages = |len: size_t| len.div_ceil(PAGE as usize);
+    // A length of zero makes a second mapping, which may be longer.
+    let grows = old == 0 || pages(new) > pages(old);
+    if grows && views::are_any() && views::is_view(at as u64) {
+        real::set_errno(libc::ENOMEM);
+        return libc::MAP_FAILED;
     }
     // SAFETY: the arguments are those of the program.
-    let done = unsafe { real::mremap(at, old, new, flags, to) };
-    if let Some(view) = view
-        && done != libc::MAP_FAILED
-        && view.base == at as u64
-        && let Some(whole) = (new as u64).checked_next_multiple_of(PAGE)
-    {
-        views::moved(&view, done as u64, whole);
+    unsafe { real::mremap(at, old, new, flags, to) }
+}
+
+/// mprotect(2): a mapping of a file for reading may become one for stores.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn mprotect(at: *mut c_void, len: size_t, protection: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
+    let done = unsafe { real::mprotect(at, len, protection) };
+    if done == 0 && protection & libc::PROT_WRITE != 0 && views::are_any() {
+        table::views_may_be_stored_to();
     }
     done
 }
