@@ -15,7 +15,7 @@ FUZZ_TIME  ?= 60
 
 bindir  = $(DESTDIR)$(PREFIX)/bin
 sbindir = $(DESTDIR)$(SBINDIR)
-libdir  = $(DESTDIR)$(LIBDIR)/pramfs
+preloaddir = $(DESTDIR)$(PREFIX)/lib/pramfs
 compdir = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 docdir  = $(DESTDIR)$(PREFIX)/share/doc/pramfs
 helpers = $(DESTDIR)$(HELPERDIR)
@@ -32,7 +32,7 @@ build-lib = $(CARGO) rustc --release -p pramfs-capi --lib --crate-type cdylib,st
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib install-preload uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -97,19 +97,18 @@ build: ## release build of all programs and of the C library
 	@# Apart: built together, it would link libpmem2.
 	$(CARGO) build --release -p pramfs-preload
 
-install: install-programs install-lib ## installs all (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUDEDIR, DESTDIR)
+install: install-programs install-lib install-preload ## installs all (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUDEDIR, DESTDIR)
 
-install-programs: # without the C library
+install-programs: # without the libraries
 	@# Under sudo, cargo is often missing: then the existing build is installed.
-	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins && $(CARGO) build --release -p pramfs-preload; \
+	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
 	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
 	@if $(target)/pramfs --version | grep -q testing; then echo "this build contains test hooks (cargo build --workspace, cargo test -p pramfs): type 'make build' first" >&2; exit 1; fi
-	install -d $(bindir) $(sbindir) $(helpers) $(libdir) $(compdir) $(docdir)
+	install -d $(bindir) $(sbindir) $(helpers) $(compdir) $(docdir)
 	install -s -m 0755 $(target)/pramfs $(bindir)/pramfs
 	install -s -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
 	install -s -m 0755 $(target)/fsck-pramfs $(sbindir)/fsck.pramfs
 	install -s -m 0755 $(target)/mount-pramfs $(sbindir)/mount.pramfs
-	install -s -m 0644 $(target)/libpramfs_preload.so $(libdir)/libpramfs_preload.so
 	@# A link as second name, unless both places are the same. The links are relative,
 	@# so that they are also valid in a package's tree.
 	for tool in mkfs fsck mount; do \
@@ -139,13 +138,20 @@ install-lib: ## installs the C library alone
 		capi/pramfs.pc.in > $(libdir)/pkgconfig/pramfs.pc
 	chmod 0644 $(libdir)/pkgconfig/pramfs.pc
 
+install-preload: # where pramfs run looks for it, next to the tool
+	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-preload; \
+	elif ! test -f $(target)/libpramfs_preload.so; then echo "the library is not built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
+	install -d $(preloaddir)
+	install -m 0644 $(target)/libpramfs_preload.so $(preloaddir)/libpramfs_preload.so
+	$(STRIP) --strip-unneeded $(preloaddir)/libpramfs_preload.so
+
 uninstall: ## removes the installed files
-	rm -f $(bindir)/pramfs $(compdir)/pramfs $(libdir)/libpramfs_preload.so
+	rm -f $(bindir)/pramfs $(compdir)/pramfs $(preloaddir)/libpramfs_preload.so
 	rm -f $(helpers)/umount.fuse.pramfs
 	rm -f $(foreach tool,mkfs fsck mount,$(helpers)/$(tool).pramfs $(helpers)/$(tool).fuse.pramfs $(sbindir)/$(tool).pramfs)
 	rm -f $(addprefix $(libdir)/,libpramfs.so libpramfs.so.$(major) libpramfs.so.$(version) libpramfs.a pkgconfig/pramfs.pc) $(incdir)/pramfs.h
 	rm -f $(addprefix $(docdir)/,LICENSE-MIT LICENSE-APACHE CHANGELOG.md)
-	-rmdir $(docdir) $(libdir) 2>/dev/null
+	-rmdir $(docdir) $(preloaddir) 2>/dev/null
 
 deps: ## installs the missing requirements to build and mount
 	@scripts/deps.sh
