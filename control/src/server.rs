@@ -177,26 +177,26 @@ impl Listener {
             rustix::fs::renameat(directory, hidden, directory, &self.name)?;
             Ok(stat.st_ino)
         };
+        let os = |what| move |source| ControlError::Os { what, source };
         let inode = listen().map_err(BIND)?;
         self.started = true;
-        wire::do_not_wait(&self.socket)?;
-        let socket = self.socket.try_clone().map_err(|source| ControlError::Os {
-            what: "cannot copy the control socket",
-            source,
-        })?;
-        let (heard, user) = (socket, self.user);
+        // From here on, an error removes the name.
+        let mut server = Server {
+            inode,
+            thread: None,
+            listener: self,
+        };
+        let Listener { socket, user, .. } = &server.listener;
+        wire::do_not_wait(socket)?;
+        let heard = socket
+            .try_clone()
+            .map_err(os("cannot copy the control socket"))?;
+        let user = *user;
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || Connections::new(&heard, &service, service.limits, user).serve());
-        let thread = thread.map_err(|source| ControlError::Os {
-            what: "cannot start the thread of the control socket",
-            source,
-        });
-        Ok(Server {
-            inode,
-            thread: Some(thread?),
-            listener: self,
-        })
+        server.thread = Some(thread.map_err(os("cannot start the thread of the control socket"))?);
+        Ok(server)
     }
 }
 
