@@ -1,13 +1,8 @@
 //! Direct access beside a mount: leases, with the kernel, real processes and their deaths.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, IoSlice, Lines, Write};
-use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
 
 use pramfs_client::{Access, Error, MappedFile};
 use pramfs_control::{Connection, DIRECTORY, Directory, Identity, LeaseRow, Refusal, Ticket};
@@ -17,10 +12,8 @@ use pramfs_tests::mounted::{Mounted, wait_until};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::fs::FallocateFlags;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
-};
 
+use crate::direct_client::{as_user, start};
 use crate::{mounted, unmounted};
 
 pub(super) const BLOCK: usize = 4096;
@@ -624,216 +617,6 @@ pub(super) fn kills(usual: u64) -> u64 {
     asked.map_or(usual, |kills| {
         kills.parse().expect("PRAMFS_TEST_KILLS is a number")
     })
-}
-
-// ---- the other process
-
-/// A client process that has said that it is ready. Killed on drop.
-pub(super) struct Client {
-    pub child: Child,
-    pub said: String,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Client {
-    /// Returns what it says next; `None` if it has ended.
-    pub(super) fn says(&mut self) -> Option<String> {
-        next_said(&mut self.lines)
-    }
-}
-
-fn next_said(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
-    lines.find_map(|line| line.ok()?.strip_prefix("client: ").map(str::to_owned))
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _gone = self.child.kill();
-        let _ended = self.child.wait();
-    }
-}
-
-/// Starts this program as a client, perhaps as another user, and waits for its first line.
-pub(super) fn start(user: Option<u32>, mount: &Mounted, what: &str, args: &[String]) -> Client {
-    let dir = tempfile::tempdir().unwrap();
-    let mut program = std::env::current_exe().unwrap();
-    if user.is_some() {
-        // In a place where that user may execute it.
-        let copy = dir.path().join("program");
-        fs::copy(&program, &copy).unwrap();
-        let open = |path: &Path| {
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            fs::set_permissions(path, mode).unwrap();
-        };
-        open(&copy);
-        open(dir.path());
-        open(mount.path().parent().unwrap());
-        program = copy;
-    }
-    let mut command = Command::new(program);
-    command
-        .args(["--exact", "direct::client_process", "--nocapture"])
-        .env("PRAMFS_TEST_CLIENT", what)
-        .env("PRAMFS_TEST_FILE", mount.at("file"))
-        .env("PRAMFS_TEST_REGION", mount.region())
-        .env("PRAMFS_TEST_ARGS", args.join(" "))
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    if let Some(user) = user {
-        command.uid(user).gid(user);
-    }
-    let mut child = command.spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let said = next_said(&mut lines).expect("the client says something");
-    Client { child, said, lines }
-}
-
-fn as_user(user: u32, mount: &Mounted, what: &str, args: &[String]) -> String {
-    start(Some(user), mount, what, args).said.clone()
-}
-
-/// Runs in the processes that the tests start.
-#[test]
-fn client_process() {
-    let Ok(what) = std::env::var("PRAMFS_TEST_CLIENT") else {
-        return;
-    };
-    let env = |name| std::env::var(name).unwrap();
-    let path = env("PRAMFS_TEST_FILE");
-    let say = |what: &str| {
-        println!("client: {what}");
-        std::io::stdout().flush().unwrap();
-    };
-    let refusal = |result: Result<(), pramfs_control::ControlError>| match result {
-        Err(pramfs_control::ControlError::Refused { reason, .. }) => format!("refused: {reason:?}"),
-        other => format!("{other:?}"),
-    };
-    // Only root can reach the socket.
-    let server = || {
-        let directory = Directory::open(DIRECTORY).ok().flatten()?;
-        let identity = Identity::of_path(env("PRAMFS_TEST_REGION").as_ref()).ok()?;
-        let opened = Connection::open(&directory, &identity.socket_name());
-        opened.ok().flatten()
-    };
-    let address = || {
-        let identity = Identity::of_path(env("PRAMFS_TEST_REGION").as_ref()).unwrap();
-        SocketAddrUnix::new(Path::new(DIRECTORY).join(identity.socket_name())).unwrap()
-    };
-    let wait = || {
-        let mut byte = [0];
-        let _ended = rustix::io::read(std::io::stdin(), &mut byte);
-    };
-    match what.as_str() {
-        "open" => match pramfs_client::File::open(path) {
-            Ok(_) => say("opened"),
-            Err(error) => say(&format!("error: {} {error}", error.errno())),
-        },
-        "redeem" => {
-            let ticket = env("PRAMFS_TEST_ARGS").parse().unwrap();
-            let lease = |server: Connection| refusal(server.lease(ticket).map(drop));
-            say(&server().map_or("no connection".into(), lease));
-        }
-        "leases" => {
-            let list = |server: Connection| refusal(server.leases().map(drop));
-            say(&server().map_or("no connection".into(), list));
-        }
-        "pass" => {
-            let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
-            let socket = socket.unwrap();
-            rustix::net::connect(&socket, &address()).unwrap();
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            let passed = [std::io::stdin().as_fd().try_clone_to_owned().unwrap()];
-            let passed = passed.each_ref().map(AsFd::as_fd);
-            assert!(control.push(SendAncillaryMessage::ScmRights(&passed)));
-            let bytes = [IoSlice::new(b"{}")];
-            let sent = rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::empty());
-            say(&sent.map_or_else(|error| format!("refused: {error}"), |_| "sent".into()));
-        }
-        "connect" => {
-            let mut open = std::collections::VecDeque::new();
-            for _ in 0..10_000 {
-                if open.len() == 500 {
-                    open.pop_front();
-                }
-                let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
-                let socket = socket.unwrap();
-                rustix::net::connect(&socket, &address()).unwrap();
-                open.push_back(socket);
-            }
-            say("connected");
-            wait();
-        }
-        "hold" => {
-            let file = pramfs_client::File::open(path).unwrap();
-            let view = file.map(0..file.len().unwrap(), Access::Read).unwrap();
-            say("holding");
-            wait();
-            drop((view, file));
-        }
-        "hold-only-view" => {
-            let file = pramfs_client::File::open(path).unwrap();
-            let view = file.map(0..file.len().unwrap(), Access::Read).unwrap();
-            drop(file);
-            // The open file of the mount would keep it busy.
-            close_files_of_mount();
-            say("holding");
-            wait();
-            drop(view);
-        }
-        "churn" => {
-            say("churning");
-            let dir = Path::new(&path).parent().unwrap().to_owned();
-            for n in (0..8).cycle() {
-                let file = pramfs_client::File::open(dir.join(format!("file{n}"))).unwrap();
-                let mut bytes = [0; 5000];
-                file.read_exact_at(&mut bytes, 3 * BLOCK as u64).unwrap();
-                let view = file.map(0..BLOCK as u64, Access::Read).unwrap();
-                assert_eq!(view.load::<u8>(0).unwrap(), 1);
-            }
-        }
-        "hold-for-writing" => {
-            let file = pramfs_client::OpenOptions::new().write(true).open(path);
-            let file = file.unwrap();
-            let view = file.map(0..file.len().unwrap(), Access::Write).unwrap();
-            say("holding");
-            wait();
-            drop((view, file));
-        }
-        "count" => {
-            let file = pramfs_client::OpenOptions::new().write(true).open(path);
-            let view = file.unwrap().map(0..BLOCK as u64, Access::Write).unwrap();
-            say("counting");
-            for _ in 0..100_000 {
-                view.fetch_add(64, 1u64).unwrap();
-            }
-            view.persist(64..72).unwrap();
-            say("done");
-        }
-        "write" => {
-            let file = pramfs_client::OpenOptions::new().write(true).open(path);
-            let file = file.unwrap();
-            for n in 1u64.. {
-                let at = n % (BLOCK as u64 / 8) * 8;
-                file.write_all_at(&n.to_le_bytes(), at).unwrap();
-                say(&n.to_string());
-            }
-        }
-        other => panic!("unknown: {other}"),
-    }
-}
-
-/// Closes the descriptors of files of the mount, as a program does that only maps.
-fn close_files_of_mount() {
-    let path = std::env::var("PRAMFS_TEST_FILE").unwrap();
-    for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
-        if fs::read_link(entry.path()).is_ok_and(|to| to == Path::new(&path)) {
-            let number = entry.file_name().to_str().unwrap().parse().unwrap();
-            // SAFETY: the process ends without using the file again.
-            drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(number) });
-        }
-    }
 }
 
 pub(super) fn assert_checked(mount: &Mounted) {

@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::direct::{
-    BLOCK, Client, OPTIONS, aligned, assert_checked, connection, contents, file, kills, leases,
-    start,
+    BLOCK, OPTIONS, aligned, assert_checked, connection, contents, file, kills, leases,
 };
+use crate::direct_client::{Client, start};
 use crate::mounted;
 
 const B: u64 = BLOCK as u64;
