@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::leased::Leased;
 
-/// Where a range of a file lies, without holes.
+/// The places of a range of a file, without holes.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// Offset in the descriptor of the region, and length, in the order of the file.
@@ -69,7 +69,7 @@ impl File {
         leased.known(end.min(leased.size_now()?)).map(drop)
     }
 
-    /// Returns where a range of whole pages lies. For stores, holes are filled; for loads, a
+    /// Returns the places of a range of whole pages. For stores, holes are filled; for loads, a
     /// range with a hole is an error, because the hole may be filled later.
     ///
     /// # Errors

@@ -37,12 +37,12 @@ mod once_bits;
 #[path = "../../medium/src/alloc/pins.rs"]
 mod pins;
 // With few slots, there is only one set.
-#[allow(clippy::modulo_one)]
+#[allow(clippy::modulo_one, reason = "the models have one place")]
 #[path = "../../medium/src/volume/verified.rs"]
 mod verified;
 
 // What another process does with the words of a lease.
-#[allow(clippy::modulo_one)]
+#[allow(clippy::modulo_one, reason = "the models have one place")]
 #[path = "../../client/src/places.rs"]
 mod places;
 #[path = "../../client/src/snapshot.rs"]

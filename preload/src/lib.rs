@@ -10,7 +10,7 @@
 //! - `views`: mappings of the region, which must not grow.
 //! - `calls/`: the functions that take the place of those of the C library.
 //!
-//! `docs/preload.md` lists what is served, and what is not.
+//! `docs/preload.md` lists the calls that are served.
 
 mod calls;
 mod lease;
