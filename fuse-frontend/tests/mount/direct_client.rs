@@ -50,7 +50,10 @@ pub(super) fn start(user: Option<u32>, mount: &Mounted, what: &str, args: &[Stri
     if user.is_some() {
         // In a place where that user may execute it.
         let copy = dir.path().join("program");
-        fs::copy(&program, &copy).unwrap();
+        // By another process: a child that another test forks meanwhile would inherit a
+        // descriptor that is open for writing, and the copy could not be executed (ETXTBSY).
+        let copied = Command::new("cp").arg(&program).arg(&copy).status();
+        assert!(copied.unwrap().success());
         let open = |path: &Path| {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             fs::set_permissions(path, mode).unwrap();
