@@ -23,7 +23,10 @@ fn make(target: &str, built: &Path, arguments: &[String]) -> Answer {
         (FSCK, "libpramfs_c.a"),
         (FSCK, "libpramfs_preload.so"),
     ] {
-        fs::copy(from, programs.join(to)).unwrap();
+        // By another process: a child that another test forks meanwhile would inherit a
+        // descriptor that is open for writing, and the copy could not be executed (ETXTBSY).
+        let copied = Command::new("cp").arg(from).arg(programs.join(to)).status();
+        assert!(copied.unwrap().success());
     }
     let output = Command::new("make")
         .args(["--no-print-directory", target, "CARGO=no-such-cargo"])
