@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use pramfs_tests::mounted::{self, Mounted, wait_until};
+use pramfs_tests::mounted::{self, Mounted, copy_program, wait_until};
 use pramfs_tests::skip::skipped;
 use pramfs_tests::watchdog::Watchdog;
 
@@ -237,7 +237,7 @@ fn capability_of_program_stays_until_it_is_written() {
         return;
     };
     let path = mount.at("program");
-    fs::copy("/bin/true", &path).unwrap();
+    copy_program("/bin/true", &path);
     let mut setcap = Command::new("setcap");
     let done = setcap.arg("cap_net_raw+ep").arg(&path).status().unwrap();
     if !done.success() {

@@ -394,3 +394,15 @@ pub fn wait_until(mut done: impl FnMut() -> bool) -> bool {
     }
     true
 }
+
+/// Copies a program that is to be executed. By another process: a child that another thread
+/// forks meanwhile would inherit a descriptor that is open for writing, and the copy could not
+/// be executed (ETXTBSY).
+///
+/// # Panics
+/// Where that fails.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let mut cp = Command::new("cp");
+    let copied = cp.arg(from.as_ref()).arg(to.as_ref()).status();
+    assert!(copied.expect("cp").success(), "cp");
+}

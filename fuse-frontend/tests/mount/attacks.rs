@@ -16,7 +16,7 @@ use pramfs_fuse::mountinfo::AnchoredMount;
 use pramfs_fuse::options::MountSettings;
 use pramfs_fuse::{kernel, mountpoint};
 use pramfs_medium::pmem::{RegionOptions, is_being_released};
-use pramfs_tests::mounted::{self, Mounted, wait_until};
+use pramfs_tests::mounted::{self, Mounted, copy_program, wait_until};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -90,7 +90,7 @@ impl Scene {
         for name in ["home", "home/m", "two"] {
             fs::create_dir(scene.at(name)).unwrap();
         }
-        fs::copy(program(), scene.at("mount.pramfs")).unwrap();
+        copy_program(program(), scene.at("mount.pramfs"));
         let region = RegionOptions::new().create(scene.at("home/img"), 16 * MIB);
         format(&region.unwrap(), &FormatOptions::default()).unwrap();
         // The other user writes into the root of their own file system.
@@ -297,7 +297,7 @@ fn open_does_not_wait_for_process_named_as_server() {
         fs::create_dir(scene.at(name)).unwrap();
     }
     let fake = scene.at("fake/mount.pramfs");
-    fs::copy("/bin/sleep", &fake).unwrap();
+    copy_program("/bin/sleep", &fake);
     let hold = "exec 9<$1; flock -x 9; echo ready; exec $2/fake/mount.pramfs 1000";
     let is_named = |child: &Child| {
         let name = format!("/proc/{}/comm", child.id());

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use pramfs_client::Access;
 use pramfs_control::{Connection, DIRECTORY, Directory, Identity};
-use pramfs_tests::mounted::Mounted;
+use pramfs_tests::mounted::{Mounted, copy_program};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
 };
@@ -50,10 +50,7 @@ pub(super) fn start(user: Option<u32>, mount: &Mounted, what: &str, args: &[Stri
     if user.is_some() {
         // In a place where that user may execute it.
         let copy = dir.path().join("program");
-        // By another process: a child that another test forks meanwhile would inherit a
-        // descriptor that is open for writing, and the copy could not be executed (ETXTBSY).
-        let copied = Command::new("cp").arg(&program).arg(&copy).status();
-        assert!(copied.unwrap().success());
+        copy_program(&program, &copy);
         let open = |path: &Path| {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             fs::set_permissions(path, mode).unwrap();

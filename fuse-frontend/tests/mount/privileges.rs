@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use pramfs_fuse::privileges::KEPT;
-use pramfs_tests::mounted::{Mounted, wait_until};
+use pramfs_tests::mounted::{Mounted, copy_program, wait_until};
 use pramfs_tests::skip::skipped;
 use rustix::process::Signal;
 
@@ -341,7 +341,7 @@ fn suid_program_in_foreign_region_runs_without_root() {
     expose(&mount, SOMEBODY, 0o600);
     mount.mount("");
     let tool = mount.at("id");
-    fs::copy("/usr/bin/id", &tool).unwrap();
+    copy_program("/usr/bin/id", &tool);
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o4755)).unwrap();
     fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let parent = mount.path().parent().unwrap().to_owned();
@@ -376,7 +376,7 @@ fn user_server_unmounts_without_searching_path() {
         chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
     let at = |name: &str| dir.join(name);
-    fs::copy(crate::program(), at("mount.pramfs")).unwrap();
+    copy_program(crate::program(), at("mount.pramfs"));
     fs::write(
         at("fusermount3"),
         format!("#!/bin/sh\n: > {}\n", at("called").display()),
