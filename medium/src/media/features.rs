@@ -38,6 +38,10 @@ pub const HUGE_LEAVES: u64 = 1 << 0;
 /// The lease table may have slots in use. Set and cleared by mounts.
 pub const PARKED_LEASES: u64 = 1 << 0;
 
+/// A slot of the lease table may hold a size that its inode does not have yet. Set and cleared
+/// by mounts.
+pub const APPEND_WINDOWS: u64 = 1 << 4;
+
 /// All named features.
 pub const FEATURES: &[Feature] = &[
     feature(
@@ -67,6 +71,13 @@ pub const FEATURES: &[Feature] = &[
         3,
         false,
         "blocks with more than one owner, reference-count tree",
+    ),
+    feature(
+        "append_windows",
+        Mask::Incompat,
+        4,
+        true,
+        "the lease table may tell sizes that the inodes do not have yet",
     ),
     feature(
         "parked_leases",

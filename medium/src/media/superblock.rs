@@ -9,7 +9,7 @@
 use zerocopy::IntoBytes;
 
 use super::checksum::crc;
-use super::features::PARKED_LEASES;
+use super::features::{APPEND_WINDOWS, PARKED_LEASES};
 
 /// `PRAMFSrs`, read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PRAMFSrs");
@@ -89,16 +89,19 @@ impl SuperStatic {
     }
 
     /// Whether a crash may have left the pages like this: they differ at most in what a
-    /// mounted file system changes, the label and the feature `parked_leases`.
+    /// mounted file system changes, the label and the features `parked_leases` and
+    /// `append_windows`.
     pub fn is_same_but_changed(&self, other: &SuperStatic) -> bool {
-        let differ = self.ro_compat ^ other.ro_compat;
+        let differ = (self.ro_compat ^ other.ro_compat) & !PARKED_LEASES
+            | (self.incompat ^ other.incompat) & !APPEND_WINDOWS;
         let expected = SuperStatic {
             label: other.label,
             ro_compat: other.ro_compat,
+            incompat: other.incompat,
             crc: other.crc,
             ..*self
         };
-        differ & !PARKED_LEASES == 0 && *other == expected
+        differ == 0 && *other == expected
     }
 
     /// Stores the current CRC in the structure.
