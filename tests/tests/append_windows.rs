@@ -282,10 +282,7 @@ fn mount_after_crash_has_what_was_appended_and_frees_the_rest() {
             fs.end_released_leases().unwrap();
         }
         // The window had 256 KiB.
-        assert!(
-            fs.statfs().unwrap().free >= free + 60,
-            "held: {held}"
-        );
+        assert!(fs.statfs().unwrap().free >= free + 60, "held: {held}");
         fs.close().unwrap();
         assert!(!has_feature(&crashed));
         let report = fsck::check(&region_of(&crashed), &CheckOptions::default());

@@ -100,9 +100,11 @@ impl Engine {
             }
             return Ok(end);
         }
-        let mut len = (state.leases.last_window() * 2)
-            .clamp(FIRST, MOST)
-            .max(bytes);
+        let longer = (state.leases.last_window() * 2).clamp(FIRST, MOST);
+        let mut len = match self.vol.journal.rules.long_windows {
+            true => longer.max(bytes),
+            false => bytes,
+        };
         loop {
             let end = geo.file_offset(geo.file_block_from(size.saturating_add(len).min(most)));
             let end = end.min(most);
