@@ -121,6 +121,11 @@ impl Action {
             range: from..from.saturating_add(len),
         };
         let size = |node: &NodeId| f.model.node(*node).size();
+        // A chain of records allocates the blocks, from the one that holds the end.
+        if let Action::OpenWindow { node, bytes } = self {
+            let from = size(node).saturating_sub(MOST_BLOCK);
+            return data(node, from, bytes + 2 * MOST_BLOCK);
+        }
         match self.as_call() {
             Some(Call::Write {
                 node,
@@ -139,6 +144,9 @@ impl Action {
         }
     }
 }
+
+/// The largest block of a fixture.
+const MOST_BLOCK: u64 = 4096;
 
 /// An operation of a workload.
 #[derive(Debug, Clone, Copy)]

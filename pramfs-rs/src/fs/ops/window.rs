@@ -89,7 +89,14 @@ impl Engine {
         // The bytes before the end of the file, in the block that holds it, stay as they are.
         let whole = geo.file_offset(geo.file_block_from(size)).min(most);
         if whole > size {
-            self.allocate(inode, state, size, whole, fallocate::State::Zeroed, false)?;
+            self.allocate(
+                inode,
+                state,
+                size,
+                whole,
+                fallocate::State::ZeroedAhead,
+                false,
+            )?;
         }
         if let Some(end) = self.preallocated(state, whole)?
             && end >= least
