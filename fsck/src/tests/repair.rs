@@ -27,6 +27,10 @@ fn expected(code: &str, what: &str) -> bool {
         "bad-target" => what == "/short is gone" || what == "/long is gone",
         // A malformed ACL is removed.
         "acl-damaged" => what == "/sparse has lost attributes",
+        // What was appended is part of the file.
+        "append-window-open" | "append-window-wrong" => {
+            what == "/file is another file" || what == "/link is another file"
+        }
         // The pipe had a size.
         "inode-field" => what == "/pipe is another file",
         _ => false,
@@ -105,7 +109,9 @@ fn preen_repairs_only_safe_findings() {
             assert!(!fixed || f.issue.is_safe(), "{code}: {report}");
         }
         let after = tree(&bytes_of(&p.region)).unwrap_or_default();
-        assert_eq!(worse(&before, &after), [""; 0], "{code}: {report}");
+        let mut worse = worse(&before, &after);
+        worse.retain(|w| !(*code == "append-window-open" && expected(code, w)));
+        assert_eq!(worse, [""; 0], "{code}: {report}");
         if report.findings.iter().all(|f| f.issue.is_safe()) && !FATAL.contains(code) {
             assert!(report.is_sound(), "{code}: {report}");
             assert!(check(&p.region, &Default::default()).is_clean(), "{code}");
