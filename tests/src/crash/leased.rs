@@ -115,13 +115,19 @@ pub fn compare(promised: &Kept, found: &Kept) -> Result<(), String> {
     Ok(())
 }
 
-fn inode(medium: Medium<'_>, ino: Ino) -> Result<DiskInode, String> {
-    let words = |e: PmemError| e.to_string();
+/// The place of an inode.
+pub(crate) fn home(medium: Medium<'_>, ino: Ino) -> Result<RegionOffset, String> {
     let table: DiskInode = medium
         .read_pod(RegionOffset(INODE_TABLE_OFFSET))
-        .map_err(words)?;
-    let home = place(medium, &table, ino.0 * INODE_SIZE)?;
-    let inode: DiskInode = medium.read_pod(home).map_err(words)?;
+        .map_err(|e: PmemError| e.to_string())?;
+    place(medium, &table, ino.0 * INODE_SIZE)
+}
+
+/// An inode in use.
+pub(crate) fn inode(medium: Medium<'_>, ino: Ino) -> Result<DiskInode, String> {
+    let inode: DiskInode = medium
+        .read_pod(home(medium, ino)?)
+        .map_err(|e: PmemError| e.to_string())?;
     match inode.ino == ino.0 && inode.crc == inode.expected_crc(medium.geo.seed, ino) {
         true => Ok(inode),
         false => Err(format!("there is no {ino}")),
