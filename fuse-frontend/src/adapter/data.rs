@@ -101,6 +101,11 @@ impl Adapter {
             // concurrently, so they arrive in any order. Its file size is correct, because
             // nothing else changes the size (docs/semantics.md, Appends). Write-back of a
             // mapping is never an append, whatever the flags.
+            //
+            // Exception: the holder of a lease appends without the kernel, whose size of the
+            // file may be too small then. So the bytes go where the engine has the end.
+            // Several parts of one append may then be separated by another's append, and come
+            // in another order. This ignores RWF_NOAPPEND, which the request does not show.
             let is_member = Caller::in_group(req);
             let caller = Caller::credentials(req, &is_member);
             let written = if paged {
@@ -108,6 +113,13 @@ impl Adapter {
                 // clean.
                 self.removals
                     .wait_for_space(fs, || fs.write_back(ino, offset, data))?;
+                data.len()
+            } else if flags & libc::O_APPEND != 0
+                && let Some(opens) = &self.opens
+                && opens.is_written(ino)
+            {
+                self.removals
+                    .wait_for_space(fs, || fs.append(&caller, ino, data))?;
                 data.len()
             } else if flags & libc::O_APPEND != 0 {
                 self.removals

@@ -19,7 +19,7 @@ use crate::fs::steps::lease_table::LeaseSlots;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::lease::{
-    Lease, LeaseSlot, RECORDED, STORED_OFFSET, SlotContents, VIEW_OFFSET,
+    AppendWindow, Lease, LeaseSlot, RECORDED, STORED_OFFSET, SlotContents, VIEW_OFFSET,
 };
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::pmem::RegionAccess as _;
@@ -248,6 +248,14 @@ impl Engine {
                 end,
             })
         })
+    }
+
+    /// Opens an append window.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`].
+    pub fn open_window(&self, _slot: u32, _id: u64, _bytes: u64) -> Result<AppendWindow> {
+        Err(Error::NotSupported("append windows"))
     }
 
     /// Ends a lease that nobody holds any more: clears its slot, and frees what only the
