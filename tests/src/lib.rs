@@ -1,5 +1,6 @@
 //! What the tests of the whole file system share.
 //!
+//! * [`appender`]: the holder of a lease that appends without a call.
 //! * [`crash`]: the crash explorer: images that a power failure could leave,
 //!   and the oracle that judges them.
 //! * [`disk`]: a disk that fails to write, or says that it has.
@@ -20,6 +21,8 @@
 //! * [`tree`]: everything a file system shows, to be compared.
 //! * [`watchdog`]: a test that hangs ends with a message instead.
 
+#[cfg(feature = "testing")]
+pub mod appender;
 #[cfg(feature = "testing")]
 pub mod crash;
 #[cfg(feature = "testing")]

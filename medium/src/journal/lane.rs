@@ -96,6 +96,8 @@ pub struct Rules {
     pub two_slots: bool,
     /// Rule 6: no block leaves the map of a leased inode.
     pub leased_blocks: bool,
+    /// Rule 7: what the holder of a lease has appended is merged into the size.
+    pub merged_sizes: bool,
     /// New data is fenced before the record that makes it reachable.
     pub data_fence: bool,
     /// Not a rule: inode numbers are freed in batches (off: each as soon as possible, so
@@ -112,6 +114,7 @@ impl Default for Rules {
             orphan_chain: true,
             two_slots: true,
             leased_blocks: true,
+            merged_sizes: true,
             data_fence: true,
             inode_batches: true,
         }

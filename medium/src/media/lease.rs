@@ -41,6 +41,9 @@ pub const APPENDING_OFFSET: u64 = 0x90;
 pub const WINDOW_OFFSET: u64 = 0xc0;
 /// Bytes of a slot, from its start, that records change; and from the append window.
 pub const RECORDED: usize = 64;
+/// The append window of a slot that has none.
+pub const NO_WINDOW: [u8; LeaseSlot::SIZE - WINDOW_OFFSET as usize] =
+    [0; LeaseSlot::SIZE - WINDOW_OFFSET as usize];
 /// Maximum length of an append window, bytes: a length fits half a word.
 pub const MAX_WINDOW: u64 = 1 << 30;
 /// Separates the check from other sums of lines.
@@ -224,7 +227,7 @@ impl LeaseSlot {
         fs_seed: u64,
         slot: u32,
     ) -> Result<Option<AppendWindow>, &'static str> {
-        if self.recorded_window().iter().all(|b| *b == 0) {
+        if self.recorded_window() == NO_WINDOW {
             return Ok(None);
         }
         let fits = self.window_check == self.expected_window_check(fs_seed, slot);
@@ -235,12 +238,17 @@ impl LeaseSlot {
         if self.mode != LeaseMode::Write as u32 || len.is_none_or(|len| len > MAX_WINDOW) {
             return Err("its append window is impossible");
         }
-        Ok(Some(AppendWindow {
+        Ok(Some(self.as_window()))
+    }
+
+    /// Returns the append window of line 3, as it is there.
+    pub fn as_window(&self) -> AppendWindow {
+        AppendWindow {
             number: self.window,
             start: self.window_start,
             limit: self.window_limit,
             key: self.window_check,
-        }))
+        }
     }
 
     /// Returns the check that belongs to the append window of a slot.

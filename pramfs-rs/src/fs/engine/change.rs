@@ -33,6 +33,8 @@ pub(crate) struct Edit<'v> {
     pub dropped: Option<Dropped>,
     /// Blocks below the size have changed: holders of leases must look again.
     changes_layout: bool,
+    /// A changed size is that of appended bytes, see [`ops::window`](crate::fs::ops::window).
+    pub merges: bool,
 }
 
 /// What removing the last name did.
@@ -55,6 +57,7 @@ impl<'v> Edit<'v> {
             new,
             dropped: None,
             changes_layout: false,
+            merges: false,
         }
     }
 
@@ -92,6 +95,12 @@ impl<'v> Edit<'v> {
     where
         'v: 'r,
     {
+        debug_assert!(
+            self.merges
+                || self.new.size == self.state.disk.size
+                || self.state.leases.window().is_none(),
+            "rule 7: the append window is closed before the size changes"
+        );
         // Line 1 holds the atime, which may be newer in memory than in place.
         let newer = if self.state.lazy.atime { 0b10 } else { 0 };
         let Inode {

@@ -7,6 +7,7 @@
 //! [`inode::cache`](crate::fs::inode::cache).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Engine, Need};
 use crate::fs::inode::Inode;
@@ -73,13 +74,18 @@ impl Engine {
     }
 
     /// As [`iget`](Self::iget), for a number from a caller: internal inodes are
-    /// stale.
+    /// stale. What the holder of a lease has appended is merged. Locks the inode for that, so
+    /// the caller holds no lock of a file.
     #[inline]
     pub(crate) fn iget_user(&self, ino: Ino) -> Result<Arc<Inode>> {
         if ino < Ino::FIRST_FREE && ino != Ino::ROOT {
             return Err(Error::Stale(ino));
         }
-        self.iget(ino)
+        let inode = self.iget(ino)?;
+        if inode.grows.load(Ordering::Acquire) {
+            self.merge_appended(&inode)?;
+        }
+        Ok(inode)
     }
 
     /// Runs a change of a directory. Reuses the directory that this lane changed

@@ -2,23 +2,34 @@
 //!
 //! Invariant: the list changes only under the exclusive lock of the inode, together with
 //! the slots on the medium. While it is not empty, no block leaves the map of the inode
-//! (rule 6 of `docs/consistency.md`).
+//! (rule 6 of `docs/consistency.md`). While it has an append window, no other change of the
+//! size is made (rule 7), and there is one slot.
+//!
+//! The order of opening and closing a window is in [`ops::window`](crate::fs::ops::window).
 
 use pramfs_medium::error::Result;
-use pramfs_medium::media::lease::{Lease, STORED_OFFSET, VIEW_OFFSET};
+use pramfs_medium::media::lease::{
+    ALL_CLOSED, AppendWindow, CLOSED_WORD, END_OFFSET, Lease, OPEN_WORD, STORED_OFFSET, TAKEN_WORD,
+    VIEW_OFFSET,
+};
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::sync::atomic::{Ordering, fence};
-use pramfs_medium::sync::order::release;
+use pramfs_medium::sync::order::{release, seq_cst};
 use pramfs_medium::types::{Ino, LeaseMode, RegionOffset};
 use pramfs_medium::volume::Volume;
 
 /// The slots of an inode. Boxed as a whole: few inodes have any.
 #[derive(Debug, Default)]
-#[allow(
-    clippy::box_collection,
-    reason = "a vector is three words in each inode, the box is one"
-)]
-pub(crate) struct Leases(Option<Box<Vec<Slot>>>);
+pub(crate) struct Leases(Option<Box<List>>);
+
+#[derive(Debug, Default)]
+struct List {
+    slots: Vec<Slot>,
+    /// The append window, and the place of its slot, which is the only one.
+    window: Option<(RegionOffset, AppendWindow)>,
+    /// Length of the last window, bytes.
+    last_window: u64,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
@@ -35,30 +46,127 @@ impl Leases {
 
     /// Adds a slot, whose line 0 is durable at `at`.
     pub(crate) fn add(&mut self, number: u32, at: RegionOffset) {
-        self.0.get_or_insert_default().push(Slot { number, at });
+        let list = self.0.get_or_insert_default();
+        list.slots.push(Slot { number, at });
     }
 
     /// Removes a slot.
     pub(crate) fn remove(&mut self, number: u32) {
-        if let Some(slots) = &mut self.0 {
-            slots.retain(|slot| slot.number != number);
+        if let Some(list) = &mut self.0 {
+            list.slots.retain(|slot| slot.number != number);
         }
-        self.0.take_if(|slots| slots.is_empty());
+        self.0.take_if(|list| list.slots.is_empty());
+    }
+
+    /// Whether a slot is the only one.
+    pub(crate) fn is_only(&self, number: u32) -> bool {
+        let only = |list: &List| matches!(&list.slots[..], [slot] if slot.number == number);
+        self.0.as_ref().is_some_and(|list| only(list))
+    }
+
+    /// Returns the append window that is open, and the place of its slot.
+    #[inline]
+    pub(crate) fn window(&self) -> Option<(RegionOffset, AppendWindow)> {
+        self.0.as_ref()?.window
+    }
+
+    /// Returns the length of the last window, or 0.
+    pub(crate) fn last_window(&self) -> u64 {
+        self.0.as_ref().map_or(0, |list| list.last_window)
+    }
+
+    /// Opens the window that the slot has on the medium. Its holder sees it.
+    #[cold]
+    pub(crate) fn open_window(
+        &mut self,
+        vol: &Volume,
+        at: RegionOffset,
+        window: AppendWindow,
+    ) -> Result<()> {
+        let Some(list) = &mut self.0 else {
+            return Ok(());
+        };
+        list.window = Some((at, window));
+        list.last_window = window.limit.saturating_sub(window.start);
+        set_view(vol, at, OPEN_WORD, window.number)
+    }
+
+    /// Notes the window that the slot at `at` has on the medium, and that its holder has
+    /// seen. False if there is another one.
+    pub(crate) fn adopt_window(&mut self, at: RegionOffset, window: AppendWindow) -> bool {
+        match &mut self.0 {
+            Some(list) if list.window.is_none() => list.window = Some((at, window)),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Returns the word in which the holder tells the end. `None`: there is no window.
+    #[cold]
+    pub(crate) fn appended(&self, vol: &Volume) -> Result<Option<u64>> {
+        match self.window() {
+            Some((at, _)) => Ok(Some(vol.medium().load_u64(at + END_OFFSET)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Refuses later appends to the window, and returns the word in which the holder tells
+    /// the end. The window stays until [`window_closed`](Self::window_closed).
+    #[cold]
+    pub(crate) fn stop_appends(&self, vol: &Volume) -> Result<Option<u64>> {
+        let Some((at, _)) = self.window() else {
+            return Ok(None);
+        };
+        set_view(vol, at, OPEN_WORD, 0)?;
+        // The holder stores the end and then loads the word that was cleared here. So either
+        // it sees that the window is being closed, or the load below sees its end.
+        fence(seq_cst("window-stopped"));
+        self.appended(vol)
+    }
+
+    /// Forgets the window, whose slot is without it on the medium. Its holder learns up to
+    /// where its bytes are in the file.
+    #[cold]
+    pub(crate) fn window_closed(&mut self, vol: &Volume, size: u64) -> Result<()> {
+        let Some((at, window)) = self.window() else {
+            return Ok(());
+        };
+        if let Some(list) = &mut self.0 {
+            list.window = None;
+        }
+        set_view(vol, at, TAKEN_WORD, size)?;
+        // The holder loads them in the other order.
+        fence(release("window-closed"));
+        set_view(vol, at, CLOSED_WORD, window.number)
+    }
+
+    /// Tells the holders of a file without a window that theirs is closed, with an unknown end: an
+    /// earlier mount may have ended between the record and [`window_closed`](Self::window_closed).
+    #[cold]
+    pub(crate) fn no_windows(&self, vol: &Volume) -> Result<()> {
+        self.slots().iter().try_for_each(|slot| {
+            set_view(vol, slot.at, OPEN_WORD, 0)?;
+            set_view(vol, slot.at, CLOSED_WORD, ALL_CLOSED)
+        })
     }
 
     /// Shows the holder of a new slot, which is the last one, the size.
     #[cold]
     pub(crate) fn show_new(&self, vol: &Volume, size: u64) -> Result<()> {
-        match self.0.as_ref().and_then(|slots| slots.last()) {
+        match self.slots().last() {
             Some(slot) => slot.show(vol, true, size),
             None => Ok(()),
         }
     }
 
+    fn slots(&self) -> &[Slot] {
+        self.0.as_ref().map_or(&[], |list| &list.slots)
+    }
+
     /// Whether a holder has stored to the file since the last call.
     #[cold]
     pub(crate) fn take_stored(&self, vol: &Volume) -> Result<bool> {
-        let mut slots = self.0.iter().flat_map(|slots| slots.iter());
+        let mut slots = self.slots().iter();
         slots.try_fold(false, |any, slot| Ok(slot.take_stored(vol)? | any))
     }
 
@@ -66,9 +174,15 @@ impl Leases {
     /// changed. The homes of the change are stored.
     #[cold]
     pub(crate) fn show(&self, vol: &Volume, layout: bool, size: u64) -> Result<()> {
-        let mut slots = self.0.iter().flat_map(|slots| slots.iter());
+        let mut slots = self.slots().iter();
         slots.try_for_each(|slot| slot.show(vol, layout, size))
     }
+}
+
+/// Stores a word of the view line of the slot at `at`.
+fn set_view(vol: &Volume, at: RegionOffset, word: u64, value: u64) -> Result<()> {
+    let place = (at + VIEW_OFFSET).word(word);
+    Ok(vol.region.window().store_u64_unflushed(place.0, value)?)
 }
 
 impl Slot {

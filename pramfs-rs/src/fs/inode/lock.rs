@@ -41,7 +41,8 @@ struct Published {
     root: AtomicU64,
     /// See [`InodeState::records`].
     records: AtomicU64,
-    /// Height of the file map; [`NOT_A_FILE`] if it is not a regular file.
+    /// Height of the file map; [`NOT_A_FILE`] if it is not a regular file, or has an append
+    /// window.
     height: AtomicU64,
     /// Time, in seconds, until which relatime leaves the atime unchanged.
     atime_until: AtomicI64,
@@ -55,7 +56,9 @@ impl Published {
     #[inline]
     fn publish(&self, state: &InodeState) {
         let disk = &state.disk;
-        let file = !state.gone && state.kind() == FileType::Regular;
+        // With an append window, the size may be larger than the one here.
+        let file =
+            !state.gone && state.kind() == FileType::Regular && state.leases.window().is_none();
         let height = if file { disk.height.into() } else { NOT_A_FILE };
         self.size.store(disk.size, Ordering::Relaxed);
         self.root.store(disk.root, Ordering::Relaxed);
@@ -144,7 +147,7 @@ impl InodeLock {
 
     /// Returns a snapshot of a regular file without a lock. It is meaningless unless
     /// [`validate`](Self::validate) returns true after its use. `None` if a writer
-    /// holds the lock, or it is not, or no longer, a regular file.
+    /// holds the lock, it is not, or no longer, a regular file, or it has an append window.
     #[inline]
     pub(crate) fn snapshot(&self, ino: Ino) -> Option<Snapshot> {
         let p = &self.published;

@@ -52,6 +52,8 @@ pub(crate) struct Inode {
     pub(crate) used: AtomicBool,
     /// Waiting in the list of lazy inodes.
     pub listed: AtomicBool,
+    /// It has an append window: its size may be larger than the one in memory.
+    pub grows: AtomicBool,
     /// As in [`InodeState`], for reads without the lock.
     pub(crate) complete: Completeness,
     /// Number.
@@ -89,6 +91,7 @@ impl Inode {
             complete: Completeness::unknown(),
             used: AtomicBool::new(true),
             listed: AtomicBool::new(false),
+            grows: AtomicBool::new(false),
         }
     }
 

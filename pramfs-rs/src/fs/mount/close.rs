@@ -15,6 +15,7 @@ use std::sync::{Arc, PoisonError};
 use crate::fs::{Engine, Fs};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::checksum::seal;
+use pramfs_medium::media::lease::NO_WINDOW;
 use pramfs_medium::pmem::Region;
 
 /// A counted reference of an open file, a view, or an [`InodeRef`](crate::fs::InodeRef).
@@ -184,6 +185,7 @@ impl Fs {
             && let Err(e) = engine
                 .note_all_stores()
                 .and_then(|()| engine.end_released_leases())
+                .and_then(|_| engine.close_windows())
         {
             tracing::warn!(error = %e, "could not clear the lease table; the next mount does");
         }
@@ -252,11 +254,17 @@ impl Engine {
             return Err(Error::io("the medium failed during the unmount"));
         }
         // The slots that records have cleared are at home, and none of the records is live.
-        if self.has_lease_table()
-            && self.leases.lock().is_empty()
-            && self.read_lease_table()?.used.is_empty()
-        {
-            self.set_lease_table(false)?;
+        if self.has_lease_table() {
+            let used = self.read_lease_table()?.used;
+            if used
+                .iter()
+                .all(|slot| slot.home.recorded_window() == NO_WINDOW)
+            {
+                self.set_append_windows(false)?;
+            }
+            if self.leases.lock().is_empty() && used.is_empty() {
+                self.set_lease_table(false)?;
+            }
         }
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
         self.super_state.unmounted(self.vol.medium(), word)?;

@@ -100,6 +100,8 @@ impl Fs {
         let unfinished = engine.claim_orphans(orphans);
         // Also of a read-only mount, which may become writable later.
         let read_only = engine.stop_changes_if(blind) || read_only;
+        // Before anything past the end of a file is freed.
+        engine.settle_windows(read_only || engine.is_read_only())?;
         let fs = Fs {
             engine: Arc::new(engine),
             background: Mutex::new(None),
@@ -275,6 +277,7 @@ impl Engine {
         if let Err(e) = self.show_leases() {
             self.note_error(&e);
         }
+        self.settle_windows(false)?;
         self.read_only.store(false, Ordering::Relaxed);
         Ok(true)
     }

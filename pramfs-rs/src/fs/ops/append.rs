@@ -62,6 +62,7 @@ impl Engine {
         caller: &Credentials<'_>,
     ) -> Result<u64> {
         let mut state = self.lock_for_write(inode, caller, chattr::check_append)?;
+        self.close_window(inode, &mut state)?;
         let size = state.disk.size;
         let offset = offset.unwrap_or(size);
         if offset < size {
@@ -225,10 +226,12 @@ impl Engine {
     }
 }
 
-/// Whether appends to a file follow no rule but its end: it has no flags for writes, and no
-/// unfinished truncation.
+/// Whether appends to a file follow no rule but its end: it has no flags for writes, no
+/// unfinished truncation, and no append window.
 fn is_plain(state: &InodeState) -> bool {
-    state.disk.flags & chattr::WRITE_FLAGS == 0 && state.orphan_slot.is_none()
+    state.disk.flags & chattr::WRITE_FLAGS == 0
+        && state.orphan_slot.is_none()
+        && state.leases.window().is_none()
 }
 
 #[cfg(test)]

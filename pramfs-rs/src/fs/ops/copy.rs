@@ -217,7 +217,7 @@ impl Engine {
         offset: u64,
         len: u64,
     ) -> Result<u64> {
-        self.finish_truncate(inode, state)?;
+        self.settle_size(inode, state)?;
         let mut len = len;
         loop {
             match self.zero_range(inode, state, offset, offset + len, false) {

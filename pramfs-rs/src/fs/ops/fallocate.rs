@@ -24,7 +24,7 @@ use pramfs_medium::volume::Plan;
 
 /// The wanted state of a block in the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// Allocated and, if new, unwritten: reads as zeros. A lost block is an error.
     Unwritten,
     /// As `Unwritten`, for a range that the caller makes read as zeros. A lost block is
@@ -33,6 +33,16 @@ enum State {
     /// Written: holes and unwritten blocks are zeroed on the medium, so that a mapping can
     /// store to them.
     Zeroed,
+    /// Written, but not zeroed: blocks past the end of the file, for an append window. New
+    /// ones are freed like those of an interrupted truncation, if nothing uses them.
+    Ahead,
+}
+
+impl State {
+    /// Whether the caller can store to the blocks without a record.
+    fn is_written(self) -> bool {
+        matches!(self, State::Zeroed | State::Ahead)
+    }
 }
 
 impl Engine {
@@ -58,7 +68,7 @@ impl Engine {
                 _ => chattr::check_write,
             };
             let mut state = self.lock_for_write(&inode, caller, check)?;
-            self.finish_truncate(&inode, &mut state)?;
+            self.settle_size(&inode, &mut state)?;
             match what {
                 Fallocate::Allocate { keep_size } => {
                     let records = state.records;
@@ -141,7 +151,7 @@ impl Engine {
     /// Brings the blocks of a range into the wanted state, by a chain of records. If
     /// `extend`, the last record also sets the size to at least `end`. After an error it
     /// frees the blocks that it allocated.
-    fn allocate(
+    pub(super) fn allocate(
         &self,
         inode: &Inode,
         state: &mut InodeState,
@@ -159,6 +169,11 @@ impl Engine {
         loop {
             let mut new = Edit::new(inode, state);
             let mut tx = self.begin(inode);
+            // First, so that the allocation uses the rest of the record.
+            let slot = match wanted {
+                State::Ahead => self.claim_ahead(&mut tx, new.before(), index)?,
+                _ => None,
+            };
             let mut step = Step {
                 engine: self,
                 state: new.before(),
@@ -204,20 +219,37 @@ impl Engine {
             }
             // New unwritten blocks read as zeros, like the holes that they fill.
             let first = match wanted {
-                State::Zeroed => first,
+                State::Zeroed | State::Ahead => first,
                 State::Unwritten | State::Cleared => FileBlock::END,
             };
             new.store_map(&tx, &map, first);
             match wanted {
                 State::Unwritten | State::Cleared => touch_mtime(&mut new, self.now()),
                 State::Zeroed => touch_ctime(&mut new, self.now()),
+                State::Ahead => {}
             }
             let new = new.stage(&mut tx)?;
             self.commit(tx, [new])?;
+            state.orphan_slot = state.orphan_slot.or(slot);
             filled.extend(now_filled);
             if done {
                 return Ok(());
             }
+        }
+    }
+
+    /// Notes in the record of the first new block past the end of a file that the blocks
+    /// there are to be freed, if they are not noted yet.
+    fn claim_ahead(
+        &self,
+        tx: &mut Plan<'_>,
+        state: &InodeState,
+        first: FileBlock,
+    ) -> Result<Option<u32>> {
+        let is_hole = map::run(&self.vol, &state.map(), first, 1)?.block.is_none();
+        match is_hole && state.orphan_slot.is_none() {
+            true => self.put_orphan(tx, Ino(state.disk.ino)).map(Some),
+            false => Ok(None),
         }
     }
 
@@ -366,13 +398,13 @@ impl Step<'_> {
                 self.last - self.index + 1,
             )?;
             match extent.block {
-                Some(block) if extent.unwritten && self.wanted == State::Zeroed => {
+                Some(block) if extent.unwritten && self.wanted.is_written() => {
                     if !self.convert(tx, block, extent.count)? {
                         return Ok(false);
                     }
                 }
                 Some(block) => {
-                    if self.wanted == State::Zeroed {
+                    if self.wanted.is_written() {
                         // A mapping can store to a written block, if it has room.
                         let geo = &self.engine.vol.geo;
                         let len = geo.bytes(extent.count);
@@ -405,7 +437,8 @@ impl Step<'_> {
         Ok(true)
     }
 
-    /// Zeroes unwritten blocks and marks them as written. False if the record is full.
+    /// Zeroes unwritten blocks, those ahead only below the end of the file, and marks them as
+    /// written. False if the record is full.
     fn convert(&mut self, tx: &mut Plan<'_>, block: Bno, count: u64) -> Result<bool> {
         let vol = &self.engine.vol;
         let geo = &vol.geo;
@@ -416,7 +449,18 @@ impl Step<'_> {
         };
         self.first = self.first.min(first);
         let n = map::set_written(tx, &mut self.map, first, want)?;
-        tx.zero_new(geo.offset(at), geo.bytes(n))?;
+        let seen = match self.wanted {
+            State::Ahead => {
+                vol.region.need_room(geo.offset(at).0, geo.bytes(n))?;
+                // A whole leaf may begin before the end.
+                let end = geo.file_block_from(self.state.disk.size);
+                n.min(end.0.saturating_sub(first.0))
+            }
+            _ => n,
+        };
+        if seen > 0 {
+            tx.zero_new(geo.offset(at), geo.bytes(seen))?;
+        }
         self.index = self.index.max(first + n);
         Ok(n > 0)
     }
@@ -428,7 +472,7 @@ impl Step<'_> {
         let geo = &vol.geo;
         let span = geo.fan();
         let goal = self.engine.goal(&self.map, self.index)?;
-        let unwritten = self.wanted != State::Zeroed;
+        let unwritten = !self.wanted.is_written();
         let left = geo.bytes(self.last - self.index + 1);
         let aligned = geo.huge_leaves && geo.slot_of(self.index) == 0;
         // The marks of lost pointers may be in a pointer block, where a huge leaf cannot go.
@@ -459,7 +503,7 @@ impl Step<'_> {
                 run
             }
         };
-        if !unwritten {
+        if self.wanted == State::Zeroed {
             tx.zero_new(geo.offset(run.start), geo.bytes(run.len))?;
         }
         match self.filled.last_mut() {

@@ -15,11 +15,12 @@ use crate::fs::inode::leases::{HeldLease, LeaseEvent, LeaseWatch};
 use crate::fs::inode::refs::By;
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::policy::chattr;
-use crate::fs::steps::lease_table::LeaseSlots;
+use crate::fs::steps::lease_table::{LeaseSlots, UsedSlot};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::lease::{
-    AppendWindow, Lease, LeaseSlot, RECORDED, STORED_OFFSET, SlotContents, VIEW_OFFSET,
+    CLOSED_WORD, Lease, LeaseSlot, OPEN_WORD, RECORDED, STORED_OFFSET, SlotContents, TAKEN_WORD,
+    VIEW_OFFSET,
 };
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::pmem::RegionAccess as _;
@@ -128,16 +129,15 @@ impl Engine {
                 uid,
                 granted_sec: self.now().sec,
             };
+            // Its holder would append behind the back of the new one.
+            self.close_window(&inode, &mut state)?;
             let mut tx = self.begin(&inode);
             tx.touch(&inode.last_record);
             let (slot, at) = self.take_lease_slot(&mut tx)?;
             let home = LeaseSlot::new(self.vol.geo.seed, slot, &lease);
             tx.put(EntryKind::Slot, at, home.recorded())?;
-            // What an earlier holder of the slot has left there.
-            let stored = at + STORED_OFFSET;
-            if self.vol.medium().load_u64(stored)? != 0 {
-                self.vol.region.window().store_u64_unflushed(stored.0, 0)?;
-            }
+            self.clear_window(&mut tx, at)?;
+            self.clear_words(at)?;
             self.commit(tx, [])?;
             state.leases.add(slot, at);
             let held = HeldLease::new(slot, at, &lease, false);
@@ -153,19 +153,32 @@ impl Engine {
         })
     }
 
+    /// Clears what an earlier holder of a slot has left there, and what it was shown. The
+    /// counter of the view goes on.
+    fn clear_words(&self, at: RegionOffset) -> Result<()> {
+        let view = at + VIEW_OFFSET;
+        let shown = [OPEN_WORD, CLOSED_WORD, TAKEN_WORD].map(|word| view.word(word));
+        for place in [at + STORED_OFFSET].into_iter().chain(shown) {
+            if self.vol.medium().load_u64(place)? != 0 {
+                self.vol.region.window().store_u64_unflushed(place.0, 0)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the leases that this mount keeps, by slot.
     pub fn leases(&self) -> Vec<HeldLease> {
         self.leases.lock().values().copied().collect()
     }
 
     /// Returns the lease of a slot, if it is still this one.
-    fn find_lease(&self, slot: u32, id: u64) -> Option<HeldLease> {
+    pub(super) fn find_lease(&self, slot: u32, id: u64) -> Option<HeldLease> {
         let leases = self.leases.lock();
         leases.get(&slot).copied().filter(|lease| lease.id == id)
     }
 
-    /// Sets the times of a file if a holder of a lease has stored to it since the last call.
-    /// True if so.
+    /// Sets the size of a file if the holder of a lease has appended to it, and its times if
+    /// one has stored to it since the last call. True if so.
     ///
     /// # Errors
     /// [`Error::Stale`]; those of the medium.
@@ -178,11 +191,12 @@ impl Engine {
     }
 
     fn note_stores_locked(&self, inode: &Inode, state: &mut InodeState) -> Result<bool> {
+        let merged = self.merge_locked(inode, state)?;
         let stored = state.leases.take_stored(&self.vol)?;
         if stored {
             self.touch_lazily(inode, state);
         }
-        Ok(stored)
+        Ok(stored | merged)
     }
 
     /// Returns blocks of a leased file from `offset`, as many as fit `max` extents.
@@ -209,7 +223,12 @@ impl Engine {
             let stored = lease.at + STORED_OFFSET;
             let size = state.disk.size;
             let start = geo.file_offset(geo.file_block(offset.min(geo.max_file_size())));
-            let stop = geo.file_offset(geo.file_block_from(size)).max(start);
+            // The holder of an append window also needs the blocks past the end.
+            let last = state
+                .leases
+                .window()
+                .map_or(size, |(_, window)| window.limit.max(size));
+            let stop = geo.file_offset(geo.file_block_from(last)).max(start);
             let stop = stop.min(start.saturating_add(SCAN));
             let (mut extents, mut end) = (Vec::new(), start);
             // In pieces, so that a file of many extents is not walked for each message.
@@ -250,14 +269,6 @@ impl Engine {
         })
     }
 
-    /// Opens an append window.
-    ///
-    /// # Errors
-    /// [`Error::NotSupported`].
-    pub fn open_window(&self, _slot: u32, _id: u64, _bytes: u64) -> Result<AppendWindow> {
-        Err(Error::NotSupported("append windows"))
-    }
-
     /// Ends a lease that nobody holds any more: clears its slot, and frees what only the
     /// lease kept. False if it has ended already.
     ///
@@ -273,10 +284,12 @@ impl Engine {
                 return Ok(());
             }
             self.note_stores_locked(&inode, &mut state)?;
+            self.close_window(&inode, &mut state)?;
             let mut tx = self.begin(&inode);
             tx.allow_reserve();
             tx.touch(&inode.last_record);
             tx.put(EntryKind::Slot, lease.at, &[0; RECORDED])?;
+            self.clear_window(&mut tx, lease.at)?;
             tx.free_lease_slot(lease.slot);
             self.commit(tx, [])?;
             ended = true;
@@ -389,10 +402,11 @@ impl Engine {
         };
         self.vol.free(free.into_iter().rev());
         let mut blind = false;
-        for (slot, at, contents) in used {
-            let wrong = match contents {
+        for UsedSlot { number, at, home } in used {
+            let slot = number;
+            let wrong = match home.contents(self.vol.geo.seed, slot) {
                 SlotContents::Free => continue,
-                SlotContents::Used(lease) => match self.adopt_lease(slot, at, &lease) {
+                SlotContents::Used(lease) => match self.adopt_lease(slot, at, &lease, &home) {
                     Ok(()) => continue,
                     Err(e) => e,
                 },
@@ -411,7 +425,13 @@ impl Engine {
         Ok(blind)
     }
 
-    fn adopt_lease(&self, slot: u32, at: RegionOffset, lease: &Lease) -> Result<()> {
+    fn adopt_lease(
+        &self,
+        slot: u32,
+        at: RegionOffset,
+        lease: &Lease,
+        home: &LeaseSlot,
+    ) -> Result<()> {
         let wrong = |what: &str| {
             Error::corrupt(
                 Damage::LeaseSlotWrong,
@@ -438,6 +458,28 @@ impl Engine {
         if !self.is_read_only() {
             state.leases.show_new(&self.vol, state.disk.size)?;
         }
+        // The lease is kept even so.
+        let damaged = match home.append_window(self.vol.geo.seed, slot) {
+            Ok(None) => return Ok(()),
+            Ok(Some(window)) if window.limit > self.vol.geo.max_file_size() => {
+                "its append window is too long"
+            }
+            Ok(Some(window)) => match state.leases.adopt_window(at, window) {
+                true => return Ok(()),
+                false => "another slot of the same file has an append window",
+            },
+            Err(damaged) => damaged,
+        };
+        let what = format!(
+            "slot {slot} of inode {}: {damaged}; bytes that a process has appended last are \
+             not in the file",
+            lease.ino
+        );
+        self.note_damage(&Error::corrupt(
+            Damage::LeaseSlotDamaged,
+            "the lease table",
+            what,
+        ));
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::fs::cache::attr_cache::{AttrSlot, SeqToken};
 use crate::fs::cache::probe::Probe;
@@ -111,10 +112,14 @@ impl Engine {
             };
             // The inode is known. Its lock may be lower than the directory's, so do
             // not wait for it while holding that.
-            let (state, probe) = match child.state.try_read() {
+            let grows = child.grows.load(Ordering::Acquire);
+            let (state, probe) = match child.state.try_read().filter(|_| !grows) {
                 Some(state) => (state, probe.as_ref()),
                 None => {
                     drop(dir_state);
+                    if grows {
+                        self.merge_appended(&child)?;
+                    }
                     (child.state.read(), None)
                 }
             };
@@ -132,9 +137,10 @@ impl Engine {
     /// also under a name if the caller holds the lock of its directory.
     fn publish(&self, inode: &Inode, state: &InodeState, name: Option<&Probe>) -> Attr {
         let attr = state.attr(&self.vol.geo);
-        if Region::any_faults() {
+        if Region::any_faults() || state.leases.window().is_some() {
             // After a fault the bytes may be zeros. The operation's end detects that,
-            // but the caches would keep them.
+            // but the caches would keep them. With an append window, the size changes
+            // without a lock.
             return attr;
         }
         let names = &self.cache.names;

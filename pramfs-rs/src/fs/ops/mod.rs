@@ -35,6 +35,7 @@ mod trim;
 #[cfg(test)]
 mod truncate_tests;
 mod unlink;
+mod window;
 mod write;
 pub(crate) mod write_source;
 mod writer;

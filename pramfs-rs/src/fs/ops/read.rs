@@ -1,5 +1,7 @@
 //! Reading files: by copy, or by lending bytes of the medium.
 
+use std::sync::atomic::Ordering;
+
 use crate::fs::cache::extent_cache::ExtentCache;
 use crate::fs::inode::Inode;
 use crate::fs::inode::lock::Snapshot;
@@ -224,6 +226,9 @@ impl Engine {
     /// atime then.
     #[inline]
     fn open_for_read<'a>(&self, inode: &'a Inode) -> Result<RwLockReadGuard<'a, InodeState>> {
+        if inode.grows.load(Ordering::Acquire) {
+            self.merge_appended(inode)?;
+        }
         let state = inode.state.read();
         check_file(inode.ino, &state)?;
         if !self.atime_due(&state) {

@@ -195,7 +195,7 @@ impl Engine {
         {
             return Ok(from.len());
         }
-        self.finish_truncate(inode, state)?;
+        self.settle_size(inode, state)?;
         let mut done = 0;
         while done < from.len() {
             match self.write_some(

@@ -6,13 +6,15 @@
 //! the leased inode, so that an older record never undoes a newer one. The feature
 //! `parked_leases` is durable before the first slot is used.
 //!
-//! Granting and ending are in [`lease`](crate::fs::ops::lease).
+//! Granting and ending are in [`lease`](crate::fs::ops::lease), append windows in
+//! [`window`](crate::fs::ops::window).
 
 use crate::fs::Engine;
 use pramfs_medium::alloc::Freed;
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::media::features::PARKED_LEASES;
-use pramfs_medium::media::lease::{LeaseSlot, MAX_SLOTS, SlotContents};
+use pramfs_medium::media::features::{APPEND_WINDOWS, PARKED_LEASES};
+use pramfs_medium::media::lease::{LeaseSlot, MAX_SLOTS, NO_WINDOW, SlotContents, WINDOW_OFFSET};
+use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Ino, RegionOffset};
 use pramfs_medium::volume::Plan;
@@ -22,10 +24,21 @@ const NAME: &str = "the lease table";
 /// The slots of the lease table.
 #[derive(Debug)]
 pub(crate) struct LeaseSlots {
-    /// Those that are not free, with their places.
-    pub used: Vec<(u32, RegionOffset, SlotContents)>,
+    /// Those that are not free.
+    pub used: Vec<UsedSlot>,
     /// The free ones.
     pub free: Vec<Freed>,
+}
+
+/// A slot that is not free.
+#[derive(Debug)]
+pub(crate) struct UsedSlot {
+    /// Its number.
+    pub number: u32,
+    /// Its place.
+    pub at: RegionOffset,
+    /// Its bytes.
+    pub home: LeaseSlot,
 }
 
 impl Engine {
@@ -45,6 +58,28 @@ impl Engine {
                 fixed.ro_compat |= PARKED_LEASES;
             }
         })
+    }
+
+    /// Notes in both superblock pages whether slots may have append windows.
+    pub(crate) fn set_append_windows(&self, in_use: bool) -> Result<()> {
+        if (self.super_state.fixed.lock().incompat & APPEND_WINDOWS != 0) == in_use {
+            return Ok(());
+        }
+        self.super_state.change_fixed(self.vol.medium(), |fixed| {
+            fixed.incompat &= !APPEND_WINDOWS;
+            if in_use {
+                fixed.incompat |= APPEND_WINDOWS;
+            }
+        })
+    }
+
+    /// Clears the append window of a slot, in the record that fills or frees the slot.
+    pub(crate) fn clear_window(&self, tx: &mut Plan<'_>, at: RegionOffset) -> Result<()> {
+        let home: LeaseSlot = self.vol.medium().read_pod(at)?;
+        match home.recorded_window() == NO_WINDOW {
+            true => Ok(()),
+            false => tx.put(EntryKind::Slot, at + WINDOW_OFFSET, &NO_WINDOW),
+        }
     }
 
     /// Takes a slot. Dropping the transaction frees it. The table grows in a separate
@@ -82,7 +117,11 @@ impl Engine {
             let home: LeaseSlot = self.vol.medium().read_pod(at)?;
             match home.contents(self.vol.geo.seed, slot) {
                 SlotContents::Free => free.push(Freed::LeaseSlot(slot)),
-                contents => used.push((slot, at, contents)),
+                SlotContents::Used(_) | SlotContents::Damaged => used.push(UsedSlot {
+                    number: slot,
+                    at,
+                    home,
+                }),
             }
         }
         Ok(LeaseSlots { used, free })

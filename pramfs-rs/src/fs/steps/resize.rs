@@ -34,7 +34,7 @@ impl Engine {
         if size > geo.max_file_size() {
             return Err(Error::TooLarge(size));
         }
-        self.finish_truncate(inode, state)?;
+        self.settle_size(inode, state)?;
         let (done, slot) = self.change(inode, state, |tx, new| {
             new.size = size;
             touch_mtime(new, self.now());
