@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use pramfs_control::{ControlError, Window};
+use pramfs_control::{Blocks, ControlError, Window};
 use pramfs_medium::media::lease::{
     ALL_CLOSED, APPENDING_OFFSET, AppendWindow, CLOSED_WORD, END_OFFSET, MAX_WINDOW, OPEN_WORD,
     STORED_OFFSET, TAKEN_WORD,
@@ -47,6 +47,9 @@ pub(crate) struct Growth {
     state: Mutex<State>,
     /// The number of the last window; 0: there was none.
     number: AtomicU64,
+    /// What the server showed as the window that was closed last when it opened that one. Once
+    /// it shows another, the window is closed: that one, or a later one whose answer was lost.
+    before: AtomicU64,
     /// Where the last append in it has ended; 0: there was none.
     end: AtomicU64,
 }
@@ -139,9 +142,10 @@ impl State {
 
 impl Growth {
     /// Publishes a window for the readers of this process.
-    fn show_window(&self, number: u64) {
-        // A reader that finds this end finds the number of the window before closed.
+    fn show_window(&self, number: u64, before: u64) {
+        // A reader that finds one of these finds the window before closed.
         self.end.store(0, Ordering::Release);
+        self.before.store(before, Ordering::Release);
         self.number.store(number, Ordering::Release);
     }
 }
@@ -157,6 +161,7 @@ impl Leased {
                 return self.shown_size();
             }
             let end = self.growth.end.load(Ordering::Acquire);
+            let before = self.growth.before.load(Ordering::Acquire);
             // Before the size: the server shows the size that a window has led to, and then
             // that it is closed. So this size has what was appended.
             let closed = self.closed()?;
@@ -164,7 +169,7 @@ impl Leased {
             // Of one window, not a mixture.
             fence(Ordering::Acquire);
             if self.growth.number.load(Ordering::Relaxed) == number {
-                return Ok(match closed == number || closed == ALL_CLOSED {
+                return Ok(match closed == number || closed != before {
                     // The file may be shorter since.
                     true => shown,
                     false => shown.max(end),
@@ -275,8 +280,8 @@ impl Leased {
             return false;
         }
         match self.ask_for_window(bytes) {
-            Ok(Some(open)) => {
-                self.growth.show_window(open.window.number);
+            Ok(Some((open, before))) => {
+                self.growth.show_window(open.window.number, before);
                 state.window = Some(open);
                 true
             }
@@ -290,21 +295,26 @@ impl Leased {
     }
 
     #[cold]
-    fn ask_for_window(&self, bytes: u64) -> Result<Option<Open>> {
+    fn ask_for_window(&self, bytes: u64) -> Result<Option<(Open, u64)>> {
         let given = self.request_window(bytes)?;
-        // Nobody takes blocks away, so it does not matter if the layout changes meanwhile.
+        // The server has closed the window before. If this one is closed by now, it is found so
+        // by its number.
+        let before = self.closed()?;
         let first = self.ask(given.start)?;
         let mut found = KnownBlocks::new(&first);
         self.learn_more(&first);
         while found.end < given.limit {
             let (more, known) = (self.ask(found.end)?, found.end);
-            if !found.extend(&more) || found.end == known {
+            self.learn_more(&more);
+            // Nobody takes blocks away, so it does not matter if the layout has changed.
+            let layout = first.layout;
+            if !found.extend(&Blocks { layout, ..more }) || found.end == known {
                 return Ok(None);
             }
-            self.learn_more(&more);
         }
         let open = Open::new(&given, &found);
-        Ok(open.filter(|open| open.room() >= bytes))
+        let open = open.filter(|open| open.room() >= bytes);
+        Ok(open.map(|open| (open, before)))
     }
 
     /// Appends in the window, which has room. `None` if it was closed, and the bytes are not in
@@ -483,7 +493,7 @@ pub(crate) const fn beside_stored(offset: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use pramfs_control::{Blocks, Extent};
+    use pramfs_control::Extent;
 
     use super::*;
 

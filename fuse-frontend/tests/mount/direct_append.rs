@@ -4,7 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use pramfs_client::{Access, Error};
@@ -111,10 +111,9 @@ fn appends_fill_many_windows_and_leave_nothing_else() {
     };
     drop(direct);
     assert!(wait_until(|| leases(&mount).is_empty()));
-    assert!(
-        blocks(&mount) < expect.len() as u64 + 2 * B,
-        "the window is not freed"
-    );
+    // Besides the data there are blocks of pointers.
+    let kept = blocks(&mount) - expect.len() as u64;
+    assert!(kept < 64 * 1024, "{kept} bytes past the end are not freed");
     end(&mount);
 }
 
@@ -265,14 +264,20 @@ fn append_while_others_append_through_mount_loses_nothing() {
     };
     drop(File::create(mount.at("file")).unwrap());
     let direct = opened(&mount, "file");
-    let stop = AtomicBool::new(false);
+    let (stop, done) = (AtomicBool::new(false), AtomicU32::new(0));
     let counts: Vec<u32> = std::thread::scope(|scope| {
-        let (direct, stop, mount) = (&direct, &stop, &mount);
+        let (direct, stop, done, mount) = (&direct, &stop, &done, &mount);
         let direct_appender = scope.spawn(move || {
             let mut count = 0;
             while !stop.load(Ordering::Relaxed) {
                 direct.append(&record(0, count)).unwrap();
                 count += 1;
+                // It would fill the region before the others are done.
+                while count > 1000 + 40 * done.load(Ordering::Relaxed)
+                    && !stop.load(Ordering::Relaxed)
+                {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
             }
             count
         });
@@ -286,6 +291,7 @@ fn append_while_others_append_through_mount_loses_nothing() {
                     // With pauses, so that windows live for a while in between.
                     for count in 0..400 {
                         log.write_all(&record(appender, count)).unwrap();
+                        done.fetch_add(1, Ordering::Relaxed);
                         std::thread::sleep(Duration::from_micros(u64::from(count % 8) * 100));
                     }
                     400
@@ -349,6 +355,13 @@ fn truncate_through_mount_during_appends_leaves_whole_records() {
                 let at = direct.append(&record).unwrap();
                 assert_eq!(at % 64, 0);
                 count += 1;
+                // The longer the file, the longer the reads, and the longer the file then.
+                while at > 4 << 20 && !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_micros(50));
+                    if direct.len().unwrap() < 4 << 20 {
+                        break;
+                    }
+                }
             }
         });
         let file = through(&mount, 0);
