@@ -69,7 +69,7 @@ static uint64_t sum(const void *bytes, size_t n)
 static void show(const char *what)
 {
     int fd = opened(O_RDONLY);
-    static char all[(BLOCKS + 64) * BLOCK];
+    static char all[(BLOCKS + 256) * BLOCK];
     ssize_t n = pread(fd, all, sizeof all, 0);
     SAY("%s: %zd bytes, %016llx\n", what, n, (unsigned long long)sum(all, n < 0 ? 0 : n));
     close(fd);
@@ -1113,8 +1113,10 @@ static void extends(void)
     CHECK(lseek(fd, 0, SEEK_END) == 3006 && write(copy, "copy", 4) == 4 && write(fd, "fd", 2) == 2);
     places("dup", copy);
     close(copy);
+    /* A mapping of what was appended. */
+    CHECK(pwrite(fd, buf, 2 * BLOCK, 3012) == 2 * BLOCK);
     char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(map != MAP_FAILED && !memcmp(map + 3006, "copyfd", 6));
+    CHECK(map != MAP_FAILED && !memcmp(map + 3006, "copyfd", 6) && map[3012] == buf[0]);
     CHECK(munmap(map, BLOCK) == 0 && close(fd) == 0 && close(appending) == 0);
     show("end");
 }
