@@ -12,20 +12,19 @@ use std::io::{ErrorKind, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use pramfs_control::{Blocks, ControlError, Window};
 use pramfs_medium::media::lease::{
     ALL_CLOSED, APPENDING_OFFSET, AppendWindow, CLOSED_WORD, END_OFFSET, MAX_WINDOW, OPEN_WORD,
-    STORED_OFFSET, TAKEN_WORD,
+    STORED_OFFSET,
 };
 use pramfs_medium::pmem::{RegionAccess as _, Unfenced};
 
 use crate::blocks::KnownBlocks;
 use crate::descriptors::{Kept, keep};
 use crate::error::{Error, Result};
-use crate::handover::{self, Settled, Stored, Words};
+use crate::handover::{self, Stored, Words};
 use crate::leased::{Leased, Now, through_mount};
 
 /// The longest append that a window takes, and the most that a server is asked for.
@@ -36,10 +35,6 @@ const ATTEMPTS: usize = 8;
 const SKIPPED: u32 = 64;
 /// A window that others close before this many appends cost more than it gave.
 const FEW: u32 = 16;
-/// Longest wait for the server to close a window. It makes one record meanwhile.
-const CLOSING: Duration = Duration::from_secs(2);
-/// Between two looks at it.
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// The appends of a lease.
 #[derive(Debug, Default)]
@@ -164,7 +159,7 @@ impl Leased {
             let before = self.growth.before.load(Ordering::Acquire);
             // Before the size: the server shows the size that a window has led to, and then
             // that it is closed. So this size has what was appended.
-            let closed = self.closed()?;
+            let closed = self.view_word(CLOSED_WORD)?;
             let shown = self.shown_size()?;
             // Of one window, not a mixture.
             fence(Ordering::Acquire);
@@ -299,7 +294,7 @@ impl Leased {
         let given = self.request_window(bytes)?;
         // The server has closed the window before. If this one is closed by now, it is found so
         // by its number.
-        let before = self.closed()?;
+        let before = self.view_word(CLOSED_WORD)?;
         let first = self.ask(given.start)?;
         let mut found = KnownBlocks::new(&first);
         self.learn_more(&first);
@@ -359,34 +354,11 @@ impl Leased {
                 open.appends = open.appends.saturating_add(1);
                 self.growth.end.store(end, Ordering::Release);
             }
-            Stored::Closing => {
-                let taken = self.wait_until_closed(number);
-                state.closed();
-                if taken? < end {
-                    return Ok(None);
-                }
-            }
         }
         match region.faults_seen() == faults {
             true => Ok(Some(start)),
             false => Err(Error::Faulted),
         }
-    }
-
-    /// Waits until the server has closed a window. Returns the size that the file had then.
-    #[cold]
-    fn wait_until_closed(&self, number: u64) -> Result<u64> {
-        let begun = Instant::now();
-        for looks in 0u32.. {
-            match handover::settled(self, number, ALL_CLOSED)? {
-                Settled::At(taken) => return Ok(taken),
-                Settled::All => break,
-                Settled::NotYet if begun.elapsed() > CLOSING => break,
-                Settled::NotYet if looks < 1000 => std::hint::spin_loop(),
-                Settled::NotYet => std::thread::sleep(PAUSE),
-            }
-        }
-        Err(Error::AppendUnknown)
     }
 
     /// Appends by write(2). The server closes the window first.
@@ -473,16 +445,6 @@ impl Words for Leased {
     #[inline]
     fn open(&self) -> Result<u64> {
         self.view_word(OPEN_WORD)
-    }
-
-    #[inline]
-    fn closed(&self) -> Result<u64> {
-        self.view_word(CLOSED_WORD)
-    }
-
-    #[inline]
-    fn taken(&self) -> Result<u64> {
-        self.view_word(TAKEN_WORD)
     }
 }
 

@@ -1,9 +1,10 @@
 //! An append without a call, while the server may take the append window away.
 //!
 //! The server shows the holder of a lease which window is open, and the holder shows the server
-//! what it does, in words of the slot (`docs/leases.md`, Appending). The server clears `open`
-//! and then loads `appending` and `end`. Invariant: no byte is stored after the server has
-//! found that no append is under way, and an append that is reported as done is in the file.
+//! what it does, in words of the slot (`docs/leases.md`, Appending). The server clears `open`,
+//! waits while an append is announced, and loads `end`. Invariant: no byte is stored after the
+//! server has found that no append is under way, and each append that was announced in time is
+//! in the file.
 //!
 //! Where the bytes go, and what follows when a window was taken away, is left to `growth`.
 
@@ -23,12 +24,6 @@ pub(crate) trait Words {
 
     /// Loads the number of the window that is open.
     fn open(&self) -> Result<u64, Self::Error>;
-
-    /// Loads the number of the window that was closed last.
-    fn closed(&self) -> Result<u64, Self::Error>;
-
-    /// Loads the size that the file had then.
-    fn taken(&self) -> Result<u64, Self::Error>;
 }
 
 /// What became of an append.
@@ -38,8 +33,6 @@ pub(crate) enum Stored {
     Nothing,
     /// The bytes are in the file.
     Appended,
-    /// All was stored, and the window is being closed. [`settled`] tells the rest.
-    Closing,
 }
 
 /// Appends in the window of a number. `word` says where the append ends. `copy` stores the
@@ -47,6 +40,7 @@ pub(crate) enum Stored {
 ///
 /// # Errors
 /// Of `copy`: nothing is appended. Of the words: it is not known.
+#[inline]
 pub(crate) fn append<W: Words>(
     words: &W,
     number: u64,
@@ -61,41 +55,14 @@ pub(crate) fn append<W: Words>(
         words.set_appending(0)?;
         return Ok(Stored::Nothing);
     }
-    if let Err(error) = copy() {
-        words.set_appending(0)?;
-        return Err(error);
+    let copied = copy();
+    if copied.is_ok() {
+        // Only durable bytes may be below an end that can become durable.
+        words.set_end(word)?;
     }
-    // Only durable bytes may be below an end that can become durable.
-    words.set_end(word)?;
     // After `end`: a server that finds no append under way finds its end.
     words.set_appending(0)?;
-    // The server may have stopped waiting. It clears `open`, and then loads `end`.
-    fence(seq_cst("append-stored"));
-    Ok(match words.open()? == number {
-        true => Stored::Appended,
-        false => Stored::Closing,
-    })
-}
-
-/// How a window was closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Settled {
-    /// The server is still closing it.
-    NotYet,
-    /// The file had this size then.
-    At(u64),
-    /// A new server has closed all windows. It tells no size.
-    All,
-}
-
-/// Whether the window of a number has been closed, and at which size of the file.
-pub(crate) fn settled<W: Words>(words: &W, number: u64, all: u64) -> Result<Settled, W::Error> {
-    // Acquire: `taken` was stored before.
-    Ok(match words.closed()? {
-        closed if closed == number => Settled::At(words.taken()?),
-        closed if closed == all => Settled::All,
-        _ => Settled::NotYet,
-    })
+    copied.map(|()| Stored::Appended)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -104,14 +71,10 @@ mod tests {
 
     use super::*;
 
-    const ALL: u64 = u64::MAX;
-
     /// The words of a slot, and what a holder does with them.
     #[derive(Default)]
     struct Slot {
         open: Cell<u64>,
-        closed: Cell<u64>,
-        taken: Cell<u64>,
         appending: Cell<u64>,
         end: Cell<u64>,
         did: RefCell<Vec<String>>,
@@ -149,14 +112,6 @@ mod tests {
             self.note("open?");
             Ok(self.open.get())
         }
-
-        fn closed(&self) -> Result<u64, &'static str> {
-            Ok(self.closed.get())
-        }
-
-        fn taken(&self) -> Result<u64, &'static str> {
-            Ok(self.taken.get())
-        }
     }
 
     #[test]
@@ -167,14 +122,7 @@ mod tests {
             Ok(())
         });
         assert_eq!(stored, Ok(Stored::Appended));
-        let did = [
-            "appending 99",
-            "open?",
-            "data",
-            "end 99",
-            "appending 0",
-            "open?",
-        ];
+        let did = ["appending 99", "open?", "data", "end 99", "appending 0"];
         assert_eq!(*slot.did.borrow(), did);
     }
 
@@ -186,22 +134,6 @@ mod tests {
             assert_eq!(stored, Ok(Stored::Nothing));
             assert_eq!((slot.appending.get(), slot.end.get()), (0, 0));
         }
-    }
-
-    #[test]
-    fn append_whose_window_closes_meanwhile_is_not_reported_as_done() {
-        let slot = Slot::with_window(7);
-        let stored = append(&slot, 7, 99, || {
-            slot.open.set(0);
-            Ok(())
-        });
-        assert_eq!((stored, slot.end.get()), (Ok(Stored::Closing), 99));
-        assert_eq!(settled(&slot, 7, ALL), Ok(Settled::NotYet));
-        slot.taken.set(5000);
-        slot.closed.set(7);
-        assert_eq!(settled(&slot, 7, ALL), Ok(Settled::At(5000)));
-        slot.closed.set(ALL);
-        assert_eq!(settled(&slot, 7, ALL), Ok(Settled::All));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply, Window};
-use pramfs_medium::media::lease::{APPENDING_OFFSET, TAKEN_WORD};
+use pramfs_medium::media::lease::{APPENDING_OFFSET, CLOSED_WORD};
 use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, Unfenced, lease_ticket};
 use pramfs_medium::types::LeaseMode;
 
@@ -113,7 +113,7 @@ impl Leased {
             return Err(malformed());
         }
         // The words lie in the region, and are aligned.
-        let last = granted.view.saturating_add(8 * TAKEN_WORD);
+        let last = granted.view.saturating_add(8 * CLOSED_WORD);
         for word in [granted.view, last] {
             region.load_u64(word)?;
         }

@@ -42,6 +42,8 @@ mod pins;
 mod verified;
 
 // What another process does with the words of a lease.
+#[path = "../../client/src/handover.rs"]
+mod handover;
 #[allow(clippy::modulo_one, reason = "the models have one place")]
 #[path = "../../client/src/places.rs"]
 mod places;

@@ -100,8 +100,31 @@ pub mod volume {
 /// `medium/src/media`.
 pub mod media {
     pub mod lease {
+        // The words of a slot that the models use, without gaps.
         pub const VIEW_OFFSET: u64 = 0;
+        pub const OPEN_WORD: u64 = 2;
+        pub const CLOSED_WORD: u64 = 3;
+        pub const ALL_CLOSED: u64 = u64::MAX;
+        pub const APPENDING_OFFSET: u64 = 32;
+        pub const END_OFFSET: u64 = 40;
         pub const STORED_OFFSET: u64 = 128;
+
+        /// An append window. An end is its own word.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct AppendWindow {
+            pub number: u64,
+            pub start: u64,
+            pub limit: u64,
+        }
+
+        impl AppendWindow {
+            pub fn end_of(&self, word: u64) -> Option<u64> {
+                match word {
+                    0 => Some(self.start),
+                    end => (self.start..=self.limit).contains(&end).then_some(end),
+                }
+            }
+        }
 
         pub struct Lease {
             pub ino: crate::stand_in::types::Ino,

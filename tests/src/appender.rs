@@ -3,7 +3,7 @@
 
 use pramfs::inode::{Fs, HeldLease, Ino, LeaseMode};
 use pramfs_medium::media::lease::{
-    AppendWindow, CLOSED_WORD, LeaseSlot, OPEN_WORD, TAKEN_WORD, VIEW_OFFSET,
+    APPENDING_OFFSET, AppendWindow, LeaseSlot, OPEN_WORD, VIEW_OFFSET,
 };
 use pramfs_medium::pmem::{RegionAccess, Unfenced};
 
@@ -81,11 +81,11 @@ impl Appender {
     }
 
     /// Stores bytes after the end in the window that is open, and does what makes them part of
-    /// the file. `stop` leaves out the steps from that one on.
+    /// the file.
     ///
     /// # Errors
     /// A byte has no block; the slot is damaged; those of the medium.
-    pub fn append(&self, fs: &Fs, bytes: &[u8], stop: u32) -> Result<Appended, String> {
+    pub fn append(&self, fs: &Fs, bytes: &[u8]) -> Result<Appended, String> {
         let words = |e: pramfs::Error| e.to_string();
         let Some((window, from)) = self.window(fs)? else {
             return Ok(Appended::Closed);
@@ -99,6 +99,11 @@ impl Appender {
             .leased_extents(slot, id, from, usize::MAX)
             .map_err(words)?;
         let w = fs.region_to_damage().window();
+        // In one process, nobody closes the window meanwhile.
+        let announced = self.at + APPENDING_OFFSET;
+        let said = |e: pramfs_medium::pmem::PmemError| e.to_string();
+        w.store_u64_unflushed(announced, window.word_of(to))
+            .map_err(said)?;
         let (mut pending, mut done) = (Unfenced::none(), 0);
         for extent in &found.extents {
             let start = from.max(extent.file_offset);
@@ -117,25 +122,13 @@ impl Appender {
                 bytes.len()
             ));
         }
-        if stop == 1 {
-            return Ok(Appended::Closed);
-        }
         let told = self.at + pramfs_medium::media::lease::END_OFFSET;
         let store = || {
             w.store_u64_unflushed(told, window.word_of(to))
                 .and_then(|()| w.flush(told, 8))
         };
         let _ = w.fence(store().map_err(|e| e.to_string())?);
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        if self.view(fs, OPEN_WORD) == window.number {
-            return Ok(Appended::Yes);
-        }
-        // The engine of this process closes a window within its call.
-        let counts = self.view(fs, CLOSED_WORD) == window.number && self.view(fs, TAKEN_WORD) >= to;
-        Ok(if counts {
-            Appended::Yes
-        } else {
-            Appended::Closed
-        })
+        w.store_u64_unflushed(announced, 0).map_err(said)?;
+        Ok(Appended::Yes)
     }
 }

@@ -50,9 +50,7 @@ fn scene() -> Scene {
 
 impl Scene {
     fn append(&self, byte: u8, len: usize) -> Appended {
-        self.holder
-            .append(&self.fs, &vec![byte; len], u32::MAX)
-            .unwrap()
+        self.holder.append(&self.fs, &vec![byte; len]).unwrap()
     }
 
     /// With a window, in which 5,000 bytes have been appended.
@@ -270,16 +268,10 @@ fn mount_after_crash_has_what_was_appended_and_frees_the_rest() {
             let closed = s.holder.at + VIEW_OFFSET + CLOSED_WORD * 8;
             let number = s.holder.window(&s.fs).unwrap().unwrap().0.number;
             assert_eq!(fs.region_to_damage().load_u64(closed).unwrap(), number);
-            assert_eq!(
-                s.holder.append(&fs, &[9; 10], u32::MAX).unwrap(),
-                Appended::Closed
-            );
+            assert_eq!(s.holder.append(&fs, &[9; 10]).unwrap(), Appended::Closed);
             // It may go on.
             s.holder.open(&fs, 1).unwrap();
-            assert_eq!(
-                s.holder.append(&fs, &[9; 10], u32::MAX).unwrap(),
-                Appended::Yes
-            );
+            assert_eq!(s.holder.append(&fs, &[9; 10]).unwrap(), Appended::Yes);
             fs.region_to_damage().pretend_lease(s.holder.lease.0, false);
             fs.end_released_leases().unwrap();
         }
@@ -322,16 +314,10 @@ fn read_only_mount_shows_what_was_appended_and_becomes_writable() {
     assert!(read(&fs, s.file) == all);
     assert_eq!(fs.getattr(s.file).unwrap().size, all.len() as u64);
     // The holder has not been told anything, and goes on.
-    assert_eq!(
-        s.holder.append(&fs, &[9; 10], u32::MAX).unwrap(),
-        Appended::Yes
-    );
+    assert_eq!(s.holder.append(&fs, &[9; 10]).unwrap(), Appended::Yes);
     fs.make_writable().unwrap();
     assert_eq!(fs.getattr(s.file).unwrap().size, SIZE + 5010);
-    assert_eq!(
-        s.holder.append(&fs, &[9; 10], u32::MAX).unwrap(),
-        Appended::Closed
-    );
+    assert_eq!(s.holder.append(&fs, &[9; 10]).unwrap(), Appended::Closed);
     let again = SimBackend::from_image(&crashed.image()).unwrap();
     let after = Fs::open(region_of(&again), quiet()).unwrap();
     assert_eq!(after.getattr(s.file).unwrap().size, SIZE + 5010);
@@ -492,17 +478,11 @@ fn mount_beside_holder_stopped_in_append_keeps_window_until_it_goes_on() {
     region.pretend_lease(s.holder.lease.0, true);
     let fs = Fs::open(region, quiet()).unwrap();
     assert_eq!(fs.getattr(s.file).unwrap().size, SIZE + 5000);
-    assert_eq!(
-        s.holder.append(&fs, &[9; 1000], u32::MAX).unwrap(),
-        Appended::Yes
-    );
+    assert_eq!(s.holder.append(&fs, &[9; 1000]).unwrap(), Appended::Yes);
     s.announce(&fs, None);
     assert_eq!(fs.getattr(s.file).unwrap().size, SIZE + 6000);
     assert_eq!(fs.append(&CX, s.file, &[1]).unwrap(), SIZE + 6000);
-    assert_eq!(
-        s.holder.append(&fs, &[9], u32::MAX).unwrap(),
-        Appended::Closed
-    );
+    assert_eq!(s.holder.append(&fs, &[9]).unwrap(), Appended::Closed);
 }
 
 #[test]
@@ -536,10 +516,7 @@ fn window_in_huge_leaf_that_begins_before_end_keeps_zeros() {
     lease(&fs, file, LeaseMode::Write);
     let holder = Appender::of(&fs, file).unwrap();
     holder.open(&fs, 1).unwrap();
-    assert_eq!(
-        holder.append(&fs, &[8; 100], u32::MAX).unwrap(),
-        Appended::Yes
-    );
+    assert_eq!(holder.append(&fs, &[8; 100]).unwrap(), Appended::Yes);
     let all = read(&fs, file);
     assert!(all == expected(&[(0, 1 << 20), (8, 100)]));
     drop(fs);

@@ -26,9 +26,7 @@ fn holder(fs: &Fs) -> Appender {
 }
 
 fn append(fs: &Fs, len: usize, seed: u64) {
-    let done = holder(fs)
-        .append(fs, &pattern(len, seed), u32::MAX)
-        .unwrap();
+    let done = holder(fs).append(fs, &pattern(len, seed)).unwrap();
     assert_eq!(done, Appended::Yes);
 }
 

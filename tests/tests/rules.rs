@@ -482,7 +482,7 @@ fn rule_7_appended_bytes_are_merged() {
             drop(grant);
             let holder = Appender::of(&rec.fs, attr.ino)?;
             holder.open(&rec.fs, 1).map_err(said)?;
-            let appended = holder.append(&rec.fs, &[8; 3000], u32::MAX)?;
+            let appended = holder.append(&rec.fs, &[8; 3000])?;
             expect(appended, Appended::Yes, "the append")?;
             let at = rec.fs.append(&CX, attr.ino, &[9; 10]).map_err(said)?;
             expect(at, 8000, "the offset of the second append")?;

@@ -10,6 +10,7 @@
 //! * stores to one word that become visible in another order than they ran in. A model that
 //!   needs this says so.
 
+mod append_window;
 mod attr_cache;
 mod dead;
 mod extent_cache;
@@ -49,6 +50,7 @@ pub fn all() -> impl Iterator<Item = &'static Model> {
         fault_range::MODELS,
         known_room::MODELS,
         lease_view::MODELS,
+        append_window::MODELS,
         verified::MODELS,
     ]
     .into_iter()

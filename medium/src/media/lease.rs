@@ -26,9 +26,7 @@ pub const OPEN_WORD: u64 = 2;
 /// Word of the view line: the number of the window that was closed last, or
 /// [`ALL_CLOSED`].
 pub const CLOSED_WORD: u64 = 3;
-/// Word of the view line: the size of the file at that moment.
-pub const TAKEN_WORD: u64 = 4;
-/// In [`CLOSED_WORD`]: every window is closed, and `taken` tells nothing.
+/// In [`CLOSED_WORD`]: every window is closed.
 pub const ALL_CLOSED: u64 = u64::MAX;
 /// Offset in a slot of the word in which the holder notes that it has stored to the file.
 pub const STORED_OFFSET: u64 = 0x80;
@@ -68,8 +66,7 @@ layout! {
         0x48 size: u64 = "view: size of the file, bytes",
         0x50 open: u64 = "view: number of the append window that is open; 0: none",
         0x58 closed: u64 = "view: number of the window that was closed last; all bits set: all windows are closed",
-        0x60 taken: u64 = "view: size of the file when that window was closed, bytes",
-        0x68 reserved_view: [u64; 3] = "zero",
+        0x60 reserved_view: [u64; 4] = "zero",
         0x80 stored: u64 = "holder: not zero if it has stored to the file; the server sets the times of the file and clears the word",
         0x88 end: u64 = "holder: bytes appended since the start of the window (low half), and their check (high half); 0: none",
         0x90 appending: u64 = "holder: where the append ends whose bytes it is storing, as in `end`; 0: none. It need not survive a crash",

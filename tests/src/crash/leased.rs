@@ -270,7 +270,7 @@ pub fn open_window(fs: &Fs, f: &Follower, node: NodeId, bytes: u64) -> Result<bo
 /// As for [`Appender::append`]; what differs from the model.
 pub fn append(fs: &Fs, f: &mut Follower, node: NodeId, bytes: &[u8]) -> Result<bool, String> {
     let holder = Appender::of(fs, f.ino(node))?;
-    if holder.append(fs, bytes, u32::MAX)? != Appended::Yes {
+    if holder.append(fs, bytes)? != Appended::Yes {
         return Ok(false);
     }
     let before = f.model.node(node).clone();

@@ -21,6 +21,7 @@ pub mod state {
         pub disk: Disk,
         pub records: u64,
         pub gone: bool,
+        pub leases: super::leases::Leases,
     }
 
     impl InodeState {

@@ -10,7 +10,7 @@
 use pramfs_medium::error::Result;
 use pramfs_medium::media::lease::{
     ALL_CLOSED, APPENDING_OFFSET, AppendWindow, CLOSED_WORD, END_OFFSET, Lease, OPEN_WORD,
-    STORED_OFFSET, TAKEN_WORD, VIEW_OFFSET,
+    STORED_OFFSET, VIEW_OFFSET,
 };
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::sync::atomic::{Ordering, fence};
@@ -146,23 +146,21 @@ impl Leases {
         }
     }
 
-    /// Forgets the window, whose slot is without it on the medium. Its holder learns up to
-    /// where its bytes are in the file.
+    /// Forgets the window, whose slot is without it on the medium. Its holder has been shown
+    /// the size, with all its bytes.
     #[cold]
-    pub(crate) fn window_closed(&mut self, vol: &Volume, size: u64) -> Result<()> {
+    pub(crate) fn window_closed(&mut self, vol: &Volume) -> Result<()> {
         let Some((at, window)) = self.window() else {
             return Ok(());
         };
         if let Some(list) = &mut self.0 {
             list.window = None;
         }
-        set_view(vol, at, TAKEN_WORD, size)?;
-        // The holder loads them in the other order.
-        fence(release("window-closed"));
+        // The size has been shown before: the holder then looks at that one alone.
         set_view(vol, at, CLOSED_WORD, window.number)
     }
 
-    /// Tells the holders of a file without a window that theirs is closed, with an unknown end: an
+    /// Tells the holders of a file without a window that theirs is closed: an
     /// earlier mount may have ended between the record and [`window_closed`](Self::window_closed).
     #[cold]
     pub(crate) fn no_windows(&self, vol: &Volume) -> Result<()> {

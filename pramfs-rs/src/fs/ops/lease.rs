@@ -19,8 +19,7 @@ use crate::fs::steps::lease_table::{LeaseSlots, UsedSlot};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::lease::{
-    CLOSED_WORD, Lease, LeaseSlot, OPEN_WORD, RECORDED, STORED_OFFSET, SlotContents, TAKEN_WORD,
-    VIEW_OFFSET,
+    CLOSED_WORD, Lease, LeaseSlot, OPEN_WORD, RECORDED, STORED_OFFSET, SlotContents, VIEW_OFFSET,
 };
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::pmem::RegionAccess as _;
@@ -157,7 +156,7 @@ impl Engine {
     /// counter of the view goes on.
     fn clear_words(&self, at: RegionOffset) -> Result<()> {
         let view = at + VIEW_OFFSET;
-        let shown = [OPEN_WORD, CLOSED_WORD, TAKEN_WORD].map(|word| view.word(word));
+        let shown = [OPEN_WORD, CLOSED_WORD].map(|word| view.word(word));
         for place in [at + STORED_OFFSET].into_iter().chain(shown) {
             if self.vol.medium().load_u64(place)? != 0 {
                 self.vol.region.window().store_u64_unflushed(place.0, 0)?;

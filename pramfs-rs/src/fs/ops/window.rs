@@ -210,7 +210,7 @@ impl Engine {
             new.merges = true;
             Ok(())
         })?;
-        state.leases.window_closed(&self.vol, size)?;
+        state.leases.window_closed(&self.vol)?;
         inode.grows.store(false, Ordering::Release);
         Ok(())
     }
@@ -236,8 +236,11 @@ impl Engine {
                 .values()
                 .find(|lease| lease.at == at)
                 .copied();
-            // The holder was killed: nobody stores any more.
-            let Some(lease) = lease.filter(|lease| self.is_slot_locked(lease.slot)) else {
+            // The holder was killed: nobody stores any more. A child of it may keep the lock,
+            // but cannot append.
+            let lease =
+                lease.filter(|lease| self.is_slot_locked(lease.slot) && !is_gone(lease.pid));
+            let Some(lease) = lease else {
                 break;
             };
             if begun.elapsed() > STOPPED {
@@ -372,4 +375,13 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Whether a process has ended, as far as this one can know.
+fn is_gone(pid: u32) -> bool {
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    // A process of another namespace has no number here, or 0.
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
