@@ -338,8 +338,9 @@ impl Checker<'_> {
         } else if can_be_marked(ino, kind) {
             let walked = match d.root {
                 0 => Walked::default(),
-                _ => self.walk_file(&MapRoot::of(d), ino)?,
+                _ => self.walk_file(&MapRoot::of(d), ino, self.leases.has_window(ino))?,
             };
+            self.note_window_blocks(ino, &walked);
             (blocks, damaged) = (walked.blocks, walked.damaged);
             self.check_marks(ino, d, &walked);
         } else if d.root != 0 {

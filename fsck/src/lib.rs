@@ -39,6 +39,7 @@ mod directory;
 mod findings;
 mod inodes;
 mod journal;
+mod leases;
 mod links;
 mod maps;
 mod orphans;
@@ -68,6 +69,7 @@ pub use report::{Counts, Finding, Outcome, Report};
 use bitmaps::GroupBits;
 use claims::Claims;
 use inodes::Inodes;
+use leases::LeaseTable;
 use maps::Extent;
 use pramfs::inode::Fs;
 use pramfs_medium::error::{Error, Result};
@@ -190,6 +192,7 @@ struct Checker<'a> {
     groups: [Vec<GroupBits>; 2],
     /// Groups with a checksum mismatch, by kind and number.
     bad_sums: HashSet<(u64, u64)>,
+    leases: LeaseTable,
     /// Blocks for which `claimers` records every claim.
     watched: HashSet<u64>,
     /// Claims of watched blocks so far.
@@ -223,6 +226,7 @@ impl<'a> Checker<'a> {
             descs: Default::default(),
             groups: Default::default(),
             bad_sums: HashSet::new(),
+            leases: LeaseTable::default(),
             watched: HashSet::new(),
             claimers: Vec::new(),
             hidden_blocks: false,
@@ -291,6 +295,7 @@ impl<'a> Checker<'a> {
         self.check_orphans()?;
         self.check_leases()?;
         self.check_contents()?;
+        self.check_windows();
         self.check_links()?;
         self.compare_blocks(&self.groups[0].clone())?;
         self.report.counts.used_blocks = self.claims.count();

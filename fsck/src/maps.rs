@@ -93,13 +93,14 @@ impl Checker<'_> {
         })
     }
 
-    /// Walks the contents of a file, where ranges may be marked as lost.
-    pub(super) fn walk_file(&mut self, root: &MapRoot, ino: Ino) -> Result<Walked> {
+    /// Walks the contents of a file, where ranges may be marked as lost. With `keep` it
+    /// collects the extents.
+    pub(super) fn walk_file(&mut self, root: &MapRoot, ino: Ino, keep: bool) -> Result<Walked> {
         self.walk(Walk {
             root,
             ino,
             part: Part::Contents,
-            keep: false,
+            keep,
             marks: true,
             out: Walked::default(),
         })

@@ -1,4 +1,4 @@
-//! Checks the orphan table and the lease table.
+//! Checks the orphan table.
 
 use std::collections::HashSet;
 
@@ -7,12 +7,11 @@ use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::checksum::orphan_of;
-use pramfs_medium::media::lease::{LeaseSlot, MAX_SLOTS, SlotContents};
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
 
 impl Checker<'_> {
-    fn table_inode(&self, ino: Ino) -> Result<Option<DiskInode>> {
+    pub(super) fn table_inode(&self, ino: Ino) -> Result<Option<DiskInode>> {
         match self.home(ino) {
             Some(home) => {
                 let d = self.read_inode(home)?;
@@ -79,7 +78,7 @@ impl Checker<'_> {
     }
 
     /// Checks that a table has all its blocks, and counts them correctly.
-    fn check_table(&mut self, ino: Ino, d: &DiskInode, walked: &Walked) {
+    pub(super) fn check_table(&mut self, ino: Ino, d: &DiskInode, walked: &Walked) {
         self.check_block_count(ino, d.blocks, walked.blocks);
         let mut next = FileBlock(0);
         for e in walked.extents.iter().chain([&super::Extent {
@@ -98,63 +97,5 @@ impl Checker<'_> {
             }
             next = e.end();
         }
-    }
-
-    /// Reads the lease table, and checks that its slots name files. Whether a process still
-    /// holds a lease does not matter to a check.
-    pub(super) fn check_leases(&mut self) -> Result<()> {
-        let Some(d) = self.table_inode(Ino::LEASES)? else {
-            return Ok(());
-        };
-        let walked = match d.root {
-            0 => Walked::default(),
-            _ => self.walk_map(&MapRoot::of(&d), Ino::LEASES, Part::Contents, true)?,
-        };
-        if !walked.damaged {
-            self.check_table(Ino::LEASES, &d, &walked);
-        }
-        let size = LeaseSlot::SIZE as u64;
-        let slots = (d.size / size).min(MAX_SLOTS.into());
-        for e in walked.extents.iter().filter(|e| !e.unwritten) {
-            let first = self.geo.file_offset(e.first) / size;
-            let end = (self.geo.file_offset(e.end()) / size).min(slots);
-            for slot in first..end {
-                let at = self.geo.offset(e.block) + (slot - first) * size;
-                let home: LeaseSlot = self.region.read_pod(at)?;
-                self.check_lease(slot as u32, &home)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn check_lease(&mut self, slot: u32, home: &LeaseSlot) -> Result<()> {
-        let lease = match home.contents(self.geo.seed, slot) {
-            SlotContents::Free => return Ok(()),
-            SlotContents::Used(lease) => lease,
-            SlotContents::Damaged => {
-                self.add(Issue::LeaseSlotDamaged { slot: slot.into() });
-                return Ok(());
-            }
-        };
-        let regular = (FileType::Regular.mode_bits() >> 12) as u8;
-        let is_named = lease.ino >= Ino::FIRST_FREE
-            && (self.inodes.get(lease.ino))
-                .is_some_and(|info| info.kind == regular || info.kind == 0);
-        // An inode that cannot be read is another finding.
-        let generation = match self.home(lease.ino) {
-            Some(at) if is_named => Some(self.read_inode(at)?)
-                .filter(|d| d.crc == d.expected_crc(self.geo.seed, lease.ino))
-                .map(|d| d.generation),
-            _ => None,
-        };
-        if !is_named || generation.is_some_and(|now| now != lease.generation) {
-            self.add(Issue::LeaseSlotWrong {
-                slot: slot.into(),
-                ino: lease.ino,
-            });
-        } else {
-            self.report.counts.leases += 1;
-        }
-        Ok(())
     }
 }

@@ -83,6 +83,12 @@ pub enum Lost {
         /// Length in bytes.
         len: u64,
     },
+    /// Bytes that were appended by a lease, and that the size of the file does not count.
+    Appended {
+        /// How many there may be, in blocks past the end of the file. They stay there until
+        /// the file is truncated or extended. `None` if the file is unknown.
+        most: Option<u64>,
+    },
     /// Blocks in its block count: contents, pointers or attributes. Their place
     /// in the file is unknown.
     Blocks {
@@ -124,6 +130,7 @@ impl Lost {
             Lost::File => "file",
             Lost::Link => "link",
             Lost::Bytes { .. } => "bytes",
+            Lost::Appended { .. } => "appended",
             Lost::Blocks { .. } => "blocks",
             Lost::Names { .. } => "names",
             Lost::Name => "name",
@@ -144,6 +151,13 @@ impl fmt::Display for Lost {
             Lost::Bytes { at, len } => {
                 write!(f, "{len} bytes at offset {at} are lost")
             }
+            Lost::Appended { most: Some(most) } => write!(
+                f,
+                "bytes appended by a lease may be lost; up to {most} are in blocks past its end"
+            ),
+            Lost::Appended { most: None } => f.write_str(
+                "bytes appended by a lease may be lost; the lease table no longer tells the file",
+            ),
             Lost::Blocks { count } => write!(
                 f,
                 "{count} of its blocks are lost: contents, pointers or attributes"

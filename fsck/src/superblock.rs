@@ -45,7 +45,7 @@ pub(super) fn open(
 }
 
 /// Reads the static part of a page; the inner error says what is wrong with it.
-fn valid(
+pub(super) fn valid(
     region: &View<'_>,
     at: RegionOffset,
 ) -> Result<Result<SuperStatic, &'static str>, PmemError> {
@@ -62,7 +62,7 @@ fn valid(
 }
 
 impl Checker<'_> {
-    fn pages(&self) -> [(Page, RegionOffset); 2] {
+    pub(super) fn pages(&self) -> [(Page, RegionOffset); 2] {
         let [first, copy] = self.geo.pages();
         [(Page::First, first), (Page::Copy, copy)]
     }

@@ -5,6 +5,7 @@ mod any_bytes;
 mod clean;
 pub(crate) mod each;
 mod forged;
+mod leases;
 mod many;
 pub(crate) mod plant;
 mod repair;

@@ -35,7 +35,7 @@ kinds! {
     NoSuperblock = "no-superblock",
     /// One superblock page is damaged.
     SuperblockDamaged = "superblock-damaged",
-    /// The superblock pages differ in the label or in the feature `parked_leases`.
+    /// The superblock pages differ in the label, or in the features of the lease table.
     LabelsDiffer = "labels-differ",
     /// The superblock pages describe different file systems.
     SuperblocksDiffer = "superblocks-differ",
@@ -159,6 +159,18 @@ kinds! {
     LeaseSlotDamaged = "lease-slot-damaged",
     /// A slot of the lease table names no regular file.
     LeaseSlotWrong = "lease-slot-wrong",
+    /// The lease table holds what its features do not announce.
+    LeaseFeatureMissing = "lease-feature-missing",
+    /// A free slot of the lease table has an append window.
+    AppendWindowLeft = "append-window-left",
+    /// An append window is damaged.
+    AppendWindowDamaged = "append-window-damaged",
+    /// An append window contradicts its file or another lease.
+    AppendWindowWrong = "append-window-wrong",
+    /// The word that tells what was appended in a window is damaged.
+    AppendEndDamaged = "append-end-damaged",
+    /// An append window is open: the next mount closes it.
+    AppendWindowOpen = "append-window-open",
     /// The medium cannot be read.
     Unreadable = "unreadable",
 }

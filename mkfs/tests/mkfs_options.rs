@@ -198,6 +198,9 @@ fn mkfs_switches_features_by_name() {
             a.out.contains("huge_leaves") && a.out.contains("quota"),
             "{a:?}"
         );
+        let by_mounts = a.out.lines().filter(|l| l.ends_with(" (set by mounts)"));
+        let by_mounts: Vec<_> = by_mounts.filter_map(|l| l.split(' ').next()).collect();
+        assert_eq!(by_mounts, ["append_windows", "parked_leases"], "{a:?}");
     }
 }
 

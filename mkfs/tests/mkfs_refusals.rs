@@ -430,6 +430,11 @@ fn mkfs_with_invalid_options_fails() {
         (vec!["-b", "8192"], vec!["8192", "512, 1024, 2048 and 4096"]),
         (vec!["-b", "0"], vec!["512, 1024"]),
         (vec!["-O", "warp_drive"], vec!["warp_drive", "huge_leaves"]),
+        (
+            vec!["-O", "append_windows"],
+            vec!["append_windows", "mount"],
+        ),
+        (vec!["-O", "parked_leases"], vec!["parked_leases", "mount"]),
         (vec!["-O", "quota"], vec!["quota", "reserved"]),
         (
             vec!["-b", "1024", "-O", "huge_leaves"],

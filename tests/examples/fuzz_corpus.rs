@@ -18,11 +18,15 @@ use pramfs_control::{
     Blocks, Extent, Granted, LeaseKey, LeaseRow, Refusal, Reply, Request, Served, Ticket,
     TicketReply,
 };
+use pramfs_medium::media::{Medium, probe_superblock};
+use pramfs_medium::pmem::SimBackend;
+use pramfs_tests::crash::leased::places;
 use pramfs_tests::exercise::bases;
 use pramfs_tests::exercise::input::{Change, HEAD, How, RAW, encode};
 use pramfs_tests::exercise::ops::FRAME;
 use pramfs_tests::exercise::repair::Repair;
 use pramfs_tests::random::Random;
+use pramfs_tests::region::region_of;
 
 fn main() -> Result<()> {
     for base in &bases::ALL {
@@ -34,7 +38,8 @@ fn main() -> Result<()> {
     }
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     let mut total = 0;
-    for (target, name, bytes) in images().chain(operations()).chain(messages()) {
+    let seeds = images().chain(windows()?).chain(operations());
+    for (target, name, bytes) in seeds.chain(messages()) {
         let dir = corpus.join(target);
         std::fs::create_dir_all(&dir)?;
         std::fs::write(dir.join(format!("seed-{name}")), &bytes)?;
@@ -107,6 +112,52 @@ fn operations() -> impl Iterator<Item = Seed> {
         }
         ("ops", format!("{i:02}"), bytes)
     })
+}
+
+/// Append windows of the base that has some: with damage, and with impossible values under
+/// right checks.
+fn windows() -> Result<Vec<Seed>> {
+    let all = bases::ALL.iter().zip(1u8..);
+    let found = all.filter(|(base, _)| base.name == "windows-1024").last();
+    let (base, n) = found.expect("the base exists");
+    let sim = SimBackend::from_image(base.image()).map_err(std::io::Error::other)?;
+    let region = region_of(&sim);
+    let geo = probe_superblock(&region)
+        .map_err(std::io::Error::other)?
+        .geometry();
+    let medium = Medium {
+        region: &region,
+        geo: &geo,
+    };
+    let places = places(medium).map_err(std::io::Error::other)?;
+    // Slot 2, whose window is full.
+    let at = |offset: u64| (places[2] + offset).0 as u32;
+    let word = |offset, word: u64| Change::Set(at(offset), word.to_le_bytes().to_vec());
+    let damage = [
+        ("line-0", Change::Flip(at(0x10), 0x10)),
+        ("window", Change::Flip(at(0xc0), 0x10)),
+        ("end", Change::Flip(at(0x88), 0x10)),
+        ("end-lost", word(0x88, 0)),
+    ];
+    let forged = [
+        ("end-past-window", word(0x88, 0xffff_ffff)),
+        ("start-past-end", word(0xc8, 5000)),
+        ("limit-past-blocks", word(0xd0, 20 << 10)),
+        ("limit-of-largest-file", word(0xd0, i64::MAX as u64)),
+        ("start-near-2-64", word(0xc8, u64::MAX - 100)),
+        ("number-0", word(0xc0, 0)),
+        ("two-of-one-file", word(0x00, 17)),
+    ];
+    let case = |repair, how| {
+        move |(what, change)| {
+            let name = format!("windows-{what}");
+            ("image", name, encode(n, repair, How(how), n, &[change]))
+        }
+    };
+    let damage = damage.into_iter().map(case(Repair::NONE, 0));
+    Ok(damage
+        .chain(forged.into_iter().map(case(Repair::ALL, 0x34)))
+        .collect())
 }
 
 /// Messages of every kind, by one line each; and answers without JSON.

@@ -20,6 +20,7 @@
 //! * [`syscalls`]: system calls on what a tree holds, by descriptor.
 //! * [`tree`]: everything a file system shows, to be compared.
 //! * [`watchdog`]: a test that hangs ends with a message instead.
+//! * [`windows`]: append windows of the lease table, made without the engine.
 
 #[cfg(feature = "testing")]
 pub mod appender;
@@ -46,3 +47,5 @@ pub mod suite;
 pub mod syscalls;
 pub mod tree;
 pub mod watchdog;
+#[cfg(feature = "testing")]
+pub mod windows;

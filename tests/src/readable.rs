@@ -108,6 +108,24 @@ fn look(fs: &Fs, ino: Ino, kind: FileType, size: u64) -> Readable {
     }
 }
 
+/// Lets files of `before` be as long as they are in `after`, if they begin with the same bytes:
+/// a repair has added to their sizes what was appended to them.
+pub fn grow(before: &mut Tree, after: &Tree, inos: &[u64]) {
+    for (path, old) in before.iter_mut().filter(|(_, r)| inos.contains(&r.ino)) {
+        let Some(new) = after.get(path).filter(|new| new.size > old.size) else {
+            continue;
+        };
+        let starts = |(old, new): (&Option<Vec<u8>>, &Option<Vec<u8>>)| match (old, new) {
+            (None, _) => true,
+            (Some(old), Some(new)) => new.starts_with(old),
+            (Some(_), None) => false,
+        };
+        if old.chunks.iter().zip(&new.chunks).all(starts) {
+            (old.size, old.chunks) = (new.size, new.chunks.clone());
+        }
+    }
+}
+
 /// What of `before` is not as it was in `after`, in words.
 pub fn worse(before: &Tree, after: &Tree) -> Vec<String> {
     let mut out = Vec::new();

@@ -5,7 +5,9 @@ use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, SetAttr};
 use pramfs::{Error, Fallocate, MountOptions};
 use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_medium::media::features::APPEND_WINDOWS;
-use pramfs_medium::media::lease::{ALL_CLOSED, CLOSED_WORD, END_OFFSET, VIEW_OFFSET};
+use pramfs_medium::media::lease::{
+    ALL_CLOSED, APPENDING_OFFSET, CLOSED_WORD, END_OFFSET, VIEW_OFFSET,
+};
 use pramfs_medium::media::probe_superblock;
 use pramfs_medium::pmem::{RegionAccess, SimBackend};
 use pramfs_tests::appender::{Appended, Appender};
@@ -282,10 +284,7 @@ fn mount_after_crash_has_what_was_appended_and_frees_the_rest() {
             fs.end_released_leases().unwrap();
         }
         // The window had 256 KiB.
-        assert!(
-            fs.statfs().unwrap().free >= free + 60,
-            "held: {held}"
-        );
+        assert!(fs.statfs().unwrap().free >= free + 60, "held: {held}");
         fs.close().unwrap();
         assert!(!has_feature(&crashed));
         let report = fsck::check(&region_of(&crashed), &CheckOptions::default());
@@ -439,6 +438,71 @@ fn window_is_refused_to_others_than_the_only_writer() {
 /// Whether line 3 of the slot is used.
 fn has_garbage(s: &Scene) -> bool {
     s.holder.window(&s.fs).is_err()
+}
+
+impl Scene {
+    /// The holder is in the middle of an append, as far as its slot tells.
+    fn announce(&self, fs: &Fs, end: Option<u64>) {
+        let (window, _) = self.holder.window(&self.fs).unwrap().unwrap();
+        let word = end.map_or(0, |end| window.word_of(end));
+        let place = self.holder.at + APPENDING_OFFSET;
+        let w = fs.region_to_damage().window();
+        w.store_u64_unflushed(place, word).unwrap();
+    }
+}
+
+#[test]
+fn holder_stopped_in_append_makes_changes_of_size_busy_and_loses_nothing() {
+    let s = Scene::appended();
+    s.announce(&s.fs, Some(SIZE + 6000));
+    let busy = |done: pramfs::Result<()>| matches!(done, Err(Error::Busy(why)) if why.contains("process 1 "));
+    assert!(busy(s.fs.setattr(&CX, s.file, &set_size(100)).map(drop)));
+    assert!(busy(s.fs.append(&CX, s.file, &[1]).map(drop)));
+    let generation = s.fs.getattr(s.file).unwrap().generation;
+    let lease = s.fs.grant_lease(s.file, generation, LeaseMode::Read, 2, 2);
+    assert!(busy(lease.map(drop)));
+    // What does not change the size goes on, and so does the holder.
+    assert_eq!(s.read().len() as u64, SIZE + 5000);
+    s.fs.write(&CX, s.file, 0, &[7; 100]).unwrap();
+    assert_eq!(s.append(9, 1000), Appended::Yes);
+    s.announce(&s.fs, None);
+    s.fs.append(&CX, s.file, &[1; 10]).unwrap();
+    assert!(s.read() == expected(&[(7, SIZE), (8, 5000), (9, 1000), (1, 10)]));
+    s.finish();
+}
+
+#[test]
+fn holder_killed_in_append_leaves_its_window_to_be_closed() {
+    let s = Scene::appended();
+    s.announce(&s.fs, Some(SIZE + 6000));
+    s.fs.region_to_damage()
+        .pretend_lease(s.holder.lease.0, false);
+    s.fs.append(&CX, s.file, &[1; 10]).unwrap();
+    assert!(s.read() == expected(&[(7, SIZE), (8, 5000), (1, 10)]));
+    assert_eq!(s.fs.end_released_leases().unwrap(), 1);
+    s.finish();
+}
+
+#[test]
+fn mount_beside_holder_stopped_in_append_keeps_window_until_it_goes_on() {
+    let s = Scene::appended();
+    s.announce(&s.fs, Some(SIZE + 6000));
+    let crashed = SimBackend::from_image(&s.sim.image()).unwrap();
+    let region = region_of(&crashed);
+    region.pretend_lease(s.holder.lease.0, true);
+    let fs = Fs::open(region, quiet()).unwrap();
+    assert_eq!(fs.getattr(s.file).unwrap().size, SIZE + 5000);
+    assert_eq!(
+        s.holder.append(&fs, &[9; 1000], u32::MAX).unwrap(),
+        Appended::Yes
+    );
+    s.announce(&fs, None);
+    assert_eq!(fs.getattr(s.file).unwrap().size, SIZE + 6000);
+    assert_eq!(fs.append(&CX, s.file, &[1]).unwrap(), SIZE + 6000);
+    assert_eq!(
+        s.holder.append(&fs, &[9], u32::MAX).unwrap(),
+        Appended::Closed
+    );
 }
 
 #[test]

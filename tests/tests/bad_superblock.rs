@@ -54,6 +54,44 @@ fn edit(bytes: &mut [u8], pages: &[usize], change: impl Fn(&mut [u8])) {
 
 const BOTH: [usize; 2] = [0, COPY];
 
+/// The copy is stored first. So a crash leaves the new bit there alone, or the old one.
+#[test]
+fn crash_in_change_of_lease_feature_is_finished_by_mount() {
+    use pramfs_fsck::{Issue, Policy, RepairOptions, check, repair};
+    let clean = clean_image().bytes;
+    for (offset, bit) in [(0x18, 1), (0x20, 1 << 4)] {
+        for page in BOTH {
+            let mut bytes = clean.clone();
+            edit(&mut bytes, &[page], |part| part[offset] |= bit);
+            let at = format!("bit {bit:#x} of {offset:#x} in the page at {page}");
+            let region = region_with(&bytes);
+            let info = probe_superblock(&region).unwrap();
+            assert!(!info.copy_damaged && !info.from_copy, "{at}");
+            let report = check(&region, &Default::default());
+            let issues: Vec<_> = report.issues().collect();
+            assert_eq!(issues, [&Issue::LabelsDiffer], "{at}: {report}");
+            let report = repair(&region, &RepairOptions::new(Policy::Preen)).unwrap();
+            assert!(report.is_sound(), "{at}: {report}");
+            let repaired = check(&region, &Default::default());
+            assert!(repaired.is_clean(), "{at}: {repaired}");
+
+            let fs = open(&bytes).unwrap_or_else(|e| panic!("{at}: {e}"));
+            let recovery = fs.recovery();
+            assert!(!recovery.copy_damaged && !recovery.used_copy, "{at}");
+            assert!(recovery.damage.is_empty(), "{at}: {recovery:?}");
+            let (_, report) = pramfs_fsck::check_fs(fs, &Default::default()).unwrap();
+            assert!(report.is_clean(), "{at}: {report}");
+        }
+        // The page that mounts use is torn, and the copy has the new bit.
+        let mut bytes = clean.clone();
+        edit(&mut bytes, &[COPY], |part| part[offset] |= bit);
+        bytes[offset] |= bit;
+        let fs = open(&bytes).unwrap();
+        let (_, report) = pramfs_fsck::check_fs(fs, &Default::default()).unwrap();
+        assert!(report.is_clean(), "{report}");
+    }
+}
+
 #[test]
 fn truncated_region_of_any_length_is_rejected() {
     let image = clean_image();

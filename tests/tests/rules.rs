@@ -9,6 +9,7 @@ use pramfs::{
 use pramfs_medium::journal::{Rules, set_thread_lane};
 use pramfs_medium::media::Geometry;
 use pramfs_medium::pmem::{EventKind, SimBackend};
+use pramfs_tests::appender::{Appended, Appender};
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, STALE, recover, recovered_tree};
 use pramfs_tests::region::{quiet, region_of, repeatable};
@@ -455,6 +456,51 @@ fn rule_6_leased_blocks_stay_in_map() {
                 )?;
             }
             Ok(())
+        },
+    );
+}
+
+// ---- rule 7
+
+/// The holder of a lease has appended to a file, and nobody has looked at it since. Then
+/// another process appends through the mount.
+#[test]
+fn rule_7_appended_bytes_are_merged() {
+    needed(
+        |r| r.merged_sizes = false,
+        |rules| {
+            let mut rec = fresh(rules);
+            let attr = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap();
+            rec.fs.write(&CX, attr.ino, 0, &[7; 5000]).unwrap();
+            let grant = rec
+                .fs
+                .grant_lease(attr.ino, attr.generation, LeaseMode::Write, 1, 1)
+                .unwrap();
+            rec.fs
+                .region_to_damage()
+                .pretend_lease(grant.lease().slot, true);
+            drop(grant);
+            let holder = Appender::of(&rec.fs, attr.ino)?;
+            holder.open(&rec.fs, 1).map_err(said)?;
+            let appended = holder.append(&rec.fs, &[8; 3000], u32::MAX)?;
+            expect(appended, Appended::Yes, "the append")?;
+            let at = rec.fs.append(&CX, attr.ino, &[9; 10]).map_err(said)?;
+            expect(at, 8000, "the offset of the second append")?;
+            let fs = recover(&rec.machine().most()).map_err(said)?;
+            let mut bytes = vec![0; 9000];
+            let n = fs.read(attr.ino, 0, &mut bytes).map_err(said)?;
+            expect(n, 8010, "the size")?;
+            let expected = |i: usize| {
+                if i < 5000 {
+                    7
+                } else if i < 8000 {
+                    8
+                } else {
+                    9
+                }
+            };
+            let wrong = (0..n).find(|i| bytes[*i] != expected(*i));
+            expect(wrong, None, "a byte")
         },
     );
 }

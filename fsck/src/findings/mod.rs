@@ -100,6 +100,25 @@ fn plural(n: u64) -> &'static str {
     if n == 1 { "" } else { "s" }
 }
 
+/// The end of the sentence about a slot that no longer tells its file.
+fn appended_to_unknown(appended: bool) -> &'static str {
+    match appended {
+        true => {
+            "; bytes that were appended by this lease are in blocks past the end of a file, \
+             which it does not name"
+        }
+        false => "",
+    }
+}
+
+/// The end of the sentence about an append window whose end is unknown.
+fn appended_past_end(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        n => format!("; up to {n} bytes in blocks past the end of the file may have been appended"),
+    }
+}
+
 fn bitmap(kind: BitmapKind) -> &'static str {
     match kind {
         BitmapKind::Blocks => "block bitmap",
@@ -150,10 +169,11 @@ fn inode_phase(ino: Ino, rest: u8) -> u8 {
     }
 }
 
-/// Returns the phase of damage to a file map. The orphan table is one.
+/// Returns the phase of damage to a file map. The orphan table is one, and so is the lease
+/// table, whose append windows tell sizes of files.
 fn map_phase(ino: Ino, rest: u8) -> u8 {
     match ino {
-        Ino::ORPHANS => 5,
+        Ino::ORPHANS | Ino::LEASES => 5,
         ino => inode_phase(ino, rest),
     }
 }

@@ -36,11 +36,11 @@ findings! {
         says: "the superblock pages describe different file systems";
         remedy: "copy the page that mounts use over the other";
 
-    /// Both static parts are valid and differ in the label, or the feature `parked_leases`,
-    /// only: a crash while it was changed.
+    /// Both static parts are valid and differ only in the label, or in the features
+    /// `parked_leases` and `append_windows`: a crash while it was changed.
     LabelsDiffer
         Warning, phase: 0, safe: true, done: Copied;
-        says: "the superblock pages differ in the label or in the feature parked_leases";
+        says: "the superblock pages differ in the label or in the features of the lease table";
         remedy: "copy the page that mounts use to the other";
 
     /// The file system uses features that this version does not support.
@@ -263,7 +263,7 @@ findings! {
         }
             => "of a file: correct, find by its content, or mark as lost; of an attribute: \
                 correct, or remove the attribute; of the inode table and descriptors: correct, or \
-                find their blocks by their content";
+                find their blocks by their content; of the lease table: correct, or empty it";
 
     /// A pointer block of a file map holds no pointers. The format frees such a block, so its
     /// pointers were lost.
@@ -282,7 +282,8 @@ findings! {
             "remove the attribute",
         )
             => "find pointer blocks by their content, or mark as lost; of an attribute: remove \
-                it; of the inode table and descriptors: find their blocks by their content";
+                it; of the inode table and descriptors: find their blocks by their content; of \
+                the lease table: empty it";
 
     /// An inode owns fewer blocks than it counts: pointers were lost.
     BlocksMissing {
@@ -539,10 +540,14 @@ findings! {
         remedy: "connect to lost+found";
 
     /// Checksum mismatch of a slot of the lease table.
-    LeaseSlotDamaged { slot: u64 = "Slot." }
-        Error, phase: 9, safe: true, done: Cleared, inode: Ino::LEASES;
-        says: "lease table: slot {slot} is damaged";
-        remedy: "empty the slot";
+    LeaseSlotDamaged {
+        slot: u64 = "Slot.",
+        appended: bool = "Whether bytes were appended in its append window.",
+    }
+        Error, phase: 5, safe: !*appended => "without appended bytes", done: Cleared,
+        inode: Ino::LEASES;
+        says: "lease table: slot {slot} is damaged{}", appended_to_unknown(*appended);
+        remedy: "correct by its checksum, or empty the slot";
 
     /// A slot of the lease table names an inode that is not a regular file, or of which
     /// another generation exists.
@@ -550,6 +555,76 @@ findings! {
         Error, phase: 9, safe: true, done: Cleared, inode: *ino;
         says: "lease table: slot {slot} names inode {}, which is not that file", ino.0;
         remedy: "empty the slot";
+
+    /// The lease table has slots in use, or append windows, and the superblock lacks the
+    /// feature that keeps older versions from changing such files.
+    LeaseFeatureMissing { name: &'static str = "The feature." }
+        Error, phase: 9, safe: true, done: Cleared, inode: Ino::LEASES;
+        says: "lease table: it is in use, but the feature {name} is not set";
+        remedy: "end the leases" => "close the append windows, or empty the slots";
+
+    /// A free slot of the lease table has an append window.
+    AppendWindowLeft {
+        slot: u64 = "Slot.",
+        appended: bool = "Whether bytes were appended in it.",
+    }
+        Error, phase: 9, safe: !*appended => "without appended bytes", done: Cleared,
+        inode: Ino::LEASES;
+        says: "lease table: slot {slot} is free, but it has an append window{}",
+            appended_to_unknown(*appended);
+        remedy: "clear the append window";
+
+    /// Checksum mismatch of an append window, or an impossible one.
+    AppendWindowDamaged {
+        slot: u64 = "Slot.",
+        ino: Ino = "The file.",
+        what: &'static str = "What is wrong with it.",
+        bytes: u64 = "Bytes that may have been appended: the blocks past the end of the file.",
+    }
+        Error, phase: 5, safe: *bytes == 0 => "without appended bytes", done: Cleared,
+        inode: *ino;
+        says: "lease table: slot {slot}, a lease of {ino}: {what}{}", appended_past_end(*bytes);
+        remedy: "correct by its checksum, or clear; the size stays"
+            => "correct by its checksum, and close as `append-window-open`; else clear: the size \
+                stays, and so do the blocks past the end";
+
+    /// An append window contradicts the size or the map of its file, or another lease of the
+    /// file.
+    AppendWindowWrong {
+        slot: u64 = "Slot.",
+        ino: Ino = "The file.",
+        what: &'static str = "What is wrong with it.",
+    }
+        Error, phase: 5, safe: false, done: Cleared, inode: *ino;
+        says: "lease table: slot {slot}, the append window of {ino}: {what}";
+        remedy: "close it: add what was appended to the size of the file";
+
+    /// The check of the word that tells how much was appended in a window does not fit, or it
+    /// tells more than the window holds.
+    AppendEndDamaged {
+        slot: u64 = "Slot.",
+        ino: Ino = "The file.",
+        bytes: u64 = "Bytes that may have been appended: the blocks of the window past the end \
+            of the file.",
+    }
+        Error, phase: 5, safe: false, done: Cleared, inode: *ino;
+        says: "lease table: slot {slot}, the append window of {ino}: the number of bytes appended \
+            is damaged{}", appended_past_end(*bytes);
+        remedy: "correct by its check, or clear; the size stays"
+            => "correct by its check, and close as `append-window-open`; else clear: the size \
+                stays, and so do the blocks past the end";
+
+    /// An append window is open, and bytes may have been appended in it: a crash. The next
+    /// mount closes it.
+    AppendWindowOpen {
+        slot: u64 = "Slot.",
+        ino: Ino = "The file.",
+        bytes: u64 = "Bytes appended that the size of the file does not count yet.",
+    }
+        Warning, phase: 5, safe: true, done: Set, inode: *ino;
+        says: "lease table: slot {slot} has an open append window of {ino}; {bytes} byte{} \
+            appended past the size of the file", if *bytes == 1 { " was" } else { "s were" };
+        remedy: "close it: add what was appended to the size of the file";
 
     // ---- the medium
 

@@ -18,13 +18,15 @@
 //!
 //! A repair that fits one batch is atomic. In a longer one, every batch leaves
 //! each structure whole: no block is divided between two batches. Bits are set
-//! before the structures that need them and cleared after. The next run finds
+//! before the structures that need them and cleared after. A closed append window
+//! leaves its slot after the size of the file is stored. The next run finds
 //! again what a crash left undone.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use zerocopy::IntoBytes;
 
+use super::RoundState;
 use super::replay::{CHECKPOINT_AT, Journal};
 use crate::view::{Change, View};
 use pramfs_medium::error::{Error, Result};
@@ -39,7 +41,7 @@ use pramfs_medium::pmem::{Region, RegionAccess, Unfenced};
 use pramfs_medium::types::{Bno, RegionOffset};
 
 /// Alignment and size of what two batches never divide, in bytes.
-const UNIT: u64 = 4096;
+pub(super) const UNIT: u64 = 4096;
 /// Largest entry in bytes.
 const ENTRY: usize = 1024;
 
@@ -73,13 +75,13 @@ struct Writer<'a> {
 
 /// Stores the changes of a view of `region`. Returns the number of bytes changed, including
 /// those of a replay and of restarted record numbers.
-/// `first`: the number at which record numbers restart.
+/// `notes` have the number at which record numbers restart, and the append windows closed.
 pub(super) fn commit(
     region: &Region,
     view: &View<'_>,
     geo: &Geometry,
     journal: &Journal,
-    first: Option<u64>,
+    notes: &RoundState,
 ) -> Result<u64> {
     let mut w = Writer {
         region,
@@ -102,7 +104,7 @@ pub(super) fn commit(
     if journal.needs_checkpoint() {
         w.replay(journal)?;
     }
-    if let Some(first) = first {
+    if let Some(first) = notes.first {
         w.renumber(first)?;
     }
     let (mut words, mut last, mut batch) = (Vec::new(), Vec::new(), Vec::new());
@@ -118,7 +120,7 @@ pub(super) fn commit(
     w.write_in_place(&words, Unfenced::none())?;
     if !batch.is_empty() {
         w.find_lanes()?;
-        w.in_batches(view, batch)?;
+        w.in_batches(view, batch, &notes.closed)?;
     }
     w.write_in_place(&last, Unfenced::none())?;
     region.sync_all().map_err(|e| {
@@ -288,8 +290,14 @@ impl Writer<'_> {
 
     /// Stores everything outside the superblocks and the journal. If it does not
     /// fit one batch, it starts with the bits to set and ends with the bits to
-    /// clear.
-    fn in_batches(&mut self, view: &View<'_>, parts: Vec<Change>) -> Result<()> {
+    /// clear. The sizes of files are stored before the append windows that told them leave the
+    /// slots in the pages `closed`.
+    fn in_batches(
+        &mut self,
+        view: &View<'_>,
+        parts: Vec<Change>,
+        closed: &HashSet<u64>,
+    ) -> Result<()> {
         let bitmaps = self.bitmaps(view)?;
         let all = self.units(&bitmaps, parts);
         if self.records(&all)?.len() <= self.max_records() {
@@ -314,7 +322,11 @@ impl Writer<'_> {
         let first = self.units(&bitmaps, first);
         self.units_in_batches(&first)?;
         let (structures, _): (Vec<_>, Vec<_>) = all.into_iter().partition(|u| !u.bitmap);
+        let (windows, structures): (Vec<_>, Vec<_>) = structures
+            .into_iter()
+            .partition(|u| u.parts.iter().any(|p| closed.contains(&(p.at / UNIT))));
         self.units_in_batches(&structures)?;
+        self.units_in_batches(&windows)?;
         // The medium has changed since then: only the bits to clear are left.
         let mut rest = Vec::new();
         for change in view.changes()? {

@@ -12,7 +12,6 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::checksum::word_sum;
 use pramfs_medium::media::inode::{FL_LOST, INODE_SIZE};
-use pramfs_medium::media::lease::{LeaseSlot, RECORDED};
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
@@ -74,11 +73,10 @@ impl Repairer<'_, '_> {
                 self.did(Done::Rebuilt);
                 self.renew_orphans()
             }
-            // No process holds a lease during a repair.
-            MapPointer { ino, .. } | MapHole { ino, .. } | MapEmpty { ino, .. }
-                if *ino == Ino::LEASES =>
-            {
-                self.did(Done::Cleared);
+            MapPointer {
+                ino, level, first, ..
+            } if *ino == Ino::LEASES => self.repair_lease_pointer(*level, FileBlock(*first)),
+            MapHole { ino, .. } | MapEmpty { ino, .. } if *ino == Ino::LEASES => {
                 self.empty_leases()
             }
             MapEmpty {
@@ -126,10 +124,16 @@ impl Repairer<'_, '_> {
             DirectoryLoop { ino } => self.repair_loop(*ino, todo),
             OrphanSlotDamaged { slot }
             | OrphanSlotWrong { slot, .. }
-            | OrphanTwice { slot, .. } => self.clear_slot(Ino::ORPHANS, *slot * 8, 1),
-            LeaseSlotDamaged { slot } | LeaseSlotWrong { slot, .. } => {
-                let words = RECORDED as u64 / 8;
-                self.clear_slot(Ino::LEASES, *slot * LeaseSlot::SIZE as u64, words)
+            | OrphanTwice { slot, .. } => self.clear_orphan_slot(*slot),
+            LeaseSlotDamaged { slot, appended } => self.repair_lease_slot(*slot, *appended),
+            LeaseSlotWrong { slot, .. } => self.clear_lease_slot(*slot),
+            LeaseFeatureMissing { name } => self.repair_lease_features(name),
+            AppendWindowLeft { slot, appended } => self.clear_left_window(*slot, *appended),
+            AppendWindowDamaged { slot, bytes, .. } | AppendEndDamaged { slot, bytes, .. } => {
+                self.close_window(*slot, Some(*bytes))
+            }
+            AppendWindowWrong { slot, .. } | AppendWindowOpen { slot, .. } => {
+                self.close_window(*slot, None)
             }
             OrphanNotEmpty { ino } => self.repair_orphan_not_empty(*ino),
             InodeLeaked { .. } => self.reconnect(todo),

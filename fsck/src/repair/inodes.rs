@@ -136,6 +136,7 @@ impl Repairer<'_, '_> {
         match ino {
             Ino::ORPHANS => return self.renew_orphans(),
             Ino::LEASES => {
+                self.lose_windows()?;
                 let d = Self::fresh_inode(FileType::Regular.mode_bits() | 0o600);
                 return self.put_inode(ino, d);
             }
@@ -304,9 +305,10 @@ impl Repairer<'_, '_> {
         Ok(out)
     }
 
-    /// Empties a slot of a table: `words` words from byte `at`.
-    pub(super) fn clear_slot(&mut self, table: Ino, at: u64, words: u64) -> Result<bool> {
-        let Some(d) = self.inode(table)? else {
+    /// Empties a slot of the orphan table.
+    pub(super) fn clear_orphan_slot(&mut self, slot: u64) -> Result<bool> {
+        let at = slot * 8;
+        let Some(d) = self.inode(Ino::ORPHANS)? else {
             return Ok(false);
         };
         let blocks = self.map_blocks(&MapRoot::of(&d))?.unwrap_or_default();
@@ -314,9 +316,7 @@ impl Repairer<'_, '_> {
             return Ok(false);
         };
         let offset = self.geo.offset(*block) + self.geo.within_block(at);
-        for i in 0..words {
-            self.view.store_u64(offset.word(i), 0)?;
-        }
+        self.view.store_u64(offset, 0)?;
         Ok(true)
     }
 

@@ -272,12 +272,4 @@ impl Repairer<'_, '_> {
         let d = *d;
         self.put_inode(ino, d)
     }
-
-    /// Empties the lease table. No process holds a lease during a repair.
-    pub(super) fn empty_leases(&mut self) -> Result<bool> {
-        self.recount(Ino::LEASES);
-        self.edit(Ino::LEASES, |d| {
-            (d.size, d.root, d.height, d.blocks) = (0, 0, 0, 0);
-        })
-    }
 }

@@ -19,6 +19,7 @@ mod entries;
 mod gather;
 mod inodes;
 mod internal_inodes;
+mod leases;
 mod lost;
 mod lost_pointers;
 mod maps;
@@ -111,8 +112,8 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     run.name_losses();
     run.settle_losses();
     let mut report = run.report;
-    report.lost = run.notes.lost;
-    let marked = run.notes.marked;
+    report.lost = std::mem::take(&mut run.notes.lost);
+    let marked = std::mem::take(&mut run.notes.marked);
     report.replayed = journal.live.len() as u64;
     report.refused = journal.refused as u64;
     let failed = region.faults() != faults;
@@ -125,7 +126,7 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     let repaired = report.findings.iter().any(|f| f.outcome == Outcome::Fixed);
     let any = repaired || journal.needs_checkpoint();
     if store && discards && report.complete && !report.cancelled && any {
-        let result = commit::commit(region, &run.view, &run.geo, &journal, run.notes.first);
+        let result = commit::commit(region, &run.view, &run.geo, &journal, &run.notes);
         report.stored = result?;
     } else {
         // Nothing was stored, so nothing is repaired.
@@ -185,6 +186,8 @@ struct RoundState {
     late: Vec<(usize, Ino, Vec<u8>)>,
     /// Ranges that were marked as lost before this repair.
     marked: Vec<Loss>,
+    /// Pages with slots whose append windows were closed, by number.
+    closed: HashSet<u64>,
 }
 
 /// The check's data about the file system.
@@ -199,6 +202,8 @@ struct Known {
     groups: [Vec<GroupBits>; 2],
     /// Groups with a checksum mismatch, by kind and number.
     bad_sums: HashSet<(u64, u64)>,
+    /// Extents of the lease table.
+    leases: Vec<Extent>,
     hidden_blocks: bool,
     /// Multiply-claimed blocks.
     shared: HashSet<u64>,
@@ -304,6 +309,7 @@ impl Checker<'_> {
             descs: std::mem::take(&mut self.descs),
             groups: std::mem::take(&mut self.groups),
             bad_sums: std::mem::take(&mut self.bad_sums),
+            leases: std::mem::take(&mut self.leases.extents),
             hidden_blocks: self.hidden_blocks,
             shared: shared.collect(),
         }

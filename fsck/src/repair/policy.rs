@@ -104,7 +104,11 @@ pub(super) fn needs_intact_roots(issue: &Issue) -> bool {
     use Issue::*;
     matches!(
         issue,
-        InodeMissing { .. } | DanglingEntry { .. } | BlocksLeaked { .. } | InodeLeaked { .. }
+        InodeMissing { .. }
+            | DanglingEntry { .. }
+            | BlocksLeaked { .. }
+            | InodeLeaked { .. }
+            | LeaseSlotWrong { .. }
     )
 }
 

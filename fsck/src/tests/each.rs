@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::plant::{Case, Plant, expect};
+use super::plant::{Case, Plant, WINDOW_START, expect};
 use crate::{CheckOptions, Issue, Page, Part, check};
 use pramfs_medium::error::Damage;
 use pramfs_medium::htree::TreeKind;
 use pramfs_medium::media::acl;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::checksum::{crc, seal};
-use pramfs_medium::media::features::PARKED_LEASES;
+use pramfs_medium::media::features::{APPEND_WINDOWS, PARKED_LEASES};
 use pramfs_medium::media::inode::FL_LOST;
-use pramfs_medium::media::pointer::{Ptr, SHARED};
+use pramfs_medium::media::pointer::{Ptr, SHARED, UNWRITTEN};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::pmem::RegionAccess;
-use pramfs_medium::types::{Bno, FileType, Ino};
+use pramfs_medium::types::{Bno, FileType, Ino, LeaseMode};
 
 macro_rules! cases {
     ($($(#[$doc:meta])* $name:ident: $code:literal => $case:expr;)*) => {
@@ -52,6 +52,10 @@ cases! {
     };
     feature_of_leases_differs: "labels-differ" => |p| {
         p.fixed(p.geo.copy_offset.0, |sb| sb.ro_compat ^= PARKED_LEASES);
+        vec![Issue::LabelsDiffer]
+    };
+    feature_of_append_windows_differs: "labels-differ" => |p| {
+        p.fixed(p.geo.copy_offset.0, |sb| sb.incompat ^= APPEND_WINDOWS);
         vec![Issue::LabelsDiffer]
     };
     unknown_features: "unknown-features" => |p| {
@@ -521,7 +525,12 @@ cases! {
     };
     lease_slot_damaged: "lease-slot-damaged" => |p| {
         p.put(p.lease_slot(0), &[0x55; 8]);
-        vec![Issue::LeaseSlotDamaged { slot: 0 }]
+        vec![Issue::LeaseSlotDamaged { slot: 0, appended: false }]
+    };
+    lease_slot_with_appended_bytes_damaged: "lease-slot-damaged" => |p| {
+        p.put_window(|_| {});
+        p.put(p.lease_slot(1), &[0x55; 8]);
+        vec![Issue::LeaseSlotDamaged { slot: 1, appended: true }]
     };
     lease_slot_names_free_inode: "lease-slot-wrong" => |p| {
         p.put_lease(p.free, 1);
@@ -534,6 +543,96 @@ cases! {
     lease_slot_names_earlier_generation: "lease-slot-wrong" => |p| {
         p.put_lease(p.file, p.inode(p.file).generation - 1);
         vec![Issue::LeaseSlotWrong { slot: 1, ino: p.file }]
+    };
+    lease_features_missing: "lease-feature-missing" => |p| {
+        for page in p.pages() {
+            p.fixed(page, |sb| sb.ro_compat &= !PARKED_LEASES);
+        }
+        vec![Issue::LeaseFeatureMissing { name: "parked_leases" }]
+    };
+    append_window_in_free_slot: "append-window-left" => |p| {
+        p.put_window(|slot| slot.end = 0);
+        p.put(p.lease_slot(1), &[0; 64]);
+        vec![Issue::AppendWindowLeft { slot: 1, appended: false }]
+    };
+    append_window_with_bytes_in_free_slot: "append-window-left" => |p| {
+        p.put_window(|_| {});
+        p.put(p.lease_slot(1), &[0; 64]);
+        vec![Issue::AppendWindowLeft { slot: 1, appended: true }]
+    };
+    append_window_damaged: "append-window-damaged" => |p| {
+        p.put_window(|slot| slot.window_start = 0x5555_5555_5555);
+        let what = "the check of its append window does not fit";
+        vec![Issue::AppendWindowDamaged { slot: 1, ino: p.file, what, bytes: (100 << 10) + 100 }]
+    };
+    unused_append_window_damaged: "append-window-damaged" => |p| {
+        p.put_window(|slot| (slot.window_start, slot.end) = (0x5555_5555_5555, 0));
+        let what = "the check of its append window does not fit";
+        vec![Issue::AppendWindowDamaged { slot: 1, ino: p.file, what, bytes: 0 }]
+    };
+    append_window_of_lease_to_read: "append-window-damaged" => |p| {
+        p.put_window_of(LeaseMode::Read, (WINDOW_START, 300 << 10), |_| {});
+        let what = "its append window is impossible";
+        vec![Issue::AppendWindowDamaged { slot: 1, ino: p.file, what, bytes: 0 }]
+    };
+    append_window_of_file_with_two_leases: "append-window-wrong" => |p| {
+        p.put_window(|_| {});
+        p.put_lease_in(2, p.file, p.inode(p.file).generation);
+        let what = "it is in use with another lease of the file";
+        vec![Issue::AppendWindowWrong { slot: 1, ino: p.file, what }]
+    };
+    append_window_past_end_of_file: "append-window-wrong" => |p| {
+        p.put_window(|_| {});
+        p.edit(p.file, |d| d.size = WINDOW_START - 1);
+        let what = "it starts past the end of the file";
+        vec![Issue::AppendWindowWrong { slot: 1, ino: p.file, what }]
+    };
+    append_window_below_end_of_file: "append-window-wrong" => |p| {
+        p.put_window_of(LeaseMode::Write, (WINDOW_START - 5000, WINDOW_START - 1000), |_| {});
+        let what = "it ends before the end of the file";
+        vec![Issue::AppendWindowWrong { slot: 1, ino: p.file, what }]
+    };
+    append_window_without_blocks: "append-window-wrong" => |p| {
+        p.put_window_of(LeaseMode::Write, (WINDOW_START, 301 << 10), |_| {});
+        let what = "the file has no written block for part of it";
+        vec![Issue::AppendWindowWrong { slot: 1, ino: p.file, what }]
+    };
+    append_window_with_unwritten_block: "append-window-wrong" => |p| {
+        p.put_window(|_| {});
+        let (at, place) = p.pointer_of(p.file, 280);
+        let ptr = Ptr::new(Bno(p.block_of(p.file, 280)), UNWRITTEN, place);
+        p.put(at, &ptr.0.to_le_bytes());
+        let what = "the file has no written block for part of it";
+        vec![Issue::AppendWindowWrong { slot: 1, ino: p.file, what }]
+    };
+    append_end_damaged: "append-end-damaged" => |p| {
+        p.put_window(|slot| slot.end ^= 0x0101);
+        vec![Issue::AppendEndDamaged { slot: 1, ino: p.file, bytes: (100 << 10) + 100 }]
+    };
+    append_end_past_window: "append-end-damaged" => |p| {
+        p.put_window(|slot| {
+            let window = slot.append_window(p.geo.seed, 1).unwrap().unwrap();
+            slot.end = window.word_of(window.limit + 1);
+        });
+        vec![Issue::AppendEndDamaged { slot: 1, ino: p.file, bytes: (100 << 10) + 100 }]
+    };
+    append_window_open: "append-window-open" => |p| {
+        p.put_window(|_| {});
+        vec![Issue::AppendWindowOpen { slot: 1, ino: p.file, bytes: 1000 }]
+    };
+    append_window_merged_in_part: "append-window-open" => |p| {
+        p.put_window(|_| {});
+        p.edit(p.file, |d| d.size += 400);
+        vec![Issue::AppendWindowOpen { slot: 1, ino: p.file, bytes: 600 }]
+    };
+    append_window_merged: "append-window-open" => |p| {
+        p.put_window(|_| {});
+        p.edit(p.file, |d| d.size += 5000);
+        vec![Issue::AppendWindowOpen { slot: 1, ino: p.file, bytes: 0 }]
+    };
+    unused_append_window: "append-window-open" => |p| {
+        p.put_window(|slot| slot.end = 0);
+        vec![Issue::AppendWindowOpen { slot: 1, ino: p.file, bytes: 0 }]
     };
     several_leases_are_clean: "clean" => |p| {
         p.put_lease(p.empty, p.inode(p.empty).generation);

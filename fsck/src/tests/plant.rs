@@ -11,6 +11,7 @@ use pramfs_medium::htree::{Image, TreeKind, TreeRef, item_parts, name_hash};
 use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::checksum::{crc, word_sum};
+use pramfs_medium::media::features::APPEND_WINDOWS;
 use pramfs_medium::media::htree::{LargeValue, LeafHeader};
 use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::lease::{Lease, LeaseSlot};
@@ -20,6 +21,9 @@ use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic, SuperStatic, acl, probe_superblock};
 use pramfs_medium::pmem::{Region, RegionAccess, SimBackend};
 use pramfs_medium::types::{FileBlock, FileType, Ino, LeaseMode, XattrMode};
+
+/// Size of `file` when its append window was opened: not at the start of a block.
+pub const WINDOW_START: u64 = (200 << 10) - 100;
 
 /// Number of files in the directory `big`.
 const FILES_IN_BIG: u32 = 300;
@@ -393,6 +397,10 @@ impl Plant {
 
     /// Makes slot 1 of the lease table name an inode.
     pub fn put_lease(&self, ino: Ino, generation: u64) {
+        self.put_lease_in(1, ino, generation);
+    }
+
+    pub fn put_lease_in(&self, slot: u32, ino: Ino, generation: u64) {
         let lease = Lease {
             ino,
             generation,
@@ -402,8 +410,50 @@ impl Plant {
             uid: 1000,
             granted_sec: 0,
         };
-        let slot = LeaseSlot::new(self.geo.seed, 1, &lease);
-        self.put(self.lease_slot(1), slot.recorded());
+        let home = LeaseSlot::new(self.geo.seed, slot, &lease);
+        self.put(self.lease_slot(slot.into()), home.recorded());
+    }
+
+    /// Lets a process append to `file`: 100 KiB in slot 1, of which it has appended 1000 bytes.
+    /// `f` changes the lines of the window and of the holder.
+    pub fn put_window(&self, f: impl FnOnce(&mut LeaseSlot)) {
+        self.put_window_of(LeaseMode::Write, (WINDOW_START, 300 << 10), f);
+    }
+
+    pub fn put_window_of(
+        &self,
+        mode: LeaseMode,
+        (start, limit): (u64, u64),
+        f: impl FnOnce(&mut LeaseSlot),
+    ) {
+        for page in self.pages() {
+            self.fixed(page, |sb| sb.incompat |= APPEND_WINDOWS);
+        }
+        let lease = Lease {
+            ino: self.file,
+            generation: self.inode(self.file).generation,
+            id: 7,
+            mode,
+            pid: 100,
+            uid: 1000,
+            granted_sec: 0,
+        };
+        let window = LeaseSlot::new_window(self.geo.seed, 1, lease.id, start, limit);
+        let mut slot = LeaseSlot {
+            window: window.window,
+            window_start: window.window_start,
+            window_limit: window.window_limit,
+            window_check: window.window_check,
+            ..LeaseSlot::new(self.geo.seed, 1, &lease)
+        };
+        if let Ok(Some(window)) = slot.append_window(self.geo.seed, 1) {
+            slot.end = window.word_of(start + 1000);
+        }
+        f(&mut slot);
+        self.put(self.lease_slot(1), slot.as_bytes());
+        self.edit(self.file, |d| d.size = WINDOW_START);
+        let orphan = self.slot_word(50, self.file);
+        self.put(self.orphan_slot(50), &orphan.to_le_bytes());
     }
 
     /// Returns the orphan slot that names an inode.

@@ -200,6 +200,12 @@ impl FormatOptions {
                     "the feature \"{name}\" is reserved: this version cannot make it"
                 )));
             }
+            if f.is_set_by_mounts() && *on {
+                return Err(Error::NotMountable(format!(
+                    "a mount sets the feature \"{name}\" while it needs it: make the file system \
+                     without it"
+                )));
+            }
             let mask = match f.mask {
                 Mask::Compat => &mut compat,
                 Mask::RoCompat => &mut ro_compat,

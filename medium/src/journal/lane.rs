@@ -103,6 +103,8 @@ pub struct Rules {
     /// Not a rule: inode numbers are freed in batches (off: each as soon as possible, so
     /// that a few operations suffice to reuse one).
     pub inode_batches: bool,
+    /// Not a rule: append windows are longer than was asked for.
+    pub long_windows: bool,
 }
 
 impl Default for Rules {
@@ -117,6 +119,7 @@ impl Default for Rules {
             merged_sizes: true,
             data_fence: true,
             inode_batches: true,
+            long_windows: true,
         }
     }
 }

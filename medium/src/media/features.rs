@@ -42,6 +42,16 @@ pub const PARKED_LEASES: u64 = 1 << 0;
 /// by mounts.
 pub const APPEND_WINDOWS: u64 = 1 << 4;
 
+impl Feature {
+    /// Whether mounts set and clear it, as they need it. mkfs does not.
+    pub fn is_set_by_mounts(&self) -> bool {
+        matches!(
+            (self.mask, 1u64 << self.bit),
+            (Mask::RoCompat, PARKED_LEASES) | (Mask::Incompat, APPEND_WINDOWS)
+        )
+    }
+}
+
 /// All named features.
 pub const FEATURES: &[Feature] = &[
     feature(

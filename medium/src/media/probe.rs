@@ -147,18 +147,12 @@ fn read_page(region: &Region, at: u64) -> Result<SuperblockInfo> {
     })
 }
 
-/// Tells whether the copy could replace the first page. A different label is not
-/// damage: a crash can interrupt a change of the label, and the next read-write
-/// mount completes it.
+/// Tells whether the copy could replace the first page. What a mounted file system changes
+/// (the label, the features of the lease table) may differ: a crash can interrupt such a
+/// change, and the next read-write mount completes it.
 fn copy_is_sound(region: &Region, first: &SuperStatic) -> bool {
     let copy = region.read_pod::<SuperStatic>(first.copy_offset);
-    copy.is_ok_and(|copy| {
-        copy == SuperStatic {
-            label: copy.label,
-            crc: copy.crc,
-            ..*first
-        }
-    })
+    copy.is_ok_and(|copy| first.is_same_but_changed(&copy))
 }
 
 fn check_geometry(sb: &SuperStatic, region_len: u64) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! The superblock page: 4096 bytes at offset 0, and a copy.
 //!
-//! - The static part has a CRC. Only mkfs writes it, except for the label and the feature
-//!   `parked_leases`.
+//! - The static part has a CRC. Only mkfs writes it, except for the label and the features
+//!   `parked_leases` and `append_windows`.
 //! - The dynamic words change in a running file system, each by one 8-byte
 //!   store, outside that CRC. The important ones carry their own check.
 //! - The three internal inodes have a CRC like any inode.
@@ -132,5 +132,44 @@ layout! {
         0x40 first_error: ErrorMark = "first error since mkfs or fsck",
         0x60 last_error: ErrorMark = "latest error",
         0x80 reserved_tail: [u64; 8] = "zero",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::media::features::HUGE_LEAVES;
+    use zerocopy::FromZeros;
+
+    fn changed(f: impl FnOnce(&mut SuperStatic)) -> bool {
+        let first = SuperStatic::new_zeroed();
+        let mut copy = first;
+        f(&mut copy);
+        copy.seal();
+        first.is_same_but_changed(&copy) && copy.is_same_but_changed(&first)
+    }
+
+    #[test]
+    fn pages_that_differ_in_what_mounts_change_are_same() {
+        assert!(changed(|_| {}));
+        assert!(changed(|sb| sb.label[3] = b'x'));
+        assert!(changed(|sb| sb.ro_compat = PARKED_LEASES));
+        assert!(changed(|sb| sb.incompat = APPEND_WINDOWS));
+        assert!(changed(|sb| {
+            (sb.ro_compat, sb.incompat) = (PARKED_LEASES, APPEND_WINDOWS);
+        }));
+    }
+
+    #[test]
+    fn pages_that_differ_in_anything_else_are_not_same() {
+        for bit in (0..64).map(|bit| 1u64 << bit) {
+            assert!(!changed(|sb| sb.compat = bit));
+            assert!(bit == PARKED_LEASES || !changed(|sb| sb.ro_compat = bit));
+            assert!(bit == APPEND_WINDOWS || !changed(|sb| sb.incompat = bit));
+        }
+        assert!(!changed(|sb| sb.incompat = APPEND_WINDOWS | HUGE_LEAVES));
+        assert!(!changed(|sb| sb.blocks = 1));
+        assert!(!changed(|sb| sb.uuid[0] = 1));
+        assert!(!changed(|sb| sb.reserved_tail[0] = 1));
     }
 }

@@ -37,7 +37,10 @@ fn awaits_mount(f: &Finding) -> bool {
     f.outcome == Outcome::Left
         && matches!(
             f.issue,
-            Issue::NotUnmounted | Issue::LabelsDiffer | Issue::RecordTorn { .. }
+            Issue::NotUnmounted
+                | Issue::LabelsDiffer
+                | Issue::RecordTorn { .. }
+                | Issue::AppendWindowOpen { .. }
         )
 }
 

@@ -265,7 +265,11 @@ fn list_features() -> Result<(), Failure> {
             Mask::RoCompat => "ro_compat",
             Mask::Incompat => "incompat",
         };
-        let state = if f.supported { "" } else { " (reserved)" };
+        let state = match f.supported {
+            true if f.is_set_by_mounts() => " (set by mounts)",
+            true => "",
+            false => " (reserved)",
+        };
         output::line(&format!("{:<16} {mask:<10} {}{state}", f.name, f.doc))?;
     }
     Ok(())

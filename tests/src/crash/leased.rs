@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pramfs::inode::{Fs, Ino, LeaseMode, SetAttr};
+use pramfs::inode::{Fs, Ino, LeaseMode, SetAttr, Time};
 use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::lease::{LeaseSlot, SlotContents, VIEW_OFFSET};
 use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
@@ -14,8 +14,10 @@ use pramfs_medium::media::{DiskInode, Geometry, Medium};
 use pramfs_medium::pmem::{PmemError, Region, RegionAccess as _, Unfenced};
 use pramfs_medium::types::{Bno, FileBlock, RegionOffset};
 
+use super::oracle::LATER;
 use super::state::{Piece, State};
 use super::workload::{Action, Op, file, ops};
+use crate::appender::{Appended, Appender};
 use crate::model::{Body, Call, Follower, NodeId};
 
 /// Slots of the lease table that processes hold.
@@ -113,13 +115,19 @@ pub fn compare(promised: &Kept, found: &Kept) -> Result<(), String> {
     Ok(())
 }
 
-fn inode(medium: Medium<'_>, ino: Ino) -> Result<DiskInode, String> {
-    let words = |e: PmemError| e.to_string();
+/// The place of an inode.
+pub(crate) fn home(medium: Medium<'_>, ino: Ino) -> Result<RegionOffset, String> {
     let table: DiskInode = medium
         .read_pod(RegionOffset(INODE_TABLE_OFFSET))
-        .map_err(words)?;
-    let home = place(medium, &table, ino.0 * INODE_SIZE)?;
-    let inode: DiskInode = medium.read_pod(home).map_err(words)?;
+        .map_err(|e: PmemError| e.to_string())?;
+    place(medium, &table, ino.0 * INODE_SIZE)
+}
+
+/// An inode in use.
+pub(crate) fn inode(medium: Medium<'_>, ino: Ino) -> Result<DiskInode, String> {
+    let inode: DiskInode = medium
+        .read_pod(home(medium, ino)?)
+        .map_err(|e: PmemError| e.to_string())?;
     match inode.ino == ino.0 && inode.crc == inode.expected_crc(medium.geo.seed, ino) {
         true => Ok(inode),
         false => Err(format!("there is no {ino}")),
@@ -243,6 +251,39 @@ pub fn store_to_cut(fs: &Fs, f: &Follower, node: NodeId, len: u64) -> Result<boo
     Ok(any)
 }
 
+/// Opens an append window. False if the region is full, or the file has another lease.
+///
+/// # Errors
+/// Nobody has leased the file to write; those of the engine.
+pub fn open_window(fs: &Fs, f: &Follower, node: NodeId, bytes: u64) -> Result<bool, String> {
+    match Appender::of(fs, f.ino(node))?.open(fs, bytes) {
+        Ok(_) => Ok(true),
+        Err(pramfs::Error::NoSpace(_)) if f.full => Ok(false),
+        Err(pramfs::Error::Busy(_)) if f.model.node(node).pins > 1 => Ok(false),
+        Err(e) => Err(format!("the window: {e}")),
+    }
+}
+
+/// Appends in the window of a file, if there is one with room.
+///
+/// # Errors
+/// As for [`Appender::append`]; what differs from the model.
+pub fn append(fs: &Fs, f: &mut Follower, node: NodeId, bytes: &[u8]) -> Result<bool, String> {
+    let holder = Appender::of(fs, f.ino(node))?;
+    if holder.append(fs, bytes, u32::MAX)? != Appended::Yes {
+        return Ok(false);
+    }
+    let before = f.model.node(node).clone();
+    f.stored(fs, node, (before.size(), bytes), &before)?;
+    // The mount after a crash merges the bytes, and sets its own time.
+    let later = Time {
+        sec: LATER,
+        nsec: 7,
+    };
+    f.may_show(node, later, later);
+    Ok(true)
+}
+
 /// The slots of a file, or of all files. Their processes end.
 pub fn let_go(fs: &Fs, f: &Follower, node: Option<NodeId>) -> Held {
     let of = |lease: &pramfs::inode::HeldLease| node.is_none_or(|n| f.ino(n) == lease.ino);
@@ -297,7 +338,8 @@ pub fn lease_ops() -> Vec<Op> {
             name,
             metadata: false,
             map: false,
-            wide: false,
+            // Of many lines.
+            wide: name == "window /foo, append 40, 200 (spanning)",
             lossy: false,
             steps,
         });
@@ -320,6 +362,20 @@ pub fn lease_ops() -> Vec<Op> {
     add("cut /A/foo, store past the end, grow", |f| {
         store_past_end(f, "/A/foo", 100, 4000)
     });
+    add("window /foo", |f| windowed(f, "/foo", 1500, &[]));
+    add("window /foo, append 40", |f| {
+        windowed(f, "/foo", 1500, &[40])
+    });
+    add("window /foo, append 40, 200 (spanning)", |f| {
+        windowed(f, "/foo", 1500, &[40, 200])
+    });
+    add("window /A/foo, append 40 (preallocated)", |f| {
+        windowed(f, "/A/foo", 40, &[40])
+    });
+    add("append 60 in window of /foo", |f| {
+        let node = leased_file(f, "/foo")?;
+        Some(vec![direct_append(node, 60)])
+    });
     add("end lease /foo", |f| {
         let node = file(f, "/foo")?;
         let leased = f.model.node(node).pins > 0;
@@ -334,7 +390,7 @@ pub fn lease_ops() -> Vec<Op> {
 }
 
 /// The operations that matter most to a process that maps a file.
-const BESIDE_LEASES: [&str; 25] = [
+const BESIDE_LEASES: [&str; 27] = [
     "truncate /foo 512",
     "truncate /A/foo 0",
     "truncate /foo 3000 (longer)",
@@ -359,6 +415,8 @@ const BESIDE_LEASES: [&str; 25] = [
     "store /foo 300 at 50",
     "store /A/foo 64 at 512",
     "cut /foo, store past the end, grow",
+    "window /foo, append 40",
+    "append 60 in window of /foo",
     "remount",
 ];
 
@@ -394,6 +452,21 @@ fn direct_store(f: &Follower, path: &str, offset: u64, len: usize) -> Option<Vec
             bytes: vec![0xdb; len],
         }]
     })
+}
+
+fn direct_append(node: NodeId, len: usize) -> Action {
+    Action::Append {
+        node,
+        bytes: vec![0xad; len],
+    }
+}
+
+/// A window with room for so many bytes, and appends in it.
+fn windowed(f: &Follower, path: &str, bytes: u64, appends: &[usize]) -> Option<Vec<Action>> {
+    let node = leased_file(f, path)?;
+    let mut actions = vec![Action::OpenWindow { node, bytes }];
+    actions.extend(appends.iter().map(|len| direct_append(node, *len)));
+    Some(actions)
 }
 
 fn store_past_end(f: &Follower, path: &str, short: u64, long: u64) -> Option<Vec<Action>> {

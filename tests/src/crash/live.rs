@@ -31,8 +31,8 @@ pub(super) struct Live {
     pub held: Held,
     /// What they could map so far.
     promised: Kept,
-    /// Files that were made shorter beside a lease. Their blocks past the end go with the
-    /// last lease.
+    /// Files that were made shorter beside a lease, or have had an append window. Their
+    /// blocks past the end go with the last lease.
     cut: BTreeSet<Ino>,
 }
 
@@ -49,6 +49,7 @@ impl Live {
         let options = MountOptions {
             rules: Rules {
                 inode_batches: false,
+                long_windows: false,
                 ..rules
             },
             ..options(&clock)
@@ -134,7 +135,7 @@ impl Live {
     /// # Errors
     /// Where engine and model differ.
     pub(super) fn act(&mut self, action: &Action, lane: u32) -> Result<bool, String> {
-        let cut = self.cuts(action);
+        let cut = self.cuts(action)?;
         let done = on_lane(lane, || match action {
             Action::Remount => {
                 let fs = self.fs.take();
@@ -157,15 +158,31 @@ impl Live {
         }
     }
 
-    /// The leased file that an action makes shorter.
-    fn cuts(&self, action: &Action) -> Option<Ino> {
+    /// The leased file that an action makes shorter, or allocates blocks past the end of.
+    fn cuts(&self, action: &Action) -> Result<Option<Ino>, String> {
+        if let Action::OpenWindow { node, bytes } = action {
+            let ino = self.f.ino(*node);
+            let size = self.f.model.node(*node).size();
+            let mapped = leased::kept(self.fs().region_to_damage(), &self.geo)?;
+            let block = self.geo.block_size;
+            let mut ahead = size.div_ceil(block)..(size + bytes).div_ceil(block);
+            let has = |index: u64| {
+                let mut of_file = mapped.values().filter(|m| m.ino == ino);
+                of_file.any(|m| m.blocks.contains_key(&index))
+            };
+            // Blocks that somebody has preallocated stay.
+            return Ok((!ahead.all(has)).then_some(ino));
+        }
         let Some(Call::SetAttr { node, set }) = action.as_call() else {
-            return None;
+            return Ok(None);
         };
-        let shorter = set.size? <= self.f.model.node(node).size();
+        let Some(new) = set.size else {
+            return Ok(None);
+        };
+        let shorter = new <= self.f.model.node(node).size();
         let ino = self.f.ino(node);
         let is_leased = self.fs().leases().iter().any(|lease| lease.ino == ino);
-        (shorter && is_leased).then_some(ino)
+        Ok((shorter && is_leased).then_some(ino))
     }
 
     /// Whether the blocks past the end of a file are gone, or go with the next mount, if

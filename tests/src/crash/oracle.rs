@@ -121,7 +121,7 @@ pub struct Oracle {
 const UNIT: usize = 512;
 
 /// The time of all that happens after a crash.
-const LATER: i64 = 1_900_000_000;
+pub(super) const LATER: i64 = 1_900_000_000;
 
 fn unit_hash(unit: usize, bytes: &[u8]) -> u64 {
     let first = unit * UNIT / LINE as usize;

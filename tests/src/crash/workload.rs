@@ -59,6 +59,20 @@ pub enum Action {
         /// How many bytes from the end on, as far as there are blocks.
         len: u64,
     },
+    /// The server opens an append window for the holder of a lease to write.
+    OpenWindow {
+        /// The file.
+        node: NodeId,
+        /// Room for so many bytes.
+        bytes: u64,
+    },
+    /// The holder appends in its window. Refused if it has none, or no room.
+    Append {
+        /// The file.
+        node: NodeId,
+        /// What.
+        bytes: Vec<u8>,
+    },
     /// Processes that hold leases have ended, and the engine finds that out.
     EndLeases {
         /// One lease of this file; `None`: all leases of all files.
@@ -77,6 +91,8 @@ impl Action {
             | Action::Trim
             | Action::Lease { .. }
             | Action::StoreToCut { .. }
+            | Action::OpenWindow { .. }
+            | Action::Append { .. }
             | Action::EndLeases { .. }
             | Action::Remount => return None,
             Action::Call(c) => c.clone(),
@@ -105,6 +121,11 @@ impl Action {
             range: from..from.saturating_add(len),
         };
         let size = |node: &NodeId| f.model.node(*node).size();
+        // A chain of records allocates the blocks, from the one that holds the end.
+        if let Action::OpenWindow { node, bytes } = self {
+            let from = size(node).saturating_sub(MOST_BLOCK);
+            return data(node, from, bytes + 2 * MOST_BLOCK);
+        }
         match self.as_call() {
             Some(Call::Write {
                 node,
@@ -123,6 +144,9 @@ impl Action {
         }
     }
 }
+
+/// The largest block of a fixture.
+const MOST_BLOCK: u64 = 4096;
 
 /// An operation of a workload.
 #[derive(Debug, Clone, Copy)]
@@ -542,6 +566,8 @@ pub fn act(fs: &Fs, f: &mut Follower, action: &Action) -> Result<bool, String> {
             Ok(stored)
         }
         Action::StoreToCut { node, len } => leased::store_to_cut(fs, f, *node, *len),
+        Action::OpenWindow { node, bytes } => leased::open_window(fs, f, *node, *bytes),
+        Action::Append { node, bytes } => leased::append(fs, f, *node, bytes),
         Action::Lease { node, mode } => match leased::grant(fs, f, *node, *mode) {
             Ok(()) => Ok(true),
             Err(pramfs::Error::NoSpace(_)) if f.full => Ok(false),

@@ -16,7 +16,8 @@ use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::pmem::SimBackend;
 
 use crate::recorded::options;
-use crate::region::{SMALLEST, formatted, mount, repeatable};
+use crate::region::{SMALLEST, formatted, mount, region_of, repeatable};
+use crate::windows::{Window, plant};
 
 const CX: Credentials<'_> = Credentials::new(0, 0);
 
@@ -38,7 +39,7 @@ const fn base(name: &'static str, maker: fn() -> Result<Vec<u8>>) -> Base {
 }
 
 /// All of them. A case names its base by its place here: add at the end.
-pub static ALL: [Base; 7] = [
+pub static ALL: [Base; 8] = [
     base("clean-4096", || mixed(4096, End::Clean)),
     base("killed-512", || mixed(512, End::Killed)),
     base("power-lost-1024", || mixed(1024, End::PowerLost)),
@@ -46,6 +47,7 @@ pub static ALL: [Base; 7] = [
     base("orphans-2048", orphans),
     base("huge-leaf-4096", huge_leaf),
     base("leases-1024", leases),
+    base("windows-1024", windows),
 ];
 
 impl Base {
@@ -299,5 +301,40 @@ fn leases() -> Result<Vec<u8>> {
         ..SetAttr::default()
     };
     fs.setattr(&CX, files[3], &set)?;
+    Ok(sim.image())
+}
+
+/// Files with append windows: nothing was appended, a part of what was appended is merged, the
+/// window is full, and the file is unlinked.
+fn windows() -> Result<Vec<u8>> {
+    let (sim, fs) = fresh(SMALLEST, 1024)?;
+    let names: [&[u8]; 4] = [b"unused", b"merged", b"full", b"gone"];
+    for (slot, name) in (0u32..).zip(names) {
+        let ino = file(&fs, Ino::ROOT, name, &[(0, 6 << 10)])?;
+        let generation = fs.getattr(ino)?.generation;
+        let grant = fs.grant_lease(ino, generation, LeaseMode::Write, 100, 1000)?;
+        assert_eq!(grant.lease().slot, slot);
+        fs.region_to_damage().pretend_lease(slot, true);
+        // The blocks past the end stay, and the inode is in the orphan table.
+        let set = SetAttr {
+            size: Some(1500),
+            ..SetAttr::default()
+        };
+        fs.setattr(&CX, ino, &set)?;
+    }
+    fs.unlink(Ino::ROOT, b"gone")?;
+    fs.close()?;
+    let (start, limit) = (1500, 6 << 10);
+    let ends = [(1500, 1500), (1700, 4000), (1500, limit), (1500, 2500)];
+    for (slot, (size, end)) in (0u32..).zip(ends) {
+        let window = Window {
+            slot,
+            start,
+            limit,
+            size,
+            end,
+        };
+        plant(&region_of(&sim), window).map_err(pramfs::Error::io)?;
+    }
     Ok(sim.image())
 }

@@ -20,7 +20,7 @@ use pramfs_medium::media::htree::{
     ItemHeader, LargeValue, LeafHeader, LeafShape, SLOT, TAG_FREE, TAG_NEXT, VALUE_IN_BLOCKS,
 };
 use pramfs_medium::media::inode::{INLINE_TARGET, INODE_SIZE};
-use pramfs_medium::media::lease::LeaseSlot;
+use pramfs_medium::media::lease::{END_OFFSET, LeaseSlot, WINDOW_OFFSET};
 use pramfs_medium::media::pointer::{LEAF, SHARED, UNWRITTEN};
 use pramfs_medium::media::record::{RECORD_MAGIC, RecordHeader};
 use pramfs_medium::media::superblock::{
@@ -51,7 +51,7 @@ impl Repair {
     pub const BITMAPS: u8 = 32;
     /// Sums of leaves of hash trees.
     pub const LEAVES: u8 = 64;
-    /// Checks of slots of the lease table.
+    /// Checks of slots of the lease table, of their append windows, and of what was appended.
     pub const LEASES: u8 = 128;
     /// All of them.
     pub const ALL: Repair = Repair(0xff);
@@ -337,6 +337,21 @@ impl Walk<'_> {
                 if home.recorded().iter().any(|byte| *byte != 0) {
                     home.check = home.expected_check(self.geo.seed, slot);
                     store(self.region, at, home.recorded());
+                }
+                if home.recorded_window().iter().any(|byte| *byte != 0) {
+                    home.window_check = home.expected_window_check(self.geo.seed, slot);
+                    store(self.region, at + WINDOW_OFFSET, home.recorded_window());
+                }
+                // The low half says how much was appended.
+                if let Ok(Some(window)) = home.append_window(self.geo.seed, slot)
+                    && home.end != 0
+                {
+                    let end = window.start.wrapping_add(home.end & u64::from(u32::MAX));
+                    store(
+                        self.region,
+                        at + END_OFFSET,
+                        &window.word_of(end).to_le_bytes(),
+                    );
                 }
             }
         }

@@ -159,6 +159,12 @@ impl Follower {
         Ok(())
     }
 
+    /// Notes times that a file may show after a crash.
+    pub fn may_show(&mut self, node: NodeId, mtime: Time, ctime: Time) {
+        let n = self.model.node_mut(node);
+        n.older_times.push((mtime, ctime));
+    }
+
     /// Compares everything, times included.
     ///
     /// # Errors

@@ -76,6 +76,8 @@ pub struct Reader<'a> {
     slot_size: usize,
     /// Blocks with an owner.
     owned: BTreeSet<u64>,
+    /// What the lease table says of files: the end of what was appended, by inode.
+    pub ends: BTreeMap<u64, u64>,
 }
 
 /// A file map.
@@ -138,6 +140,7 @@ impl<'a> Reader<'a> {
             lanes: u32_at(sb, 0xb0) as usize,
             slot_size: u32_at(sb, 0xb4) as usize,
             owned: BTreeSet::new(),
+            ends: BTreeMap::new(),
         };
         assert_eq!(u64_at(sb, 0x88) >> log2, r.blocks);
         r
@@ -460,13 +463,61 @@ impl<'a> Reader<'a> {
         d
     }
 
-    /// Checks that the orphan table and the lease table are empty.
+    /// Checks that the orphan table is empty, and reads the lease table.
     fn orphans(&mut self, table: &BTreeMap<u64, u64>) {
         let d = self.inode(table, 3);
         let map = self.map(self.map_of(d, 3));
         let words = self.contents(&map, u64_at(d, 0x10) as usize);
         assert!(!words.is_empty() && words.iter().all(|b| *b == 0));
-        assert_eq!(u64_at(self.inode(table, 4), 0x40), 0);
+        let d = self.inode(table, 4);
+        let map = self.map(self.map_of(d, 4));
+        let slots = self.contents(&map, u64_at(d, 0x10) as usize);
+        for (n, slot) in (0u64..).zip(slots.chunks(256)) {
+            self.lease(table, n, slot);
+        }
+    }
+
+    /// Reads a slot of the lease table.
+    fn lease(&mut self, table: &BTreeMap<u64, u64>, n: u64, slot: &[u8]) {
+        let (line0, line3) = (&slot[..64], &slot[192..]);
+        let sum = |key: u64, line: &[u8]| {
+            let mut line = line.to_vec();
+            line[56..].fill(0);
+            line_sum(self.s ^ key, n, &line)
+        };
+        if line0.iter().all(|b| *b == 0) {
+            assert!(line3.iter().all(|b| *b == 0), "line 3 of the free slot {n}");
+            return;
+        }
+        assert!(u64_at(self.bytes, 0x18) & 1 != 0, "parked_leases");
+        assert_eq!(u64_at(line0, 0x38), sum(0x6c65_6173_6573_6c6f, line0));
+        let (ino, mode) = (u64_at(line0, 0), u32_at(line0, 0x18));
+        assert!(mode == 1 || mode == 2, "mode {mode}");
+        let d = self.inode(table, ino);
+        assert_eq!(u64_at(line0, 8), u64_at(d, 0x50), "the generation");
+        assert_eq!(u32_at(d, 4) >> 12, 8, "a regular file");
+        if line3.iter().all(|b| *b == 0) {
+            return;
+        }
+        assert!(u64_at(self.bytes, 0x20) & 1 << 4 != 0, "append_windows");
+        assert_eq!(mode, 2);
+        let (number, start, limit) = (u64_at(line3, 0), u64_at(line3, 8), u64_at(line3, 0x10));
+        assert!(number != 0 && number != u64::MAX);
+        assert!(start <= limit && limit - start <= 1 << 30);
+        let check = u64_at(line3, 0x38);
+        assert_eq!(
+            check,
+            sum(0x7769_6e64_6f77_7321 ^ u64_at(line0, 0x10), line3)
+        );
+        let size = u64_at(d, 0x10);
+        assert!((start..=limit).contains(&size), "the size {size}");
+        let word = u64_at(slot, 0x88);
+        let a = word & 0xffff_ffff;
+        let c = (a + 1).wrapping_mul(check | 1) >> 32;
+        assert!(word == 0 || word >> 32 == c, "the check of end");
+        assert!(start + a <= limit);
+        let other = self.ends.insert(ino, size.max(start + a));
+        assert_eq!(other, None, "two windows of {ino}");
     }
 
     fn walk(
@@ -488,7 +539,7 @@ impl<'a> Reader<'a> {
             mode: u32_at(d, 4),
             nlink: u32_at(d, 8),
             uid: u32_at(d, 0x58),
-            size: u64_at(d, 0x10),
+            size: self.ends.get(&ino).map_or(u64_at(d, 0x10), |end| *end),
             blocks: u64_at(d, 0x18),
             mtime: (u64_at(d, 0x20) as i64, u32_at(d, 0x30)),
             btime: (u64_at(d, 0x68) as i64, u32_at(d, 0x74)),

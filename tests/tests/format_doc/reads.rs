@@ -216,3 +216,48 @@ fn independent_reader_finds_ranges_marked_lost() {
         assert_eq!(lost, [8, 19]);
     }
 }
+
+/// The file is longer than its inode says.
+#[test]
+fn independent_reader_reads_append_window() {
+    use pramfs_tests::region::region_of;
+    use pramfs_tests::windows::{Window, plant};
+
+    const SIZE: u64 = 50_000;
+    const END: u64 = 70_001;
+    for block_size in [512, 4096] {
+        let sim = formatted(1 << 20, &repeatable(block_size)).unwrap();
+        let fs = mount(&sim, quiet()).unwrap();
+        let ctx = Credentials::ROOT;
+        let file = fs.create(&ctx, Ino::ROOT, b"file", 0o644).unwrap().ino;
+        let data: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        fs.write(&ctx, file, 0, &data[..SIZE as usize]).unwrap();
+        let generation = fs.getattr(file).unwrap().generation;
+        let grant = fs.grant_lease(file, generation, LeaseMode::Write, 1, 0);
+        drop(grant.unwrap());
+        fs.region_to_damage().pretend_lease(0, true);
+        // These blocks become those of the window.
+        fs.write(&ctx, file, SIZE, &data[SIZE as usize..]).unwrap();
+        fs.close().unwrap();
+        let region = region_of(&sim);
+        let window = Window {
+            slot: 0,
+            start: SIZE - 10,
+            limit: 98_304,
+            size: SIZE,
+            end: END,
+        };
+        plant(&region, window).unwrap();
+
+        let report = pramfs_fsck::check(&region, &Default::default());
+        let found: Vec<_> = report.issues().map(|i| i.code()).collect();
+        assert_eq!(found, ["append-window-open"], "{report}");
+        let image = sim.image();
+        let mut reader = Reader::open(&image);
+        let files = reader.files();
+        assert_eq!(reader.ends, BTreeMap::from([(file.0, END)]));
+        let node = &files[&b"/file"[..]];
+        assert_eq!(node.size, END);
+        assert!(node.data == data[..END as usize]);
+    }
+}

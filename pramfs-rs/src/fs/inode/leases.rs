@@ -9,8 +9,8 @@
 
 use pramfs_medium::error::Result;
 use pramfs_medium::media::lease::{
-    ALL_CLOSED, AppendWindow, CLOSED_WORD, END_OFFSET, Lease, OPEN_WORD, STORED_OFFSET, TAKEN_WORD,
-    VIEW_OFFSET,
+    ALL_CLOSED, APPENDING_OFFSET, AppendWindow, CLOSED_WORD, END_OFFSET, Lease, OPEN_WORD,
+    STORED_OFFSET, TAKEN_WORD, VIEW_OFFSET,
 };
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::sync::atomic::{Ordering, fence};
@@ -110,18 +110,40 @@ impl Leases {
         }
     }
 
-    /// Refuses later appends to the window, and returns the word in which the holder tells
-    /// the end. The window stays until [`window_closed`](Self::window_closed).
+    /// Refuses later appends to the window. The window stays until
+    /// [`window_closed`](Self::window_closed) or [`resume_appends`](Self::resume_appends).
     #[cold]
-    pub(crate) fn stop_appends(&self, vol: &Volume) -> Result<Option<u64>> {
+    pub(crate) fn stop_appends(&self, vol: &Volume) -> Result<()> {
         let Some((at, _)) = self.window() else {
-            return Ok(None);
+            return Ok(());
         };
         set_view(vol, at, OPEN_WORD, 0)?;
-        // The holder stores the end and then loads the word that was cleared here. So either
-        // it sees that the window is being closed, or the load below sees its end.
+        // The holder announces an append, and later stores its end; after each it loads the
+        // word that was cleared here. So either it sees that the window is being closed, or a
+        // load from here on sees what it has stored.
         fence(seq_cst("window-stopped"));
-        self.appended(vol)
+        Ok(())
+    }
+
+    /// Whether the holder may be storing bytes to the blocks of the window.
+    #[cold]
+    pub(crate) fn is_append_under_way(&self, vol: &Volume) -> Result<bool> {
+        let Some((at, window)) = self.window() else {
+            return Ok(false);
+        };
+        let word = vol.medium().load_u64(at + APPENDING_OFFSET)?;
+        // Other words are left from other windows, or are damage.
+        Ok(word != 0 && window.end_of(word).is_some())
+    }
+
+    /// Takes [`stop_appends`](Self::stop_appends) back. An append that has seen it waits for
+    /// the window to be closed.
+    #[cold]
+    pub(crate) fn resume_appends(&self, vol: &Volume) -> Result<()> {
+        match self.window() {
+            Some((at, window)) => set_view(vol, at, OPEN_WORD, window.number),
+            None => Ok(()),
+        }
     }
 
     /// Forgets the window, whose slot is without it on the medium. Its holder learns up to

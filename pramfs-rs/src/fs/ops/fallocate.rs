@@ -33,6 +33,8 @@ pub(super) enum State {
     /// Written: holes and unwritten blocks are zeroed on the medium, so that a mapping can
     /// store to them.
     Zeroed,
+    /// As `Zeroed`, for an append window: the times of the file stay.
+    ZeroedAhead,
     /// Written, but not zeroed: blocks past the end of the file, for an append window. New
     /// ones are freed like those of an interrupted truncation, if nothing uses them.
     Ahead,
@@ -41,7 +43,7 @@ pub(super) enum State {
 impl State {
     /// Whether the caller can store to the blocks without a record.
     fn is_written(self) -> bool {
-        matches!(self, State::Zeroed | State::Ahead)
+        matches!(self, State::Zeroed | State::ZeroedAhead | State::Ahead)
     }
 }
 
@@ -219,14 +221,14 @@ impl Engine {
             }
             // New unwritten blocks read as zeros, like the holes that they fill.
             let first = match wanted {
-                State::Zeroed | State::Ahead => first,
+                State::Zeroed | State::ZeroedAhead | State::Ahead => first,
                 State::Unwritten | State::Cleared => FileBlock::END,
             };
             new.store_map(&tx, &map, first);
             match wanted {
                 State::Unwritten | State::Cleared => touch_mtime(&mut new, self.now()),
                 State::Zeroed => touch_ctime(&mut new, self.now()),
-                State::Ahead => {}
+                State::ZeroedAhead | State::Ahead => {}
             }
             let new = new.stage(&mut tx)?;
             self.commit(tx, [new])?;
@@ -503,7 +505,7 @@ impl Step<'_> {
                 run
             }
         };
-        if self.wanted == State::Zeroed {
+        if matches!(self.wanted, State::Zeroed | State::ZeroedAhead) {
             tx.zero_new(geo.offset(run.start), geo.bytes(run.len))?;
         }
         match self.filled.last_mut() {

@@ -20,6 +20,7 @@
 //! `docs/leases.md` has the protocol, `inode::leases` the words that the holder sees.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::touch_mtime;
@@ -37,6 +38,10 @@ use pramfs_medium::types::{Ino, LeaseMode, RegionOffset};
 
 /// Length of the first window of a lease, bytes. Each further one is twice as long.
 const FIRST: u64 = 256 << 10;
+/// Looks at the holder before the first wait.
+const SPINS: u32 = 1000;
+/// How long a holder that is storing bytes is waited for.
+const STOPPED: Duration = Duration::from_millis(100);
 /// Maximum length of a window, bytes, if no append needs more.
 const MOST: u64 = 16 << 20;
 
@@ -89,7 +94,14 @@ impl Engine {
         // The bytes before the end of the file, in the block that holds it, stay as they are.
         let whole = geo.file_offset(geo.file_block_from(size)).min(most);
         if whole > size {
-            self.allocate(inode, state, size, whole, fallocate::State::Zeroed, false)?;
+            self.allocate(
+                inode,
+                state,
+                size,
+                whole,
+                fallocate::State::ZeroedAhead,
+                false,
+            )?;
         }
         if let Some(end) = self.preallocated(state, whole)?
             && end >= least
@@ -100,9 +112,11 @@ impl Engine {
             }
             return Ok(end);
         }
-        let mut len = (state.leases.last_window() * 2)
-            .clamp(FIRST, MOST)
-            .max(bytes);
+        let longer = (state.leases.last_window() * 2).clamp(FIRST, MOST);
+        let mut len = match self.vol.journal.rules.long_windows {
+            true => longer.max(bytes),
+            false => bytes,
+        };
         loop {
             let end = geo.file_offset(geo.file_block_from(size.saturating_add(len).min(most)));
             let end = end.min(most);
@@ -182,7 +196,9 @@ impl Engine {
         at: RegionOffset,
         window: AppendWindow,
     ) -> Result<()> {
-        let word = state.leases.stop_appends(&self.vol)?;
+        state.leases.stop_appends(&self.vol)?;
+        self.wait_for_append(state, at)?;
+        let word = state.leases.appended(&self.vol)?;
         let size = self.appended_size(inode, state, window, word);
         self.change(inode, state, |tx, new| {
             tx.allow_reserve();
@@ -196,6 +212,44 @@ impl Engine {
         })?;
         state.leases.window_closed(&self.vol, size)?;
         inode.grows.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Waits until the holder of the window, which cannot begin another append, is not storing
+    /// bytes. It would store them later, over those of whoever appends next.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if that takes long; the window is open again.
+    fn wait_for_append(&self, state: &InodeState, at: RegionOffset) -> Result<()> {
+        let begun = Instant::now();
+        for looks in 0u32.. {
+            if !state.leases.is_append_under_way(&self.vol)? {
+                break;
+            }
+            if looks < SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            let lease = self
+                .leases
+                .lock()
+                .values()
+                .find(|lease| lease.at == at)
+                .copied();
+            // The holder was killed: nobody stores any more.
+            let Some(lease) = lease.filter(|lease| self.is_slot_locked(lease.slot)) else {
+                break;
+            };
+            if begun.elapsed() > STOPPED {
+                state.leases.resume_appends(&self.vol)?;
+                return Err(Error::Busy(format!(
+                    "process {} has been stopped in the middle of an append to the file, by direct \
+                     access; let it go on, or end it",
+                    lease.pid
+                )));
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
         Ok(())
     }
 
@@ -305,8 +359,15 @@ impl Engine {
             if read_only {
                 let word = state.leases.appended(&self.vol)?;
                 state.disk.size = self.appended_size(&inode, state, window, word);
-            } else {
-                self.close_window(&inode, state)?;
+                continue;
+            }
+            match self.close_window(&inode, state) {
+                // The window stays. What its holder has appended is merged when it is needed.
+                Err(Error::Busy(why)) => {
+                    inode.grows.store(true, Ordering::Release);
+                    tracing::warn!(ino = %lease.ino, "{why}");
+                }
+                closed => closed?,
             }
         }
         Ok(())
