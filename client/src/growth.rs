@@ -365,6 +365,8 @@ impl Leased {
                 if taken? < end {
                     return Ok(None);
                 }
+                // For a window that is open again. In a closed one it does not count.
+                self.growth.end.store(end, Ordering::Release);
             }
         }
         match region.faults_seen() == faults {
@@ -381,6 +383,8 @@ impl Leased {
             match handover::settled(self, number, ALL_CLOSED)? {
                 Settled::At(taken) => return Ok(taken),
                 Settled::All => break,
+                // The server has given up, and finds the end when it closes the window later.
+                Settled::NotYet if self.open()? == number => return Ok(u64::MAX),
                 Settled::NotYet if begun.elapsed() > CLOSING => break,
                 Settled::NotYet if looks < 1000 => std::hint::spin_loop(),
                 Settled::NotYet => std::thread::sleep(PAUSE),
