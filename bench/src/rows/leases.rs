@@ -376,7 +376,7 @@ fn append(cx: &Context, out: &mut Report, of_process: &Row, of_medium: &Row) -> 
     let bytes = ops * PAGE as u64;
     let bare_size = 64 * MIB;
     let (mount, in_process, _theirs) = Mounted::beside_direct(cx, 4 * bytes + 64 * MIB, bare_size)?;
-    let bare = RegionOptions::new().open(&in_process.tmpfs.join("theirs"))?;
+    let bare = RegionOptions::new().open(in_process.tmpfs.join("theirs"))?;
     bare.populate(0, bare_size)?;
     let direct = in_process.create("log")?;
     let path = mount.daemon.join("log");
