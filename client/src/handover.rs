@@ -55,14 +55,11 @@ pub(crate) fn append<W: Words>(
         words.set_appending(0)?;
         return Ok(Stored::Nothing);
     }
-    let copied = copy();
-    if copied.is_ok() {
-        // Only durable bytes may be below an end that can become durable.
-        words.set_end(word)?;
-    }
+    // Only durable bytes may be below an end that can become durable.
+    let stored = copy().and_then(|()| words.set_end(word));
     // After `end`: a server that finds no append under way finds its end.
     words.set_appending(0)?;
-    copied.map(|()| Stored::Appended)
+    stored.map(|()| Stored::Appended)
 }
 
 #[cfg(all(test, not(loom)))]

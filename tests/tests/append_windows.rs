@@ -5,6 +5,7 @@ use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, SetAttr};
 use pramfs::{Error, Fallocate, MountOptions};
 use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_medium::media::features::APPEND_WINDOWS;
+use pramfs_medium::media::inode::FL_APPEND;
 use pramfs_medium::media::lease::{
     ALL_CLOSED, APPENDING_OFFSET, CLOSED_WORD, END_OFFSET, VIEW_OFFSET,
 };
@@ -427,40 +428,55 @@ fn has_garbage(s: &Scene) -> bool {
 }
 
 impl Scene {
-    /// The holder is in the middle of an append, as far as its slot tells.
-    fn announce(&self, fs: &Fs, end: Option<u64>) {
-        let (window, _) = self.holder.window(&self.fs).unwrap().unwrap();
-        let word = end.map_or(0, |end| window.word_of(end));
+    /// The holder announces an append of so many bytes, and is stopped.
+    fn announce(&self, bytes: u64) {
+        let (window, end) = self.holder.window(&self.fs).unwrap().unwrap();
+        let w = self.fs.region_to_damage().window();
         let place = self.holder.at + APPENDING_OFFSET;
-        let w = fs.region_to_damage().window();
-        w.store_u64_unflushed(place, word).unwrap();
+        w.store_u64_unflushed(place, window.word_of(end + bytes))
+            .unwrap();
     }
+
+    /// It goes on, whatever has become of its window.
+    fn go_on(&self, fs: &Fs) {
+        let w = fs.region_to_damage().window();
+        let (announced, end) = (
+            self.holder.at + APPENDING_OFFSET,
+            self.holder.at + END_OFFSET,
+        );
+        let word = fs.region_to_damage().load_u64(announced).unwrap();
+        w.store_u64_unflushed(end, word).unwrap();
+        w.store_u64_unflushed(announced, 0).unwrap();
+    }
+}
+
+fn is_busy<T>(done: pramfs::Result<T>) -> bool {
+    matches!(done, Err(Error::Busy(why)) if why.contains("process 1 "))
 }
 
 #[test]
 fn holder_stopped_in_append_makes_changes_of_size_busy_and_loses_nothing() {
     let s = Scene::appended();
-    s.announce(&s.fs, Some(SIZE + 6000));
-    let busy = |done: pramfs::Result<()>| matches!(done, Err(Error::Busy(why)) if why.contains("process 1 "));
-    assert!(busy(s.fs.setattr(&CX, s.file, &set_size(100)).map(drop)));
-    assert!(busy(s.fs.append(&CX, s.file, &[1]).map(drop)));
+    s.announce(1000);
+    assert!(is_busy(s.fs.setattr(&CX, s.file, &set_size(100))));
+    assert!(is_busy(s.fs.append(&CX, s.file, &[1])));
     let generation = s.fs.getattr(s.file).unwrap().generation;
     let lease = s.fs.grant_lease(s.file, generation, LeaseMode::Read, 2, 2);
-    assert!(busy(lease.map(drop)));
-    // What does not change the size goes on, and so does the holder.
-    assert_eq!(s.read().len() as u64, SIZE + 5000);
+    assert!(is_busy(lease.map(drop)));
+    // What does not change the size goes on, and so does the holder, with this append only.
+    assert_eq!(s.size(), SIZE + 5000);
     s.fs.write(&CX, s.file, 0, &[7; 100]).unwrap();
-    assert_eq!(s.append(9, 1000), Appended::Yes);
-    s.announce(&s.fs, None);
-    s.fs.append(&CX, s.file, &[1; 10]).unwrap();
-    assert!(s.read() == expected(&[(7, SIZE), (8, 5000), (9, 1000), (1, 10)]));
+    s.go_on(&s.fs);
+    assert_eq!(s.append(9, 1), Appended::Closed);
+    assert_eq!(s.size(), SIZE + 6000);
+    assert_eq!(s.fs.append(&CX, s.file, &[1; 10]).unwrap(), SIZE + 6000);
     s.finish();
 }
 
 #[test]
 fn holder_killed_in_append_leaves_its_window_to_be_closed() {
     let s = Scene::appended();
-    s.announce(&s.fs, Some(SIZE + 6000));
+    s.announce(1000);
     s.fs.region_to_damage()
         .pretend_lease(s.holder.lease.0, false);
     s.fs.append(&CX, s.file, &[1; 10]).unwrap();
@@ -469,20 +485,84 @@ fn holder_killed_in_append_leaves_its_window_to_be_closed() {
     s.finish();
 }
 
+/// A child of the holder keeps the lock, but does not append.
+#[test]
+fn holder_that_died_in_append_delays_nobody_but_after_next_mount() {
+    let s = Scene::appended();
+    // No process has this number.
+    s.let_go();
+    let generation = s.fs.getattr(s.file).unwrap().generation;
+    let grant =
+        s.fs.grant_lease(s.file, generation, LeaseMode::Write, 0x7fff_fff0, 1);
+    let slot = grant.unwrap().lease().slot;
+    s.fs.region_to_damage().pretend_lease(slot, true);
+    let s = Scene {
+        holder: Appender::of(&s.fs, s.file).unwrap(),
+        ..s
+    };
+    s.holder.open(&s.fs, 1).unwrap();
+    s.announce(1000);
+    let crashed = SimBackend::from_image(&s.sim.image()).unwrap();
+    s.fs.append(&CX, s.file, &[1; 10]).unwrap();
+    // The number may be one of another namespace.
+    let region = region_of(&crashed);
+    region.pretend_lease(slot, true);
+    let fs = Fs::open(region, quiet()).unwrap();
+    let busy = fs.append(&CX, s.file, &[1; 10]).unwrap_err();
+    assert!(matches!(busy, Error::Busy(_)), "{busy}");
+    s.go_on(&fs);
+    assert_eq!(fs.append(&CX, s.file, &[1; 10]).unwrap(), SIZE + 6000);
+}
+
 #[test]
 fn mount_beside_holder_stopped_in_append_keeps_window_until_it_goes_on() {
     let s = Scene::appended();
-    s.announce(&s.fs, Some(SIZE + 6000));
+    s.announce(1000);
     let crashed = SimBackend::from_image(&s.sim.image()).unwrap();
     let region = region_of(&crashed);
     region.pretend_lease(s.holder.lease.0, true);
     let fs = Fs::open(region, quiet()).unwrap();
     assert_eq!(fs.getattr(s.file).unwrap().size, SIZE + 5000);
-    assert_eq!(s.holder.append(&fs, &[9; 1000]).unwrap(), Appended::Yes);
-    s.announce(&fs, None);
+    s.go_on(&fs);
     assert_eq!(fs.getattr(s.file).unwrap().size, SIZE + 6000);
     assert_eq!(fs.append(&CX, s.file, &[1]).unwrap(), SIZE + 6000);
     assert_eq!(s.holder.append(&fs, &[9]).unwrap(), Appended::Closed);
+}
+
+#[test]
+fn file_made_immutable_or_revoked_grows_no_more() {
+    let s = Scene::appended();
+    let set = SetAttr {
+        flags: Some(FL_APPEND),
+        ..SetAttr::default()
+    };
+    s.fs.setattr(&CX, s.file, &set).unwrap();
+    assert_eq!(s.append(9, 10), Appended::Closed);
+    assert_eq!(s.size(), SIZE + 5000);
+    let s = Scene::appended();
+    let (slot, id) = s.holder.lease;
+    s.fs.close_lease_window(slot, id + 1).unwrap();
+    assert_eq!(s.append(9, 10), Appended::Yes);
+    s.fs.close_lease_window(slot, id).unwrap();
+    assert_eq!(s.append(9, 10), Appended::Closed);
+    assert_eq!(s.size(), SIZE + 5010);
+}
+
+/// 24 KiB of a preallocation are left, and the append needs more.
+#[test]
+fn window_longer_than_preallocation_is_freed_with_its_lease() {
+    let s = scene();
+    let keep = Fallocate::Allocate { keep_size: true };
+    s.fs.fallocate(&CX, s.file, keep, 0, 9 * BLOCK).unwrap();
+    let window = s.holder.open(&s.fs, 100_000).unwrap();
+    assert!(window.limit - window.start >= 100_000);
+    assert_eq!(s.append(8, 50_000), Appended::Yes);
+    s.let_go();
+    let after = s.fs.getattr(s.file).unwrap();
+    let used = after.size.div_ceil(BLOCK) * (BLOCK / 512);
+    // A block of pointers besides the data.
+    assert_eq!(after.blocks, used + BLOCK / 512);
+    s.finish();
 }
 
 #[test]

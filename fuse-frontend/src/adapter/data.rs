@@ -107,9 +107,10 @@ impl Adapter {
             // mapping is never an append, whatever the flags.
             //
             // Exception: the holder of a lease appends without the kernel, whose size of the
-            // file may be too small then. So the bytes go where the engine has the end.
-            // Another's append may come between two parts. This ignores RWF_NOAPPEND, which the
-            // request does not show.
+            // file is too small then, and after the lease until somebody asks for it. So the
+            // bytes go where the engine has the end. Another's append may come between two
+            // parts. This ignores RWF_NOAPPEND, which the request does not show, and cannot
+            // help RWF_APPEND, which looks like a write at that offset.
             let is_member = Caller::in_group(req);
             let caller = Caller::credentials(req, &is_member);
             let written = if paged {
@@ -120,7 +121,7 @@ impl Adapter {
                 data.len()
             } else if flags & libc::O_APPEND != 0
                 && let Some(opens) = &self.opens
-                && opens.is_written(ino)
+                && opens.may_have_grown(ino)
             {
                 wait_for_earlier_parts(fs, ino, offset)?;
                 self.removals

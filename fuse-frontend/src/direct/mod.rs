@@ -333,7 +333,10 @@ impl Leases for Direct {
             return Err(Refused::new(Refusal::Ended, "there is no such lease"));
         }
         lock(&self.revoked).insert(lease);
-        Ok(())
+        // Stores through mappings cannot be ended; appends can.
+        self.fs
+            .close_lease_window(lease.slot, lease.id)
+            .map_err(refused)
     }
 }
 

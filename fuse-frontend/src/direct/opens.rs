@@ -18,7 +18,7 @@
 //! A lease to write waits for the reads that may be lending ([`Opens::lend`]).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -53,8 +53,41 @@ pub struct Opens {
     written: AtomicUsize,
     /// A process stores to a file that nobody knows. So every file counts as stored to.
     all_written: bool,
+    grown: Grown,
     lending: Lending,
     kernel: Arc<OnceLock<Notifier>>,
+}
+
+/// Files that may have grown without the kernel, whose size of them stays too small until
+/// somebody asks for it. A file stays in here until the mount ends; one whose number differs by
+/// a multiple of [`GROWN`] counts as well.
+#[derive(Debug)]
+struct Grown(Box<[AtomicU64]>);
+
+/// Numbers of files that are told apart.
+const GROWN: u64 = 1 << 20;
+
+impl Default for Grown {
+    fn default() -> Grown {
+        Grown((0..GROWN / 64).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Grown {
+    fn bit(&self, ino: Ino) -> (&AtomicU64, u64) {
+        let n = ino.0 % GROWN;
+        (&self.0[(n / 64) as usize], 1 << (n % 64))
+    }
+
+    fn add(&self, ino: Ino) {
+        let (word, bit) = self.bit(ino);
+        word.fetch_or(bit, Ordering::SeqCst);
+    }
+
+    fn has(&self, ino: Ino) -> bool {
+        let (word, bit) = self.bit(ino);
+        word.load(Ordering::SeqCst) & bit != 0
+    }
 }
 
 /// Reads that lend, in two alternating sets: a wait for those of one set ends although new
@@ -139,6 +172,7 @@ impl Opens {
         let mut files = opens.lock();
         for lease in fs.leases() {
             if lease.mode == LeaseMode::Write {
+                opens.grown.add(lease.ino);
                 let uses = files.entry(lease.ino).or_default();
                 uses.writers.push(lease.id);
             }
@@ -196,6 +230,12 @@ impl Opens {
             || self.are_written() && self.lock().get(&ino).is_some_and(Uses::is_written)
     }
 
+    /// Whether the kernel may have an old size of a file, so that it tells a wrong offset for an
+    /// append: a process has had a lease to write since the mount began.
+    pub(crate) fn may_have_grown(&self, ino: Ino) -> bool {
+        self.all_written || self.grown.has(ino)
+    }
+
     /// Begins a read that may lend bytes of a file to the kernel. `None` if the file is stored
     /// to.
     pub(crate) fn lend(&self, ino: Ino) -> Option<Lend<'_>> {
@@ -241,6 +281,7 @@ impl Opens {
             ));
         }
         let writing = Writing { opens: self, ino };
+        self.grown.add(ino);
         self.lending.wait();
         // Pages from before, and attributes, which may be cached for a day.
         self.invalidate(ino, 0);

@@ -109,7 +109,7 @@ fn append_while_window_closes_is_in_file_or_stores_nothing() {
             thread::spawn(move || {
                 let leases = file.leases();
                 let Ok(()) = leases.stop_appends(&file.vol);
-                while leases.is_append_under_way(&file.vol) == Ok(true) {
+                while matches!(leases.append_under_way(&file.vol), Ok(Some(_))) {
                     thread::yield_now();
                 }
                 let size = file.size(&leases);

@@ -1,8 +1,8 @@
 //! The dynamic words of the superblock page in a running file system.
 //!
 //! Each is one aligned word, stored to the first page and to the copy, outside the
-//! CRC of the static part. In the static part only the label changes, and the feature
-//! `parked_leases`.
+//! CRC of the static part. In the static part only the label changes, and the features
+//! `parked_leases` and `append_windows`.
 
 use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::atomic::Ordering;

@@ -29,6 +29,8 @@ struct List {
     window: Option<(RegionOffset, AppendWindow)>,
     /// Length of the last window, bytes.
     last_window: u64,
+    /// The end of what was appended in the window is damaged.
+    damaged_end: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +89,7 @@ impl Leases {
             return Ok(());
         };
         list.window = Some((at, window));
+        list.damaged_end = false;
         list.last_window = window.limit.saturating_sub(window.start);
         set_view(vol, at, OPEN_WORD, window.number)
     }
@@ -111,39 +114,39 @@ impl Leases {
     }
 
     /// Refuses later appends to the window. The window stays until
-    /// [`window_closed`](Self::window_closed) or [`resume_appends`](Self::resume_appends).
+    /// [`window_closed`](Self::window_closed).
     #[cold]
     pub(crate) fn stop_appends(&self, vol: &Volume) -> Result<()> {
         let Some((at, _)) = self.window() else {
             return Ok(());
         };
         set_view(vol, at, OPEN_WORD, 0)?;
-        // The holder announces an append, and later stores its end; after each it loads the
-        // word that was cleared here. So either it sees that the window is being closed, or a
-        // load from here on sees what it has stored.
+        // The holder announces an append, and then loads the word that was cleared here. So
+        // either it sees that the window is being closed, or a load from here on sees the
+        // announcement.
         fence(seq_cst("window-stopped"));
         Ok(())
     }
 
-    /// Whether the holder may be storing bytes to the blocks of the window.
+    /// Returns how many bytes of the window the holder may have stored when the append ends
+    /// that it has announced. `None`: it is storing none.
     #[cold]
-    pub(crate) fn is_append_under_way(&self, vol: &Volume) -> Result<bool> {
+    pub(crate) fn append_under_way(&self, vol: &Volume) -> Result<Option<u64>> {
         let Some((at, window)) = self.window() else {
-            return Ok(false);
+            return Ok(None);
         };
         let word = vol.medium().load_u64(at + APPENDING_OFFSET)?;
         // Other words are left from other windows, or are damage.
-        Ok(word != 0 && window.end_of(word).is_some())
+        let end = window.end_of(word).filter(|_| word != 0);
+        Ok(end.map(|end| end - window.start))
     }
 
-    /// Takes [`stop_appends`](Self::stop_appends) back. An append that has seen it waits for
-    /// the window to be closed.
+    /// Notes that the end of what was appended is damaged. True for the first time in a
+    /// window.
     #[cold]
-    pub(crate) fn resume_appends(&self, vol: &Volume) -> Result<()> {
-        match self.window() {
-            Some((at, window)) => set_view(vol, at, OPEN_WORD, window.number),
-            None => Ok(()),
-        }
+    pub(crate) fn note_damaged_end(&mut self) -> bool {
+        let noted = self.0.as_mut().map(|list| &mut list.damaged_end);
+        noted.is_some_and(|noted| !std::mem::replace(noted, true))
     }
 
     /// Forgets the window, whose slot is without it on the medium. Its holder has been shown

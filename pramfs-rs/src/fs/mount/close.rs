@@ -179,15 +179,15 @@ impl Fs {
             background.stop();
         }
         let engine = self.engine();
-        if engine.has_lease_table()
-            && engine.is_up()
-            && !engine.is_read_only()
-            && let Err(e) = engine
-                .note_all_stores()
-                .and_then(|()| engine.end_released_leases())
-                .and_then(|_| engine.close_windows())
-        {
-            tracing::warn!(error = %e, "could not clear the lease table; the next mount does");
+        if engine.has_lease_table() && engine.is_up() && !engine.is_read_only() {
+            let noted = engine.note_all_stores();
+            let ended = engine.end_released_leases().map(drop);
+            // Each of them, whatever the others did.
+            for done in [noted, ended, engine.close_windows()] {
+                if let Err(e) = done {
+                    tracing::warn!(error = %e, "could not clear the lease table; the next mount does");
+                }
+            }
         }
         engine.unmount()
     }

@@ -7,7 +7,8 @@
 //! 3. Read the lease table, and adopt its leases. No block of theirs is freed from here on.
 //! 4. Read the orphan table, and assign its slots to their inodes. No operation runs before
 //!    that, so none can give such an inode a second slot.
-//! 5. If the mount is writable, end the leases that no process holds any more, fill the
+//! 5. Close the append windows: the sizes of their files count what was appended.
+//! 6. If the mount is writable, end the leases that no process holds any more, fill the
 //!    reserve and start the background work.
 //!
 //! Unmounting is in [`close`](crate::fs::mount::close), the timer in [`background`].
@@ -277,8 +278,11 @@ impl Engine {
         if let Err(e) = self.show_leases() {
             self.note_error(&e);
         }
-        self.settle_windows(false)?;
         self.read_only.store(false, Ordering::Relaxed);
+        // No operation runs yet. A window that stays is merged when its file is needed.
+        if let Err(e) = self.settle_windows(false) {
+            self.note_error(&e);
+        }
         Ok(true)
     }
 }

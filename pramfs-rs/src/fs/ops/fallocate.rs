@@ -173,7 +173,7 @@ impl Engine {
             let mut tx = self.begin(inode);
             // First, so that the allocation uses the rest of the record.
             let slot = match wanted {
-                State::Ahead => self.claim_ahead(&mut tx, new.before(), index)?,
+                State::Ahead => self.claim_ahead(&mut tx, new.before(), index, last)?,
                 _ => None,
             };
             let mut step = Step {
@@ -240,19 +240,24 @@ impl Engine {
         }
     }
 
-    /// Notes in the record of the first new block past the end of a file that the blocks
-    /// there are to be freed, if they are not noted yet.
+    /// Notes, before the first new block past the end of a file is in its map, that the blocks
+    /// there are to be freed. Not if none of the range is new.
     fn claim_ahead(
         &self,
         tx: &mut Plan<'_>,
         state: &InodeState,
         first: FileBlock,
+        last: FileBlock,
     ) -> Result<Option<u32>> {
-        let is_hole = map::run(&self.vol, &state.map(), first, 1)?.block.is_none();
-        match is_hole && state.orphan_slot.is_none() {
-            true => self.put_orphan(tx, Ino(state.disk.ino)).map(Some),
-            false => Ok(None),
+        let mut at = first;
+        while state.orphan_slot.is_none() && at <= last {
+            let extent = map::run(&self.vol, &state.map(), at, last - at + 1)?;
+            if extent.block.is_none() {
+                return self.put_orphan(tx, Ino(state.disk.ino)).map(Some);
+            }
+            at += extent.count;
         }
+        Ok(None)
     }
 
     /// Frees a range of blocks, record by record. To undo an allocation, `before` is the

@@ -463,6 +463,9 @@ impl Engine {
             Ok(Some(window)) if window.limit > self.vol.geo.max_file_size() => {
                 "its append window is too long"
             }
+            Ok(Some(window)) if !(window.start..=window.limit).contains(&state.disk.size) => {
+                "the file does not end in its append window"
+            }
             Ok(Some(window)) => match state.leases.adopt_window(at, window) {
                 true => return Ok(()),
                 false => "another slot of the same file has an append window",

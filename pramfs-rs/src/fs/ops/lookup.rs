@@ -97,7 +97,13 @@ impl Engine {
                 b".." => {
                     // Not an entry, so no directory lock keeps it; do not cache it.
                     probe = None;
-                    self.iget_user(Ino(dir_state.disk.parent_or_rdev))?
+                    // Not of a user: that would lock a file, if damage has put one here.
+                    match Ino(dir_state.disk.parent_or_rdev) {
+                        parent if parent < Ino::FIRST_FREE && parent != Ino::ROOT => {
+                            return Err(Error::Stale(parent));
+                        }
+                        parent => self.iget(parent)?,
+                    }
                 }
                 _ => {
                     let entry = self.entry(&dir_state, name)?.ok_or(Error::NotFound)?;

@@ -52,6 +52,13 @@ impl Engine {
                 lock_and_check_group(caller, || inode.state.write(), asked);
             state.alive(ino)?;
             chattr::check_set(&state.disk, set)?;
+            if set
+                .flags
+                .is_some_and(|flags| flags & chattr::WRITE_FLAGS != 0)
+            {
+                // From now on nobody appends behind the back of the mount.
+                self.close_window(&inode, &mut state)?;
+            }
             let now = self.now();
             let apply =
                 |tx: &mut Plan<'_>, new: &mut Edit<'_>| self.apply(tx, new, set, keeps_sgid, now);

@@ -5,12 +5,13 @@
 //! - *Opening*: the blocks of the window are in the map, *written* and with room, under a slot
 //!   of the orphan table (a chain of records); the word `end` is cleared (store, flush, fence);
 //!   the window is in the slot (record); the holder learns of it.
-//! - *Appending*, by the holder: data (stores, fence), `end` (store, flush, fence). Then it
-//!   looks whether the window is still open, and returns.
+//! - *Appending*, by the holder: it announces the append, looks whether the window is open, and
+//!   makes data (stores, fence) and `end` (store, flush, fence) durable.
 //! - *Merging*: the size is that of `end` (record). The bytes before are durable: the holder
 //!   fenced them before it stored `end`.
-//! - *Closing*: the holder is told that its later appends do not count; `end` is loaded, after
-//!   a full fence; the size is that of `end`, and the window leaves the slot (one record).
+//! - *Closing*: the holder is told to begin no further append; after a full fence, an append
+//!   that was announced is waited for; `end` is loaded; the size is that of `end`, and the window
+//!   leaves the slot (one record).
 //!
 //! Invariant (rule 7 of `docs/consistency.md`): while a window is open, the size of the inode
 //! changes by merging only. Every other change closes the window first
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::touch_mtime;
+use crate::fs::inode::leases::HeldLease;
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::ops::fallocate;
 use crate::fs::policy::chattr;
@@ -40,7 +42,9 @@ use pramfs_medium::types::{Ino, LeaseMode, RegionOffset};
 const FIRST: u64 = 256 << 10;
 /// Looks at the holder before the first wait.
 const SPINS: u32 = 1000;
-/// How long a holder that is storing bytes is waited for.
+/// Bytes that the slowest medium takes in a microsecond.
+const SLOWEST: u64 = 20;
+/// How much longer a holder that is storing bytes is waited for.
 const STOPPED: Duration = Duration::from_millis(100);
 /// Maximum length of a window, bytes, if no append needs more.
 const MOST: u64 = 16 << 20;
@@ -125,7 +129,7 @@ impl Engine {
             }
             match self.allocate(inode, state, whole, end, fallocate::State::Ahead, false) {
                 Ok(()) => return Ok(end),
-                // It has freed what it has allocated.
+                // It has freed the blocks that it has allocated.
                 Err(e) if len > bytes && room::is_out_of_space(&e) => len = (len / 2).max(bytes),
                 Err(e) => return Err(e),
             }
@@ -219,13 +223,13 @@ impl Engine {
     /// bytes. It would store them later, over those of whoever appends next.
     ///
     /// # Errors
-    /// [`Error::Busy`] if that takes long; the window is open again.
+    /// [`Error::Busy`] if that takes long. The window stays, and takes no further append.
     fn wait_for_append(&self, state: &InodeState, at: RegionOffset) -> Result<()> {
         let begun = Instant::now();
         for looks in 0u32.. {
-            if !state.leases.is_append_under_way(&self.vol)? {
+            let Some(bytes) = state.leases.append_under_way(&self.vol)? else {
                 break;
-            }
+            };
             if looks < SPINS {
                 std::hint::spin_loop();
                 continue;
@@ -236,24 +240,30 @@ impl Engine {
                 .values()
                 .find(|lease| lease.at == at)
                 .copied();
-            // The holder was killed: nobody stores any more. A child of it may keep the lock,
-            // but cannot append.
-            let lease =
-                lease.filter(|lease| self.is_slot_locked(lease.slot) && !is_gone(lease.pid));
-            let Some(lease) = lease else {
+            // The holder was killed: nobody stores any more.
+            let Some(lease) = lease.filter(|lease| self.may_store(lease)) else {
                 break;
             };
-            if begun.elapsed() > STOPPED {
-                state.leases.resume_appends(&self.vol)?;
+            let most = STOPPED + Duration::from_micros(bytes / SLOWEST);
+            if begun.elapsed() > most {
                 return Err(Error::Busy(format!(
-                    "process {} has been stopped in the middle of an append to the file, by direct \
-                     access; let it go on, or end it",
+                    "process {} is in the middle of an append to the file, by direct access, and \
+                     has not ended it; let the process go on, or end it",
                     lease.pid
                 )));
             }
             std::thread::sleep(Duration::from_micros(50));
         }
         Ok(())
+    }
+
+    /// Whether a process may go on with an append that it has announced. A child of it may keep
+    /// the lock, but cannot append.
+    fn may_store(&self, lease: &HeldLease) -> bool {
+        // The number of the process is that of the server that has granted the lease, which may
+        // have been in another namespace.
+        let is_gone = !lease.is_adopted && is_gone(lease.pid);
+        self.is_slot_locked(lease.slot) && !is_gone
     }
 
     /// Gives the inode the size that the holder of its window has appended up to. True if the
@@ -300,7 +310,7 @@ impl Engine {
     fn appended_size(
         &self,
         inode: &Inode,
-        state: &InodeState,
+        state: &mut InodeState,
         window: AppendWindow,
         word: Option<u64>,
     ) -> u64 {
@@ -311,6 +321,8 @@ impl Engine {
         match window.end_of(word.unwrap_or(0)) {
             // Merged before, and then lost by a crash.
             Some(end) => end.max(size),
+            // Once: each operation looks.
+            None if !state.leases.note_damaged_end() => size,
             None => {
                 self.note_damage(&Error::corrupt(
                     Damage::LeaseSlotWrong,
@@ -343,9 +355,28 @@ impl Engine {
         closed
     }
 
+    /// Closes the window of a lease, so that its holder appends through the mount.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if the holder is in the middle of an append; those of the medium.
+    pub fn close_lease_window(&self, slot: u32, id: u64) -> Result<()> {
+        self.op(Need::Write, || {
+            let Some(lease) = self.find_lease(slot, id) else {
+                return Ok(());
+            };
+            let inode = self.iget(lease.ino)?;
+            let state = &mut *inode.state.write();
+            match state.leases.window() {
+                Some((at, _)) if at == lease.at => self.close_window(&inode, state),
+                _ => Ok(()),
+            }
+        })
+    }
+
     /// Settles the windows that an earlier mount has left, before any operation runs and
     /// before anything is freed. A read-only mount shows what has been appended until now,
-    /// and leaves the windows as they are.
+    /// and leaves the windows as they are; so does a mount that the damage of one makes
+    /// read-only.
     pub(crate) fn settle_windows(&self, read_only: bool) -> Result<()> {
         for lease in self.leases() {
             let inode = self.iget(lease.ino)?;
@@ -359,17 +390,16 @@ impl Engine {
             // A read-only mount may have put a later size here. The record must have it.
             let home: DiskInode = self.vol.medium().read_pod(inode.home)?;
             state.disk.size = home.size;
-            if read_only {
-                let word = state.leases.appended(&self.vol)?;
-                state.disk.size = self.appended_size(&inode, state, window, word);
+            let word = state.leases.appended(&self.vol)?;
+            let size = self.appended_size(&inode, state, window, word);
+            if read_only || self.damaged.load(Ordering::Relaxed) {
+                state.disk.size = size;
                 continue;
             }
+            // If it stays, what its holder has appended is merged when it is needed.
+            inode.grows.store(true, Ordering::Release);
             match self.close_window(&inode, state) {
-                // The window stays. What its holder has appended is merged when it is needed.
-                Err(Error::Busy(why)) => {
-                    inode.grows.store(true, Ordering::Release);
-                    tracing::warn!(ino = %lease.ino, "{why}");
-                }
+                Err(Error::Busy(why)) => tracing::warn!(ino = %lease.ino, "{why}"),
                 closed => closed?,
             }
         }
@@ -377,11 +407,11 @@ impl Engine {
     }
 }
 
-/// Whether a process has ended, as far as this one can know.
+/// Whether a process of this namespace has ended.
 fn is_gone(pid: u32) -> bool {
     let pid = i32::try_from(pid)
         .ok()
         .and_then(rustix::process::Pid::from_raw);
-    // A process of another namespace has no number here, or 0.
+    // A process of another namespace has the number 0.
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
