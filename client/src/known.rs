@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use parking_lot::RwLock;
-use pramfs_medium::pmem::RegionAccess as _;
+use pramfs_medium::pmem::{Granularity, RegionAccess as _};
 use pramfs_medium::types::Access;
 
 use crate::error::{Error, Result};
@@ -135,6 +135,16 @@ impl File {
         let leased = self.leased().read();
         let (fd, _) = leased.region().backend().source_fd()?;
         Some(f(fd))
+    }
+
+    /// Whether what [`write_at`](File::write_at) has written is as durable as the medium allows,
+    /// without an fdatasync(2) of the region.
+    pub fn fences_are_durable(&self) -> bool {
+        self.now(|leased| {
+            let unit = leased.region().backend().granularity();
+            (unit != Granularity::Page).then_some(())
+        })
+        .is_some()
     }
 
     /// Makes the stores through all mappings of the region durable, as fdatasync(2) does, and

@@ -27,11 +27,8 @@ use crate::table::{self, Entry, Held};
 /// many reads from the page cache.
 const CALLS: u16 = 64;
 
-/// Reads and overwrites by offset before a file that was empty gets a lease.
-const OVERWRITES: u8 = 64;
-
-/// Ends of the writes by offset to files that were empty, by descriptor.
-static ENDS: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
+/// Reads and writes by offset before a file that was empty gets a lease.
+const EARLY: u8 = 64;
 
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
@@ -403,11 +400,10 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     None
 }
 
-/// Counts a call on a file that was empty when it was opened, which ends at this offset. If
-/// such calls read or overwrite what is there, the file gets a lease: its descriptor is
-/// replaced as if it had just been opened.
+/// Counts a call on a file that was empty when it was opened. After some, the file gets a
+/// lease: its descriptor is replaced as if it had just been opened.
 #[cold]
-pub(crate) fn count_growing(fd: c_int, old: Entry, end: u64, write: bool) -> Option<Held> {
+pub(crate) fn count_growing(fd: c_int, old: Entry) -> Option<Held> {
     let Entry::Growing {
         inode,
         calls,
@@ -416,15 +412,7 @@ pub(crate) fn count_growing(fd: c_int, old: Entry, end: u64, write: bool) -> Opt
     else {
         return None;
     };
-    let highest = usize::try_from(fd).ok().and_then(|fd| ENDS.get(fd))?;
-    if calls == 0 {
-        highest.store(0, Ordering::Relaxed);
-    }
-    let before = match write {
-        true => highest.fetch_max(end, Ordering::Relaxed),
-        false => u64::MAX,
-    };
-    if calls == 0 || end <= before && calls < OVERWRITES {
+    if calls < EARLY {
         let calls = calls + 1;
         table::replace(
             fd,
@@ -437,7 +425,7 @@ pub(crate) fn count_growing(fd: c_int, old: Entry, end: u64, write: bool) -> Opt
         );
         return None;
     }
-    if end > before || !owns_memory() || !may_wait() {
+    if !owns_memory() || !may_wait() {
         return None;
     }
     let errno = real::errno();
@@ -503,6 +491,13 @@ pub(crate) fn prepare_append(held: &Held, bytes: u64) -> bool {
 /// Whether the program may have stored to a file through a mapping.
 fn is_mapped(held: &Held) -> bool {
     held.stored_end() > 0
+}
+
+/// Whether fdatasync(2) of a file has nothing to do: a write is durable when it returns, by the
+/// library or by the mount; no page of the file is in the kernel's cache while there is a lease
+/// to write; and the program has stored nothing through a mapping.
+pub(crate) fn is_durable(held: &Held) -> bool {
+    !is_mapped(held) && guarded(|| held.file().fences_are_durable().then_some(())).is_some()
 }
 
 /// Makes what the program has stored through its mappings of a file durable, where it must be

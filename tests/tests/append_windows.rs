@@ -210,6 +210,7 @@ fn every_other_change_of_size_closes_window_and_keeps_what_was_appended() {
     let s = Scene::appended();
     s.fs.write(&CX, s.file, all - 10, &[1; 10]).unwrap();
     s.fs.fill(s.file, 0, all).unwrap();
+    s.fs.setattr(&CX, s.file, &set_size(all)).unwrap();
     s.fs.setattr(
         &CX,
         s.file,
