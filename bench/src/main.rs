@@ -96,6 +96,17 @@ enum Cmd {
         #[arg(long)]
         lease: bool,
     },
+    /// Read 4 KiB of a file at random offsets, and print the nanoseconds of one read; runs
+    /// start it themselves
+    PreadLoop {
+        /// The file
+        file: PathBuf,
+        /// How long, milliseconds
+        time: u64,
+        /// Without the page cache
+        #[arg(long)]
+        direct: bool,
+    },
 }
 
 #[derive(Debug, Default, Args)]
@@ -206,6 +217,10 @@ fn real_main() -> Result<ExitCode> {
             threads,
         } => {
             minimal::serve(&mount_point, &memory, threads)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::PreadLoop { file, time, direct } => {
+            rows::programs::pread_loop(&file, Duration::from_millis(time), direct)?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::MapOnce { file, lease } => {

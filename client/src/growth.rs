@@ -19,7 +19,7 @@ use pramfs_medium::media::lease::{
     ALL_CLOSED, APPENDING_OFFSET, AppendWindow, CLOSED_WORD, END_OFFSET, MAX_WINDOW, OPEN_WORD,
     STORED_OFFSET,
 };
-use pramfs_medium::pmem::{RegionAccess as _, Unfenced};
+use pramfs_medium::pmem::{Fenced, RegionAccess as _, Unfenced};
 
 use crate::blocks::KnownBlocks;
 use crate::descriptors::{Kept, keep};
@@ -337,10 +337,10 @@ impl Leased {
                 lost |= region.is_faulted(at, len);
                 from = rest;
             }
-            window.fence(pending);
+            let durable = window.fence(pending);
             match lost || region.faults_seen() != faults {
                 true => Err(Error::Faulted),
-                false => Ok(()),
+                false => Ok(durable),
             }
         };
         let word = open.window.word_of(end);
@@ -426,19 +426,19 @@ fn sync_size(file: &File) -> std::io::Result<()> {
 
 impl Words for Leased {
     type Error = Error;
+    type Durable = Fenced;
 
     #[inline]
     fn set_appending(&self, word: u64) -> Result<()> {
-        let at = self.holder_word(APPENDING_OFFSET)?;
+        let at = self.view_place(APPENDING_OFFSET);
         Ok(self.region().window().store_u64_unflushed(at, word)?)
     }
 
     #[inline]
-    fn set_end(&self, word: u64) -> Result<()> {
+    fn set_end(&self, word: u64, after: Fenced) -> Result<()> {
         let at = self.holder_word(END_OFFSET)?;
         let window = self.region().window();
-        window.store_u64_unflushed(at, word)?;
-        window.fence(window.flush(at, 8)?);
+        window.fence(window.publish_u64(at, word, after)?);
         Ok(())
     }
 

@@ -16,11 +16,14 @@ pub(crate) trait Words {
     /// Why a word cannot be loaded or stored.
     type Error;
 
+    /// Shows that bytes are durable.
+    type Durable;
+
     /// Stores the word `appending`.
     fn set_appending(&self, word: u64) -> Result<(), Self::Error>;
 
     /// Stores the word `end`, and makes it durable.
-    fn set_end(&self, word: u64) -> Result<(), Self::Error>;
+    fn set_end(&self, word: u64, after: Self::Durable) -> Result<(), Self::Error>;
 
     /// Loads the number of the window that is open.
     fn open(&self) -> Result<u64, Self::Error>;
@@ -45,7 +48,7 @@ pub(crate) fn append<W: Words>(
     words: &W,
     number: u64,
     word: u64,
-    copy: impl FnOnce() -> Result<(), W::Error>,
+    copy: impl FnOnce() -> Result<W::Durable, W::Error>,
 ) -> Result<Stored, W::Error> {
     words.set_appending(word)?;
     // The server clears `open`, and then loads `appending`, with the same fence between. So
@@ -56,7 +59,7 @@ pub(crate) fn append<W: Words>(
         return Ok(Stored::Nothing);
     }
     // Only durable bytes may be below an end that can become durable.
-    let stored = copy().and_then(|()| words.set_end(word));
+    let stored = copy().and_then(|durable| words.set_end(word, durable));
     // After `end`: a server that finds no append under way finds its end.
     words.set_appending(0)?;
     stored.map(|()| Stored::Appended)
@@ -92,6 +95,7 @@ mod tests {
 
     impl Words for Slot {
         type Error = &'static str;
+        type Durable = ();
 
         fn set_appending(&self, word: u64) -> Result<(), &'static str> {
             self.note(format!("appending {word}"));
@@ -99,7 +103,7 @@ mod tests {
             Ok(())
         }
 
-        fn set_end(&self, word: u64) -> Result<(), &'static str> {
+        fn set_end(&self, word: u64, (): ()) -> Result<(), &'static str> {
             self.note(format!("end {word}"));
             self.end.set(word);
             Ok(())

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply, Window};
-use pramfs_medium::media::lease::{APPENDING_OFFSET, CLOSED_WORD};
+use pramfs_medium::media::lease::{APPENDING_OFFSET, END_OFFSET, VIEW_OFFSET};
 use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, Unfenced, lease_ticket};
 use pramfs_medium::types::LeaseMode;
 
@@ -113,12 +113,12 @@ impl Leased {
             return Err(malformed());
         }
         // The words lie in the region, and are aligned.
-        let last = granted.view.saturating_add(8 * CLOSED_WORD);
+        let last = granted.view.saturating_add(APPENDING_OFFSET - VIEW_OFFSET);
         for word in [granted.view, last] {
             region.load_u64(word)?;
         }
         if let Some(word) = stored {
-            let last = word.saturating_add(beside_stored(APPENDING_OFFSET));
+            let last = word.saturating_add(beside_stored(END_OFFSET));
             for word in [word, last] {
                 region.load_u64(word)?;
             }
@@ -155,6 +155,12 @@ impl Leased {
     #[inline]
     pub(crate) fn view_word(&self, word: u64) -> Result<u64> {
         Ok(self.region().load_u64(self.view + 8 * word)?)
+    }
+
+    /// Returns where a word of the view line is, given by its offset in the slot.
+    #[inline]
+    pub(crate) fn view_place(&self, offset: u64) -> u64 {
+        self.view + (offset - VIEW_OFFSET)
     }
 
     /// Returns where a word of the holder is, given by its offset in the slot.

@@ -11,6 +11,7 @@ mod mount_names;
 mod names;
 mod peers;
 mod preload;
+pub mod programs;
 mod read_write;
 mod threads;
 mod untouched;
@@ -30,5 +31,6 @@ pub const GROUPS: &[&Group] = &[
     &dbench::GROUP,
     &leases::GROUP,
     &preload::GROUP,
+    &programs::GROUP,
     &threads::GROUP,
 ];

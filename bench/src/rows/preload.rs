@@ -79,7 +79,8 @@ const JOBS: usize = 10;
 /// Bytes of each.
 const FILE: u64 = 32 * MIB;
 const ROUNDS: u32 = 7;
-const LIBRARY: &str = "libpramfs_preload.so";
+/// The preload library.
+pub(super) const LIBRARY: &str = "libpramfs_preload.so";
 
 /// One way to run fio.
 #[derive(Debug, Clone)]

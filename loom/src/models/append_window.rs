@@ -84,13 +84,14 @@ impl File {
 
 impl Words for File {
     type Error = Infallible;
+    type Durable = ();
 
     fn set_appending(&self, word: u64) -> Result<(), Infallible> {
         let at = SLOT + APPENDING_OFFSET;
         self.vol.region.window().store_u64_unflushed(at.0, word)
     }
 
-    fn set_end(&self, word: u64) -> Result<(), Infallible> {
+    fn set_end(&self, word: u64, (): ()) -> Result<(), Infallible> {
         let at = SLOT + END_OFFSET;
         self.vol.region.window().store_u64_unflushed(at.0, word)
     }

@@ -2,6 +2,8 @@
 //!
 //! Line 0 is changed by records only. Line 1 is the *view* line: the server stores its words
 //! without a record, and readers in other processes watch them; it need not survive a crash.
+//! The holder stores one word of it, `appending`: not in line 2, because each append writes that
+//! line back, and some processors drop it from the cache then.
 //! Line 2 belongs to the holder, who stores to it without a record. Line 3 holds the append
 //! window, and is changed by records only.
 //!
@@ -34,7 +36,7 @@ pub const STORED_OFFSET: u64 = 0x80;
 pub const END_OFFSET: u64 = 0x88;
 /// Offset in a slot of the word in which the holder says that it is storing bytes past the end
 /// of the file.
-pub const APPENDING_OFFSET: u64 = 0x90;
+pub const APPENDING_OFFSET: u64 = 0x60;
 /// Offset of the append window in a slot.
 pub const WINDOW_OFFSET: u64 = 0xc0;
 /// Bytes of a slot, from its start, that records change; and from the append window.
@@ -66,11 +68,11 @@ layout! {
         0x48 size: u64 = "view: size of the file, bytes",
         0x50 open: u64 = "view: number of the append window that is open; 0: none",
         0x58 closed: u64 = "view: number of the window that was closed last; all bits set: all windows are closed",
-        0x60 reserved_view: [u64; 4] = "zero",
+        0x60 appending: u64 = "holder: where the append ends whose bytes it is storing, as in `end`; 0: none",
+        0x68 reserved_view: [u64; 3] = "zero",
         0x80 stored: u64 = "holder: not zero if it has stored to the file; the server sets the times of the file and clears the word",
         0x88 end: u64 = "holder: bytes appended since the start of the window (low half), and their check (high half); 0: none",
-        0x90 appending: u64 = "holder: where the append ends whose bytes it is storing, as in `end`; 0: none. It need not survive a crash",
-        0x98 reserved_client: [u64; 5] = "zero",
+        0x90 reserved_client: [u64; 6] = "zero",
         0xc0 window: u64 = "number of the append window; 0: there is none, and all of line 3 is zero",
         0xc8 window_start: u64 = "size of the file when the window was opened, bytes",
         0xd0 window_limit: u64 = "offset in the file of the end of the blocks of the window, bytes",
