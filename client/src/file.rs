@@ -170,6 +170,8 @@ impl File {
         let old = Arc::clone(&leased);
         drop(leased);
         self.attach_again(&old)?;
+        // Its slot counts as another lease of the file.
+        drop(old);
         f(&self.leased.read())
     }
 

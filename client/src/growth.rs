@@ -8,7 +8,7 @@
 //! appended is published by two words.
 
 use std::fs::File;
-use std::io::{ErrorKind, Seek as _, Write as _};
+use std::io::{ErrorKind, Seek as _, SeekFrom, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -274,14 +274,15 @@ impl Leased {
             state.skip -= 1;
             return false;
         }
-        match self.ask_for_window(bytes) {
+        let opens = 1 + u32::from(state.through.is_some());
+        match self.ask_for_window(bytes, opens) {
             Ok(Some((open, before))) => {
                 self.growth.show_window(open.window.number, before);
                 state.window = Some(open);
                 true
             }
-            // Another lease, a full region, a server without windows, none at all, or an
-            // answer that makes no sense. What the mount says of the append counts.
+            // Another lease or open of the file, a full region, a server without windows, none at
+            // all, or an answer that makes no sense. What the mount says of the append counts.
             _ => {
                 state.skip = SKIPPED;
                 false
@@ -290,8 +291,13 @@ impl Leased {
     }
 
     #[cold]
-    fn ask_for_window(&self, bytes: u64) -> Result<Option<(Open, u64)>> {
-        let given = self.request_window(bytes)?;
+    fn ask_for_window(&self, bytes: u64, opens: u32) -> Result<Option<(Open, u64)>> {
+        let given = self.request_window(bytes, opens)?;
+        // Before it is asked for the blocks of a window that does not make sense.
+        let len = given.limit.checked_sub(given.start);
+        if len.is_none_or(|len| len > MAX_WINDOW) {
+            return Ok(None);
+        }
         // The server has closed the window before. If this one is closed by now, it is found so
         // by its number.
         let before = self.view_word(CLOSED_WORD)?;
@@ -355,10 +361,8 @@ impl Leased {
                 self.growth.end.store(end, Ordering::Release);
             }
         }
-        match region.faults_seen() == faults {
-            true => Ok(Some(start)),
-            false => Err(Error::Faulted),
-        }
+        // A fault since then is not one of these bytes.
+        Ok(Some(start))
     }
 
     /// Appends by write(2). The server closes the window first.
@@ -368,9 +372,10 @@ impl Leased {
             none => none.insert(self.open_to_append()?),
         };
         // The kernel notes the position by its own idea of the size, which has nothing of the
-        // appends of a window. A stat tells it. Until the end of this call nobody appends
+        // appends of a window. This asks the server, under the lock that writes take: no other
+        // write makes the kernel drop the answer. Until the end of this call nobody appends
         // without the kernel: no other process has a window of this file.
-        sync_size(file).map_err(through_mount)?;
+        file.seek(SeekFrom::End(0)).map_err(through_mount)?;
         let (mut done, mut first) = (0, 0);
         while done < buf.len() {
             match file.write(&buf[done..]) {
@@ -415,13 +420,6 @@ impl Leased {
         })?;
         Ok((kept, file.into()))
     }
-}
-
-/// Has the kernel ask the server for the size of a file.
-fn sync_size(file: &File) -> std::io::Result<()> {
-    let flags = rustix::fs::AtFlags::EMPTY_PATH | rustix::fs::AtFlags::STATX_FORCE_SYNC;
-    rustix::fs::statx(file, c"", flags, rustix::fs::StatxFlags::SIZE)?;
-    Ok(())
 }
 
 impl Words for Leased {

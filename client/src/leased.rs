@@ -440,9 +440,9 @@ impl Leased {
     }
 
     /// Asks the server for an append window.
-    pub(crate) fn request_window(&self, bytes: u64) -> Result<Window> {
+    pub(crate) fn request_window(&self, bytes: u64, opens: u32) -> Result<Window> {
         let Release { link, lease } = &self.release;
-        link.ask(|server| server.window(*lease, bytes))
+        link.ask(|server| server.window(*lease, bytes, opens))
     }
 
     /// Adds blocks that continue what is known. The server has told them for something else.

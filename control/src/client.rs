@@ -217,8 +217,13 @@ impl Connection {
     ///
     /// # Errors
     /// As for [`lease`](Self::lease).
-    pub fn window(&self, lease: LeaseKey, bytes: u64) -> Result<Window, ControlError> {
-        match self.ask(&Request::Window { lease, bytes })?.0 {
+    pub fn window(&self, lease: LeaseKey, bytes: u64, opens: u32) -> Result<Window, ControlError> {
+        let request = Request::Window {
+            lease,
+            bytes,
+            opens,
+        };
+        match self.ask(&request)?.0 {
             Reply::Window(window) => Ok(window),
             other => Err(unexpected(other)),
         }

@@ -284,9 +284,13 @@ impl Connection {
                 let end = leases()?.fill(lease, offset..end)?;
                 self.say(&Reply::Filled { end }, &[])
             }
-            Request::Window { lease, bytes } => {
+            Request::Window {
+                lease,
+                bytes,
+                opens,
+            } => {
                 self.check(lease)?;
-                let window = leases()?.window(lease, bytes)?;
+                let window = leases()?.window(lease, bytes, opens)?;
                 self.say(&Reply::Window(window), &[])
             }
             Request::Release { lease } => {

@@ -271,11 +271,12 @@ pub trait Leases: fmt::Debug + Send + Sync {
     fn fill(&self, lease: LeaseKey, range: Range<u64>) -> Result<u64, Refused>;
 
     /// Opens an append window with room for a number of bytes, for a file that is leased to
-    /// write. Closes the one before.
+    /// write. Closes the one before. `opens` says how often the client has the file open.
     ///
     /// # Errors
-    /// The reason for a refusal: [`Refusal::Busy`] if the file has another lease.
-    fn window(&self, lease: LeaseKey, bytes: u64) -> Result<Window, Refused>;
+    /// The reason for a refusal: [`Refusal::Busy`] if the file has another lease, or is open
+    /// elsewhere.
+    fn window(&self, lease: LeaseKey, bytes: u64, opens: u32) -> Result<Window, Refused>;
 
     /// Ends the leases that no process holds any more.
     fn end_released(&self);

@@ -53,6 +53,9 @@ pub enum Request {
         lease: LeaseKey,
         /// Bytes that it must have room for.
         bytes: u64,
+        /// Opens of the file that are those of the client.
+        #[serde(default)]
+        opens: u32,
     },
     /// This connection has given up a lease: test whether it has ended.
     Release {

@@ -85,7 +85,7 @@ impl Leases for Fake {
         Ok(range.end.min(range.start + 4096))
     }
 
-    fn window(&self, lease: LeaseKey, bytes: u64) -> Result<Window, Refused> {
+    fn window(&self, lease: LeaseKey, bytes: u64, _: u32) -> Result<Window, Refused> {
         if bytes > 1 << 20 {
             return Err(Refused::new(Refusal::Busy, "another lease"));
         }
@@ -231,16 +231,16 @@ fn window_is_opened_for_lease_of_this_connection_only() {
     let scene = scene();
     let (first, second) = (scene.connect(), scene.connect());
     let (granted, _descriptor) = first.lease(TICKET).unwrap();
-    let window = first.window(granted.lease, 4096).unwrap();
+    let window = first.window(granted.lease, 4096, 1).unwrap();
     // Numbers of 64 bits survive the way.
     assert_eq!((window.number, window.key), (u64::MAX - 1, u64::MAX));
     assert_eq!(window.limit - window.start, 4096);
-    let refused = first.window(granted.lease, 1 << 30);
+    let refused = first.window(granted.lease, 1 << 30, 1);
     assert_eq!(reason(refused), Refusal::Busy);
-    let of_other = second.window(granted.lease, 4096);
+    let of_other = second.window(granted.lease, 4096, 1);
     assert_eq!(reason(of_other), Refusal::Ended);
     first.release(granted.lease).unwrap();
-    assert_eq!(reason(first.window(granted.lease, 1)), Refusal::Ended);
+    assert_eq!(reason(first.window(granted.lease, 1, 1)), Refusal::Ended);
 }
 
 #[test]

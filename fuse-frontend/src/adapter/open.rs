@@ -18,14 +18,17 @@ const WRITABLE: u64 = 2;
 /// Bit of a handle that counts among those that use the page cache.
 const CACHED: u64 = 4;
 
+/// Bit of a handle that counts among the others.
+const DIRECT: u64 = 8;
+
 /// Returns the handle of a file opened with these flags.
-fn handle(flags: i32, cached: bool) -> FileHandle {
+fn handle(flags: i32, cached: bool, direct: bool) -> FileHandle {
     let access = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => READABLE,
         libc::O_WRONLY => WRITABLE,
         _ => READABLE | WRITABLE,
     };
-    FileHandle(access | if cached { CACHED } else { 0 })
+    FileHandle(access | if cached { CACHED } else { 0 } | if direct { DIRECT } else { 0 })
 }
 
 /// Whether a handle belongs to a file that is open for the accesses of a lease.
@@ -42,6 +45,8 @@ struct Opened {
     mode: FopenFlags,
     /// It counts among the opens through the page cache.
     cached: bool,
+    /// It counts among the others.
+    direct: bool,
 }
 
 /// Checks that chattr flags allow opening for writing. The engine would refuse the
@@ -89,7 +94,45 @@ impl Adapter {
             mode.remove(FopenFlags::FOPEN_KEEP_CACHE);
             mode |= FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         }
-        Opened { mode, cached }
+        let direct = match &self.opens {
+            Some(opens) if !cached => {
+                opens.open_direct(ino);
+                true
+            }
+            _ => false,
+        };
+        Opened {
+            mode,
+            cached,
+            direct,
+        }
+    }
+
+    /// Closes the append window of a file that is being opened. If it had one, the kernel's size
+    /// of the file is too small, so the open is refused in a way that makes the kernel look the
+    /// file up and open it again.
+    fn close_window(&self, fs: &Fs, ino: Ino, opened: &Opened) -> Served<()> {
+        let Some(opens) = self.opens.as_ref().filter(|opens| opens.is_written(ino)) else {
+            return Ok(());
+        };
+        // Busy: the holder appends no more after the append that is under way.
+        let closed = fs.close_file_window(ino).unwrap_or(false);
+        if closed && opens.may_open_again(ino) {
+            self.note_close(ino, opened.cached, opened.direct);
+            return Err(Refusal::Request(
+                Errno::ESTALE,
+                "the file has grown without the kernel",
+            ));
+        }
+        Ok(())
+    }
+
+    fn note_close(&self, ino: Ino, cached: bool, direct: bool) {
+        match &self.opens {
+            Some(opens) if cached => opens.close_cached(ino),
+            Some(opens) if direct => opens.close_direct(ino),
+            _ => {}
+        }
     }
 
     pub(super) fn on_create(
@@ -116,12 +159,18 @@ impl Adapter {
             parent,
             reply,
             work,
-            |reply, (Opened { mode, cached }, open, (held, made))| {
+            |reply, (opened, open, (held, made))| {
                 let (attr, generation) = entry(&made);
                 open.into_count();
                 held.into_count();
-                let handle = handle(flags, cached);
-                reply.created(&self.attr_ttl(&made), &attr, generation, handle, mode);
+                let handle = handle(flags, opened.cached, opened.direct);
+                reply.created(
+                    &self.attr_ttl(&made),
+                    &attr,
+                    generation,
+                    handle,
+                    opened.mode,
+                );
             },
         );
     }
@@ -146,24 +195,21 @@ impl Adapter {
             if reads && fs.read_sets_atime(ino)? {
                 mode.remove(FopenFlags::FOPEN_KEEP_CACHE);
             }
+            let opened = self.note_open(ino, mode);
+            self.close_window(fs, ino, &opened)?;
             fs.hold(ino).into_count();
-            Ok(self.note_open(ino, mode))
+            Ok(opened)
         };
-        self.serve(
-            "open",
-            node,
-            reply,
-            work,
-            |reply, Opened { mode, cached }| reply.opened(handle(flags, cached), mode),
-        );
+        self.serve("open", node, reply, work, |reply, opened| {
+            let handle = handle(flags, opened.cached, opened.direct);
+            reply.opened(handle, opened.mode);
+        });
     }
 
     pub(super) fn on_release(&self, node: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
-            if let Some(opens) = self.opens.as_ref().filter(|_| handle.0 & CACHED != 0) {
-                opens.close_cached(ino);
-            }
+            self.note_close(ino, handle.0 & CACHED != 0, handle.0 & DIRECT != 0);
             self.removals.during(|| fs.release(ino, 1));
             Ok(())
         };

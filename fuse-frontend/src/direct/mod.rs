@@ -296,11 +296,28 @@ impl Leases for Direct {
         Ok(stop)
     }
 
-    fn window(&self, lease: LeaseKey, bytes: u64) -> Result<Window, Refused> {
-        self.writer(lease)?;
+    fn window(&self, lease: LeaseKey, bytes: u64, opens: u32) -> Result<Window, Refused> {
+        let held = self.writer(lease)?;
+        let others = || self.opens.opened_direct(held.ino) > u64::from(opens.max(1));
+        let busy = || {
+            Refused::new(
+                Refusal::Busy,
+                "the file is open through the mount elsewhere, where its size would be out of date",
+            )
+        };
+        if others() {
+            return Err(busy());
+        }
         // The engine looks at the lease again, under the lock of the inode.
         let open = self.fs.open_window(lease.slot, lease.id, bytes);
         let open = open.map_err(refused)?;
+        // An open counts first, and then closes the window. So one of the two finds the other.
+        if others() {
+            self.fs
+                .close_lease_window(lease.slot, lease.id)
+                .map_err(refused)?;
+            return Err(busy());
+        }
         Ok(Window {
             number: open.number,
             start: open.start,

@@ -20,7 +20,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuser::{INodeNo, Notifier};
 use pramfs::inode::{Fs, Ino, LeaseEvent, LeaseMode};
@@ -31,6 +31,10 @@ use pramfs_control::{Refusal, Refused};
 struct Uses {
     /// Opens through the page cache.
     cached: u64,
+    /// Other opens.
+    direct: u64,
+    /// When an open was last asked to be made again, because a window has been closed for it.
+    again: Option<Instant>,
     /// Leases to write that are being granted.
     granting: u64,
     /// The other leases to write, by their `id`.
@@ -64,6 +68,8 @@ pub struct Opens {
 #[derive(Debug)]
 struct Grown(Box<[AtomicU64]>);
 
+/// How long an open is not asked to be made again.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Numbers of files that are told apart.
 const GROWN: u64 = 1 << 20;
 
@@ -196,6 +202,7 @@ impl Opens {
             (false, true) => _ = self.written.fetch_add(1, Ordering::SeqCst),
             (true, false) => {
                 uses.stored = false;
+                uses.again = None;
                 self.written.fetch_sub(1, Ordering::SeqCst);
             }
             _ => {}
@@ -215,6 +222,35 @@ impl Opens {
         self.change(ino, |uses| {
             let may = !uses.is_written();
             uses.cached += u64::from(may);
+            may
+        })
+    }
+
+    /// Notes an open that does not use the page cache.
+    pub(crate) fn open_direct(&self, ino: Ino) {
+        self.change(ino, |uses| uses.direct += 1);
+    }
+
+    /// Notes the end of such an open.
+    pub(crate) fn close_direct(&self, ino: Ino) {
+        self.change(ino, |uses| uses.direct = uses.direct.saturating_sub(1));
+    }
+
+    /// Returns the number of opens that do not use the page cache.
+    pub(super) fn opened_direct(&self, ino: Ino) -> u64 {
+        self.lock().get(&ino).map_or(0, |uses| uses.direct)
+    }
+
+    /// Whether an open may be asked to be made again. Not twice in a short time: the kernel
+    /// tries once.
+    pub(crate) fn may_open_again(&self, ino: Ino) -> bool {
+        let now = Instant::now();
+        self.change(ino, |uses| {
+            let recent = |last: Instant| now.duration_since(last) < AGAIN;
+            let may = uses.is_written() && !uses.again.is_some_and(recent);
+            if may {
+                uses.again = Some(now);
+            }
             may
         })
     }

@@ -566,7 +566,7 @@ fn lease_for_reading_does_not_append() {
     assert!(matches!(direct.append(b"x"), Err(Error::NotWritable)));
     assert!(
         crate::direct::connection(&mount)
-            .window(leases(&mount)[0].lease, 1)
+            .window(leases(&mount)[0].lease, 1, 1)
             .is_err()
     );
     drop(direct);

@@ -27,8 +27,8 @@ struct List {
     slots: Vec<Slot>,
     /// The append window, and the place of its slot, which is the only one.
     window: Option<(RegionOffset, AppendWindow)>,
-    /// Length of the last window, bytes.
-    last_window: u64,
+    /// Length for the next window, bytes.
+    next_window: u64,
     /// The end of what was appended in the window is damaged.
     damaged_end: bool,
 }
@@ -72,9 +72,9 @@ impl Leases {
         self.0.as_ref()?.window
     }
 
-    /// Returns the length of the last window, or 0.
-    pub(crate) fn last_window(&self) -> u64 {
-        self.0.as_ref().map_or(0, |list| list.last_window)
+    /// Returns a length for the next window: twice that of the last one if that was used, or 0.
+    pub(crate) fn next_window(&self) -> u64 {
+        self.0.as_ref().map_or(0, |list| list.next_window)
     }
 
     /// Opens the window that the slot has on the medium. Its holder sees it.
@@ -90,7 +90,6 @@ impl Leases {
         };
         list.window = Some((at, window));
         list.damaged_end = false;
-        list.last_window = window.limit.saturating_sub(window.start);
         set_view(vol, at, OPEN_WORD, window.number)
     }
 
@@ -152,12 +151,16 @@ impl Leases {
     /// Forgets the window, whose slot is without it on the medium. Its holder has been shown
     /// the size, with all its bytes.
     #[cold]
-    pub(crate) fn window_closed(&mut self, vol: &Volume) -> Result<()> {
+    pub(crate) fn window_closed(&mut self, vol: &Volume, size: u64) -> Result<()> {
         let Some((at, window)) = self.window() else {
             return Ok(());
         };
         if let Some(list) = &mut self.0 {
             list.window = None;
+            // Its blocks stay allocated as long as the lease, used or not.
+            let len = window.limit.saturating_sub(window.start);
+            let used = size.saturating_sub(window.start);
+            list.next_window = if used >= len / 2 { len * 2 } else { len };
         }
         // The size has been shown before: the holder then looks at that one alone.
         set_view(vol, at, CLOSED_WORD, window.number)

@@ -116,7 +116,7 @@ impl Engine {
             }
             return Ok(end);
         }
-        let longer = (state.leases.last_window() * 2).clamp(FIRST, MOST);
+        let longer = state.leases.next_window().clamp(FIRST, MOST);
         let mut len = match self.vol.journal.rules.long_windows {
             true => longer.max(bytes),
             false => bytes,
@@ -214,7 +214,7 @@ impl Engine {
             new.merges = true;
             Ok(())
         })?;
-        state.leases.window_closed(&self.vol)?;
+        state.leases.window_closed(&self.vol, size)?;
         inode.grows.store(false, Ordering::Release);
         Ok(())
     }
@@ -370,6 +370,20 @@ impl Engine {
                 Some((at, _)) if at == lease.at => self.close_window(&inode, state),
                 _ => Ok(()),
             }
+        })
+    }
+
+    /// Closes the window of a file. True if it had one.
+    ///
+    /// # Errors
+    /// As for [`close_lease_window`](Self::close_lease_window).
+    pub fn close_file_window(&self, ino: Ino) -> Result<bool> {
+        self.op(Need::Write, || {
+            let inode = self.iget(ino)?;
+            let state = &mut *inode.state.write();
+            let had_one = state.leases.window().is_some();
+            self.close_window(&inode, state)?;
+            Ok(had_one)
         })
     }
 
