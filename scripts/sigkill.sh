@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Kills processes in the middle of their work, KILLS times, and checks what they
 # leave. `make test` does the same 200 times. Then kills processes that access files of a
-# mount directly, and their servers, a quarter as often in each of three tests.
+# mount directly, and their servers, a quarter as often in each of five tests.
 #
 #   scripts/sigkill.sh [KILLS]    number without those of direct access, 4000 by default
 set -euo pipefail
@@ -19,4 +19,6 @@ PRAMFS_TEST_KILLS=$((kills / 2)) cargo test -p pramfs-tests --test sigkill -- --
 PRAMFS_TEST_KILLS=$(((kills + 3) / 4)) exec cargo test -p pramfs-fuse --test mount -- \
     client_killed_at_any_moment_leaves_no_lease \
     writes_of_killed_client_that_returned_are_there \
+    appends_of_killed_client_that_returned_are_there \
+    appends_that_returned_are_there_after_both_deaths \
     writes_that_returned_are_there_after_both_deaths

@@ -190,8 +190,9 @@ pub unsafe extern "C" fn pramfs_lease_read(
 /// returns. Returns the number of bytes written: fewer if the region is full.
 ///
 /// An overwrite is in place, without a system call, and atomic by aligned words of 8 bytes;
-/// two writers of the same bytes can mix them. What touches a hole, or goes past the end of
-/// the file, is written through the mount.
+/// two writers of the same bytes can mix them. A range that begins at the end of the file or
+/// before, and reaches past it, is appended as by `pramfs_lease_append`. What touches a hole, or
+/// begins past the end, is written through the mount.
 ///
 /// Errors: -EBADF (the file was opened for reading), -EINVAL (NULL; too many bytes), -ENOSPC,
 /// and others of pwrite(2); as of `pramfs_lease_read`. After -EIO, some of the bytes may have
@@ -215,6 +216,43 @@ pub unsafe extern "C" fn pramfs_lease_write(
             .file
             .write_at(buf, offset)
             .about(|| format!("cannot write {} at byte {offset}", lease.path))
+    })
+}
+
+/// Writes all bytes at the end of the file; they are durable when it returns. Stores the offset
+/// of the first in `*offset`, which can be NULL. Appends of all threads and processes never
+/// overlap and leave no gap.
+///
+/// Up to 16 MiB, and while no other lease of the file lives, this makes no system call, and is
+/// all or nothing, after a crash too. Otherwise it goes through the mount, and a part may be
+/// left after an error.
+///
+/// Errors: as of `pramfs_lease_write`; -EIO also if the server ended meanwhile: then the bytes
+/// are in the file or not.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pramfs_lease_append(
+    lease: *mut pramfs_lease,
+    buf: *const c_void,
+    count: usize,
+    offset: *mut u64,
+) -> c_int {
+    guard::done(|| {
+        // SAFETY: a handle and a buffer (contract, 1 and 3).
+        let (lease, buf) = unsafe {
+            (
+                args::handle(lease, "lease")?,
+                args::bytes(buf, count, "buf")?,
+            )
+        };
+        let at = lease
+            .file
+            .append(buf)
+            .about(|| format!("cannot append to {}", lease.path))?;
+        if !offset.is_null() {
+            // SAFETY: a place for a result (contract, 4).
+            unsafe { args::place(offset, "offset") }?.set(at);
+        }
+        Ok(())
     })
 }
 

@@ -54,6 +54,13 @@ pub enum Error {
     /// A page has failed, or its write-back. Bytes that were to be stored may be lost.
     #[error("the medium has failed under a page of the region")]
     Faulted,
+    /// The server ended, or did not answer, during an append. The bytes are in the file or not,
+    /// as a whole.
+    #[error(
+        "the server of the mount ended during an append, whose outcome is not known; look at the \
+         end of the file before you append the bytes again"
+    )]
+    AppendUnknown,
     /// The range is empty or exceeds the file.
     #[error("the range is empty or extends past the end of the file")]
     Range,
@@ -100,7 +107,7 @@ impl Error {
             Error::Control(_) => libc::EIO,
             Error::Medium(error) => error.errno(),
             Error::NotWritable => libc::EBADF,
-            Error::Faulted => libc::EIO,
+            Error::Faulted | Error::AppendUnknown => libc::EIO,
             Error::Range => libc::EINVAL,
             Error::Unstable => libc::EAGAIN,
         }

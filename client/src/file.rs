@@ -247,8 +247,9 @@ impl File {
     /// bytes written: fewer if the region is full.
     ///
     /// An overwrite is in place, without a system call, and atomic in units of 8 aligned
-    /// bytes. Holes, and bytes past the end of the file, are written through the mount. Two
-    /// writers of the same bytes can mix them.
+    /// bytes. A range that begins at the end of the file or before, and reaches past it, is
+    /// appended as by [`append`](Self::append). What touches a hole, or begins past the end, is
+    /// written through the mount. Two writers of the same bytes can mix them.
     ///
     /// # Errors
     /// [`Error::NotWritable`]; as [`read_at`](Self::read_at).
@@ -272,6 +273,28 @@ impl File {
             }
         }
         Ok(())
+    }
+
+    /// Appends bytes; they are durable when it returns. Returns the offset at which they begin.
+    ///
+    /// Up to 16 MiB, beside no other lease of the file, it makes no system call, and is all or
+    /// nothing: after an error and after a crash too. Otherwise it goes through the mount, and a
+    /// part may be left. Appends of all threads and processes never overlap and leave no gap.
+    ///
+    /// ```no_run
+    /// let log = pramfs_client::OpenOptions::new().write(true).open("/mnt/data/log")?;
+    /// let at = log.append(b"durable when this returns\n")?;
+    /// assert_eq!(log.len()?, at + 26);
+    /// # Ok::<(), pramfs_client::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotWritable`]; [`Error::Mount`], ENOSPC for instance; [`Error::ServerGone`] if
+    /// it needs a server; [`Error::AppendUnknown`] if the server ended meanwhile;
+    /// [`Error::Faulted`].
+    pub fn append(&self, buf: &[u8]) -> Result<u64> {
+        self.may_write()?;
+        self.with(|leased| leased.append(buf))
     }
 
     pub(crate) fn leased(&self) -> &RwLock<Arc<Leased>> {

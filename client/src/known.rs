@@ -2,7 +2,7 @@
 //! without a request, and where the blocks lie, for mappings that the caller makes.
 //!
 //! Invariant: nothing here waits for a lock, sends a request or allocates memory, except for
-//! [`File::learn`], [`File::places`] and the calls about mappings.
+//! [`File::learn`], [`File::prepare_append`], [`File::places`] and the calls about mappings.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -52,6 +52,30 @@ impl File {
                 .ok()?
                 .done()
         })
+    }
+
+    /// As [`append`](File::append), if that needs no request and no lock that is held, and the
+    /// bytes begin at `at`, if that is given. It waits only while the server takes the window
+    /// away, at most two seconds.
+    ///
+    /// # Errors
+    /// [`Error::AppendUnknown`], [`Error::Faulted`].
+    pub fn append_known(&self, buf: &[u8], at: Option<u64>) -> Result<Option<u64>> {
+        if !self.is_writable() || buf.is_empty() {
+            return Ok(None);
+        }
+        match self.leased().try_read() {
+            Some(leased) => leased.append_known(buf, at),
+            None => Ok(None),
+        }
+    }
+
+    /// Asks the server for room for an append, if it needs any. False if appends go through the
+    /// mount for now. For [`append_known`](Self::append_known).
+    pub fn prepare_append(&self, bytes: u64) -> bool {
+        let leased = self.leased().try_read();
+        self.is_writable()
+            && leased.is_some_and(|leased| leased.prepare_append(bytes).unwrap_or(false))
     }
 
     /// Returns the size of the file, as [`len`](File::len), if no other thread is changing the

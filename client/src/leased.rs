@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
-use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply};
+use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply, Window};
+use pramfs_medium::media::lease::{APPENDING_OFFSET, TAKEN_WORD};
 use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, Unfenced, lease_ticket};
 use pramfs_medium::types::LeaseMode;
 
 use crate::blocks::{KnownBlocks, is_sound};
 use crate::descriptors::{Kept, keep};
 use crate::error::{Error, Result};
+use crate::growth::{Growth, beside_stored};
 use crate::link::Link;
 use crate::places::Places;
 use crate::snapshot::{Shown, copy_of_one_layout, is_still};
@@ -69,6 +71,8 @@ pub(crate) struct Leased {
     blocks: RwLock<KnownBlocks>,
     /// What of them a read can use without the lock.
     places: Places,
+    /// What this process appends.
+    pub growth: Growth,
 }
 
 impl Leased {
@@ -109,10 +113,16 @@ impl Leased {
             return Err(malformed());
         }
         // The words lie in the region, and are aligned.
-        for word in [granted.view, granted.view.saturating_add(8)] {
+        let last = granted.view.saturating_add(8 * TAKEN_WORD);
+        for word in [granted.view, last] {
             region.load_u64(word)?;
         }
-        stored.map_or(Ok(0), |word| region.load_u64(word))?;
+        if let Some(word) = stored {
+            let last = word.saturating_add(beside_stored(APPENDING_OFFSET));
+            for word in [word, last] {
+                region.load_u64(word)?;
+            }
+        }
         Ok(Leased {
             region,
             release: Release {
@@ -126,12 +136,32 @@ impl Leased {
             identity: (granted.filesystem, granted.inode, granted.generation),
             blocks: RwLock::new(KnownBlocks::new(&granted.blocks)),
             places: Places::default(),
+            growth: Growth::default(),
         })
     }
 
     /// Returns the size of the file.
     pub(crate) fn size_now(&self) -> Result<u64> {
         self.size()
+    }
+
+    /// Returns the size that the server shows.
+    #[inline]
+    pub(crate) fn shown_size(&self) -> Result<u64> {
+        self.view_word(1)
+    }
+
+    /// Loads a word of the view line.
+    #[inline]
+    pub(crate) fn view_word(&self, word: u64) -> Result<u64> {
+        Ok(self.region().load_u64(self.view + 8 * word)?)
+    }
+
+    /// Returns where a word of the holder is, given by its offset in the slot.
+    #[inline]
+    pub(crate) fn holder_word(&self, offset: u64) -> Result<u64> {
+        let stored = self.stored.ok_or(Error::NotWritable)?;
+        Ok(stored + beside_stored(offset))
     }
 
     pub(crate) fn region(&self) -> &Region {
@@ -250,6 +280,9 @@ impl Leased {
 
     /// Copies bytes in, and makes them durable.
     pub(crate) fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        if let Some(n) = self.write_past_end(buf, offset)? {
+            return Ok(n);
+        }
         for _ in 0..ATTEMPTS {
             let (layout, end) = match self.store_known(buf, offset, |lock| Some(lock.read()))? {
                 Now::Done(n) => return Ok(n),
@@ -282,7 +315,7 @@ impl Leased {
         self.region().check_owner()?;
         let (layout, size) = (self.layout()?, self.size()?);
         let end = match offset.checked_add(buf.len() as u64) {
-            // The server gives blocks to what lies past the end.
+            // `growth`, or the mount.
             Some(end) if end <= size => end,
             _ => return Ok(Now::Mount),
         };
@@ -400,7 +433,21 @@ impl Leased {
         Ok(())
     }
 
-    fn ask(&self, offset: u64) -> Result<Blocks> {
+    /// Asks the server for an append window.
+    pub(crate) fn request_window(&self, bytes: u64) -> Result<Window> {
+        let Release { link, lease } = &self.release;
+        link.ask(|server| server.window(*lease, bytes))
+    }
+
+    /// Adds blocks that continue what is known. The server has told them for something else.
+    pub(crate) fn learn_more(&self, more: &Blocks) {
+        // A reader that waits for a signal handler may hold the lock.
+        if let Some(mut known) = self.blocks.try_write_for(LEARNING) {
+            let _continues = known.extend(more);
+        }
+    }
+
+    pub(crate) fn ask(&self, offset: u64) -> Result<Blocks> {
         let Release { link, lease } = &self.release;
         let blocks = link.ask(|server| server.blocks(*lease, offset))?;
         match is_sound(&blocks, offset) {
@@ -453,7 +500,7 @@ pub(crate) fn asked_again<T>(ask: impl Fn() -> Result<T>, reason: Refusal) -> Re
 }
 
 /// Converts an error of the mount.
-fn through_mount(error: io::Error) -> Error {
+pub(crate) fn through_mount(error: io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOTCONN | libc::ECONNABORTED) => Error::ServerGone,
         _ => Error::Mount(error),
@@ -470,11 +517,11 @@ impl Shown for Leased {
     type Error = Error;
 
     fn layout(&self) -> Result<u64> {
-        Ok(self.region().load_u64(self.view)?)
+        self.view_word(0)
     }
 
     fn size(&self) -> Result<u64> {
-        Ok(self.region().load_u64(self.view + 8)?)
+        self.grown_size()
     }
 }
 

@@ -40,7 +40,10 @@
 //! [`File`] and [`MappedFile`] are [`Send`] and [`Sync`]; all methods take `&self`. In a forked
 //! child every call fails with EIO; the child opens the file anew.
 //!
-//! Not here: growth without a system call. An append goes through the mount.
+//! # Appending
+//! [`File::append`] stores past the end of the file, and [`File::write_at`] where it reaches past
+//! the end: without a system call, in blocks that the server has allocated ahead. That needs the
+//! only lease of the file. Beside another lease, appends go through the mount.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(unreachable_pub))]
@@ -52,6 +55,8 @@ mod file;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod growth;
+mod handover;
 mod known;
 mod leased;
 mod link;

@@ -11,7 +11,7 @@ use rustix::net::SocketAddrUnix;
 use crate::directory::Directory;
 use crate::error::ControlError;
 use crate::identity::Identity;
-use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket};
+use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket, Window};
 use crate::message::{self, Reply, Request, Served};
 use crate::wire;
 
@@ -207,6 +207,19 @@ impl Connection {
         let (offset, end) = (range.start, range.end);
         match self.ask(&Request::Fill { lease, offset, end })?.0 {
             Reply::Filled { end } => Ok(end),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Asks for an append window of a file that is leased to write, with room for a number of
+    /// bytes. It takes the place of the one before. A server without windows refuses with
+    /// [`Refusal::Unknown`](crate::Refusal::Unknown).
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn window(&self, lease: LeaseKey, bytes: u64) -> Result<Window, ControlError> {
+        match self.ask(&Request::Window { lease, bytes })?.0 {
+            Reply::Window(window) => Ok(window),
             other => Err(unexpected(other)),
         }
     }

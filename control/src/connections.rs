@@ -284,6 +284,11 @@ impl Connection {
                 let end = leases()?.fill(lease, offset..end)?;
                 self.say(&Reply::Filled { end }, &[])
             }
+            Request::Window { lease, bytes } => {
+                self.check(lease)?;
+                let window = leases()?.window(lease, bytes)?;
+                self.say(&Reply::Window(window), &[])
+            }
             Request::Release { lease } => {
                 self.check(lease)?;
                 self.leases.remove(&lease);

@@ -171,6 +171,19 @@ pub struct Granted {
     pub blocks: Blocks,
 }
 
+/// Where the holder of a lease may append without a request, in a file that it alone has leased.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// Distinguishes it from all other windows.
+    pub number: u64,
+    /// Size of the file, bytes.
+    pub start: u64,
+    /// Offset in the file of the end of its blocks, bytes.
+    pub limit: u64,
+    /// Keys the checks of the ends that the holder stores.
+    pub key: u64,
+}
+
 /// A lease, for listings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRow {
@@ -257,6 +270,13 @@ pub trait Leases: fmt::Debug + Send + Sync {
     /// The reason for a refusal.
     fn fill(&self, lease: LeaseKey, range: Range<u64>) -> Result<u64, Refused>;
 
+    /// Opens an append window with room for a number of bytes, for a file that is leased to
+    /// write. Closes the one before.
+    ///
+    /// # Errors
+    /// The reason for a refusal: [`Refusal::Busy`] if the file has another lease.
+    fn window(&self, lease: LeaseKey, bytes: u64) -> Result<Window, Refused>;
+
     /// Ends the leases that no process holds any more.
     fn end_released(&self);
 
@@ -342,6 +362,13 @@ mod tests {
             revoked: false,
         };
         crate::message::encode(&Reply::Granted(Box::new(granted))).unwrap();
+        let window = Window {
+            number: u64::MAX,
+            start: u64::MAX,
+            limit: u64::MAX,
+            key: u64::MAX,
+        };
+        crate::message::encode(&Reply::Window(window)).unwrap();
         let leases = vec![row; MOST_LEASES];
         let next = Some(u32::MAX);
         crate::message::encode(&Reply::Leases { leases, next }).unwrap();

@@ -39,7 +39,7 @@ pub use directory::{DIRECTORY, Directory};
 pub use error::ControlError;
 pub use identity::Identity;
 pub use lease::{
-    Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refused, Ticket, TicketReply,
+    Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refused, Ticket, TicketReply, Window,
 };
 pub use message::{MAX_MESSAGE, Refusal, Reply, Request, Served, VERSION};
 pub use server::{Listener, Server, Service};

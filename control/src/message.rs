@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::ControlError;
-use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket};
+use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket, Window};
 
 /// Version of the messages. Both sides refuse any other version.
 pub const VERSION: u16 = 1;
@@ -46,6 +46,14 @@ pub enum Request {
         /// Offset of the end.
         end: u64,
     },
+    /// An append window for a file that this connection has leased to write. It closes the one
+    /// before.
+    Window {
+        /// The lease.
+        lease: LeaseKey,
+        /// Bytes that it must have room for.
+        bytes: u64,
+    },
     /// This connection has given up a lease: test whether it has ended.
     Release {
         /// The lease.
@@ -74,6 +82,7 @@ impl Request {
             Request::Lease { .. }
             | Request::Blocks { .. }
             | Request::Fill { .. }
+            | Request::Window { .. }
             | Request::Release { .. } => false,
         }
     }
@@ -94,6 +103,8 @@ pub enum Reply {
         /// Offset of the end of what is filled. It may be less than was asked for.
         end: u64,
     },
+    /// An append window is open.
+    Window(Window),
     /// Leases, in ascending order of their slots.
     Leases {
         /// As many as fit a message.
@@ -132,7 +143,8 @@ pub enum Refusal {
     Ended,
     /// There is no room, for another lease or for blocks.
     Full,
-    /// The file is open through the page cache, which would not see direct stores.
+    /// The file is open through the page cache, which would not see direct stores; or another
+    /// lease of it excludes an append window.
     Busy,
     /// The file is immutable or append-only.
     Immutable,

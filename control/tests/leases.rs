@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use pramfs_control::{
     Blocks, Connection, ControlError, Directory, Extent, Granted, Identity, LeaseKey, LeaseRow,
-    Leases, Peer, Refusal, Refused, Served, Server, Service, Ticket,
+    Leases, Peer, Refusal, Refused, Served, Server, Service, Ticket, Window,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 use tempfile::TempDir;
@@ -83,6 +83,18 @@ impl Leases for Fake {
 
     fn fill(&self, _: LeaseKey, range: Range<u64>) -> Result<u64, Refused> {
         Ok(range.end.min(range.start + 4096))
+    }
+
+    fn window(&self, lease: LeaseKey, bytes: u64) -> Result<Window, Refused> {
+        if bytes > 1 << 20 {
+            return Err(Refused::new(Refusal::Busy, "another lease"));
+        }
+        Ok(Window {
+            number: u64::MAX - 1,
+            start: lease.id,
+            limit: lease.id + bytes,
+            key: u64::MAX,
+        })
     }
 
     fn end_released(&self) {
@@ -215,6 +227,23 @@ fn lease_of_other_connection_gets_no_blocks() {
 }
 
 #[test]
+fn window_is_opened_for_lease_of_this_connection_only() {
+    let scene = scene();
+    let (first, second) = (scene.connect(), scene.connect());
+    let (granted, _descriptor) = first.lease(TICKET).unwrap();
+    let window = first.window(granted.lease, 4096).unwrap();
+    // Numbers of 64 bits survive the way.
+    assert_eq!((window.number, window.key), (u64::MAX - 1, u64::MAX));
+    assert_eq!(window.limit - window.start, 4096);
+    let refused = first.window(granted.lease, 1 << 30);
+    assert_eq!(reason(refused), Refusal::Busy);
+    let of_other = second.window(granted.lease, 4096);
+    assert_eq!(reason(of_other), Refusal::Ended);
+    first.release(granted.lease).unwrap();
+    assert_eq!(reason(first.window(granted.lease, 1)), Refusal::Ended);
+}
+
+#[test]
 fn end_of_connection_tests_its_leases() {
     let scene = scene();
     let server = scene.connect();
@@ -320,6 +349,14 @@ fn malformed_requests_about_leases_are_refused() {
         (
             r#"{"version":1,"request":"blocks","lease":{"slot":1,"id":0},"offset":1e99}"#,
             "unknown",
+        ),
+        (
+            r#"{"version":1,"request":"window","lease":{"slot":1,"id":0},"bytes":-1}"#,
+            "unknown",
+        ),
+        (
+            r#"{"version":1,"request":"window","lease":{"slot":1,"id":0},"bytes":4096}"#,
+            "ended",
         ),
         (
             r#"{"version":1,"request":"blocks","lease":{"slot":1,"id":0},"offset":0}"#,

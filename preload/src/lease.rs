@@ -487,6 +487,19 @@ pub(crate) fn learn(held: &Held, end: u64) -> bool {
     guarded(|| held.file().learn(end).ok()).is_some()
 }
 
+/// Asks for room to append to a file. False if the mount must do it.
+#[cold]
+pub(crate) fn prepare_append(held: &Held, bytes: u64) -> bool {
+    // A window costs some requests, and the server a few records.
+    if !held.grows_often() {
+        return false;
+    }
+    let Some(_inside) = Inside::enter() else {
+        return false;
+    };
+    guarded(|| held.file().prepare_append(bytes).then_some(())).is_some()
+}
+
 /// Whether the program may have stored to a file through a mapping.
 fn is_mapped(held: &Held) -> bool {
     held.stored_end() > 0

@@ -302,6 +302,8 @@ pub(crate) struct Slot {
     viewed_end: AtomicU64,
     /// Calls that did not find their blocks.
     misses: AtomicU64,
+    /// Calls that found no room to append.
+    growths: AtomicU64,
     /// The [`epoch`] in which it was taken.
     epoch: AtomicU64,
     file: UnsafeCell<MaybeUninit<File>>,
@@ -323,6 +325,7 @@ impl Slot {
             stored_end: AtomicU64::new(0),
             viewed_end: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            growths: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             file: UnsafeCell::new(MaybeUninit::uninit()),
         }
@@ -458,6 +461,11 @@ impl Held {
         before.is_multiple_of(4)
     }
 
+    /// Counts a write at the end that found no room. True from the eighth on.
+    pub(crate) fn grows_often(&self) -> bool {
+        self.slot.growths.fetch_add(1, Ordering::Relaxed) >= 7
+    }
+
     /// Returns the end of the part that was mapped for stores.
     pub(crate) fn stored_end(&self) -> u64 {
         self.slot.stored_end.load(Ordering::Acquire)
@@ -564,6 +572,7 @@ pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) 
     slot.stored_end.store(0, Ordering::Relaxed);
     slot.viewed_end.store(0, Ordering::Relaxed);
     slot.misses.store(0, Ordering::Relaxed);
+    slot.growths.store(0, Ordering::Relaxed);
     slot.epoch.store(epoch().into(), Ordering::Relaxed);
     // SAFETY: nobody uses the slot: it has no users, and only the thread inside takes one.
     unsafe { (*slot.file.get()).write(file) };

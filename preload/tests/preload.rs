@@ -189,6 +189,9 @@ scenarios! {
     sync_works_after_refused_filter: "syncs_after_refused_filter" 0.0
     children_of_raw_forks_map_files: "forks_raw_and_maps" 0.0
     file_that_is_only_read_keeps_mtime: "reads_keep_mtime" 0.0
+    writes_at_the_end_are_those_of_tmpfs: "extends" 80.0
+    file_size_limit_holds_at_the_end: "limits_size" 0.0
+    handler_writes_at_the_end_meanwhile: "extends_in_handler" 0.0
 }
 
 #[test]

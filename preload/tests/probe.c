@@ -1045,6 +1045,135 @@ static void syncs_after_refused_filter(void)
     SAY("%c%c\n", map[0], map[1]);
 }
 
+/* Where a descriptor, a stat and the end are. */
+static void places(const char *what, int fd)
+{
+    struct stat s;
+    CHECK(fstat(fd, &s) == 0);
+    long long here = lseek(fd, 0, SEEK_CUR);
+    SAY("%s: at %lld, size %lld", what, here, (long long)s.st_size);
+    SAY(", end %lld\n", (long long)lseek(fd, 0, SEEK_END));
+    CHECK(lseek(fd, here, SEEK_SET) == here);
+}
+
+static void extends(void)
+{
+    /* Writes at the end in all ways, past it, and beside others. */
+    int fd = opened(O_RDWR), status;
+    char *buf = malloc(40 * BLOCK), c[8] = "";
+    off_t end = BLOCKS * BLOCK;
+    for (int i = 0; i < 3000; i++) {
+        size_t n = next_random() % 300 + 1;
+        memset(buf, 'a' + i % 26, n);
+        CHECK(pwrite(fd, buf, n, end) == (ssize_t)n);
+        end += n;
+        CHECK(pread(fd, c, 2, end - 1) == 1 && c[0] == 'a' + i % 26);
+    }
+    places("pwrite", fd);
+    show("pwrite");
+    CHECK(lseek(fd, 0, SEEK_END) == end);
+    for (int i = 0; i < 1000; i++) {
+        size_t n = next_random() % 300 + 1;
+        memset(buf, 'A' + i % 26, n);
+        CHECK(write(fd, buf, n) == (ssize_t)n);
+    }
+    places("write", fd);
+    show("write");
+    struct iovec parts[2] = {{buf, 100}, {buf + 100, 33}};
+    for (int i = 0; i < 100; i++)
+        CHECK(writev(fd, parts, i % 2 + 1) == (i % 2 ? 133 : 100));
+    end = lseek(fd, 0, SEEK_END);
+    CHECK(pwritev(fd, parts, 2, end) == 133 && pwritev(fd, parts, 2, end + 100) == 133);
+    places("vectors", fd);
+    show("vectors");
+    /* One descriptor that appends, and a child, in turns. */
+    int appending = opened(O_RDWR | O_APPEND);
+    for (int i = 0; i < 50; i++) {
+        end = lseek(fd, 0, SEEK_END);
+        CHECK(write(fd, "first", 5) == 5);
+        CHECK(write(appending, "second", 6) == 6 && lseek(appending, 0, SEEK_CUR) == end + 11);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            int own = opened(O_RDWR);
+            CHECK(pwrite(own, "third", 5, end + 11) == 5);
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        CHECK(pread(fd, buf, 100, end) == 16 && !memcmp(buf, "firstsecondthird", 16));
+    }
+    places("turns", fd);
+    CHECK(ftruncate(fd, 1000) == 0 && lseek(fd, 0, SEEK_END) == 1000);
+    CHECK(write(fd, "tail", 4) == 4 && pwrite(fd, "gap", 3, 3000) == 3 && pwrite(fd, "end", 3, 3003) == 3);
+    memset(buf, 'x', 4000);
+    CHECK(pread(fd, buf, 4000, 0) == 3006);
+    places("truncate", fd);
+    show("truncate");
+    int copy = dup(fd);
+    CHECK(lseek(fd, 0, SEEK_END) == 3006 && write(copy, "copy", 4) == 4 && write(fd, "fd", 2) == 2);
+    places("dup", copy);
+    close(copy);
+    char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && !memcmp(map + 3006, "copyfd", 6));
+    CHECK(munmap(map, BLOCK) == 0 && close(fd) == 0 && close(appending) == 0);
+    show("end");
+}
+
+static void limits_size(void)
+{
+    struct rlimit limit = {BLOCKS * BLOCK + 10000, RLIM_INFINITY};
+    signal(SIGXFSZ, SIG_IGN);
+    int fd = opened(O_RDWR);
+    char block[1000];
+    memset(block, 'l', sizeof block);
+    off_t end = BLOCKS * BLOCK;
+    for (int i = 0; i < 5; i++, end += 100)
+        CHECK(pwrite(fd, block, 100, end) == 100);
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    for (int i = 0; i < 12; i++) {
+        ssize_t n = pwrite(fd, block, sizeof block, end);
+        SAY("%zd, errno %d\n", n, n < 0 ? errno : 0);
+        end += n < 0 ? 0 : n;
+    }
+    limit.rlim_cur = RLIM_INFINITY;
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0 && pwrite(fd, block, 7, end) == 7);
+    places("limits", fd);
+    show("limits");
+}
+
+static off_t handler_end;
+
+static void handler_that_extends(int number)
+{
+    int saved = errno;
+    CHECK(pwrite(handler_fd, "handler", 7, handler_end) == 7);
+    (void)number;
+    handled++;
+    errno = saved;
+}
+
+static void extends_in_handler(void)
+{
+    /* The handler writes to the last record, or the first one, while the file grows. */
+    int fd = opened(O_RDWR);
+    char record[64];
+    off_t end = BLOCKS * BLOCK;
+    handler_fd = fd;
+    signal(SIGALRM, handler_that_extends);
+    ualarm(500, 500);
+    for (int i = 0; handled < 200; i++) {
+        memset(record, 'a' + i % 26, sizeof record);
+        handler_end = i % 10 ? end - 64 : 0;
+        CHECK(pwrite(fd, record, sizeof record, end) == sizeof record);
+        CHECK(pread(fd, record, 1, end) == 1 && record[0] == 'a' + i % 26);
+        end += sizeof record;
+    }
+    ualarm(0, 0);
+    struct stat s;
+    CHECK(fstat(fd, &s) == 0 && s.st_size == end);
+    SAY("done\n");
+}
+
 int main(int count, char **arguments)
 {
     static const struct { const char *name; void (*run)(void); } all[] = {
@@ -1057,6 +1186,7 @@ int main(int count, char **arguments)
         {"keeps_locks", keeps_locks}, {"handlers_while_layout_changes", handlers_while_layout_changes},
         {"syncs_after_refused_filter", syncs_after_refused_filter},
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},
+        {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler},
     };
     if (count != 3)
         return 2;

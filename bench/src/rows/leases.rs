@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use pramfs::Access;
 use pramfs::File as DirectFile;
+use pramfs::pmem::RegionOptions;
 use pramfs_client::{File as Leased, MappedFile as View, OpenOptions};
+use pramfs_medium::pmem::{LINE, RegionAccess as _};
 
 use crate::fixture::{Direct, MIB, Mounted, fill, filled_file, open_rw, random_page};
 use crate::harness::machine::smaps_sum;
@@ -50,6 +52,20 @@ const ROWS: &[Row] = &[
         floor: 2.0,
         strictly: false,
     },
+    Row {
+        id: "lease-append-4k",
+        work: "leased append 4 KiB, durable, to new files",
+        against: "append in the server's process",
+        floor: 1.3,
+        strictly: false,
+    },
+    Row {
+        id: "lease-append-bare",
+        work: "leased append 4 KiB, durable, to new files",
+        against: "two fences and the copy alone",
+        floor: 0.8,
+        strictly: false,
+    },
 ];
 
 /// The group.
@@ -65,9 +81,24 @@ const SMALL: u64 = 64 * MIB;
 const LEAF: u64 = 2 * MIB;
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
-    let [read_row, write_row, load_row, open_row] = ROWS else {
-        unreachable!("there are four rows");
+    let [
+        read_row,
+        write_row,
+        load_row,
+        open_row,
+        append_row,
+        bare_row,
+    ] = ROWS
+    else {
+        unreachable!("there are six rows");
     };
+    if [append_row, bare_row].iter().any(|row| out.wants(row.id)) {
+        append(cx, out, append_row, bare_row)?;
+    }
+    let others = [read_row, write_row, load_row, open_row];
+    if !others.iter().any(|row| out.wants(row.id)) {
+        return Ok(());
+    }
     let region = FILE + 256 * MIB;
     let (mount, in_process, theirs) = Mounted::beside_direct(cx, region, FILE)?;
     if [read_row, write_row, load_row]
@@ -336,6 +367,74 @@ fn loads(load: impl Fn(u64) -> Result<u64>, seed: u64, ops: u64, wait: bool) -> 
         }
     }
     Ok(last)
+}
+
+/// Appends to a new file in each round. The windows are part of the work: their requests, and
+/// the blocks that the server allocates. The lease is not.
+fn append(cx: &Context, out: &mut Report, of_process: &Row, of_medium: &Row) -> Result<()> {
+    let ops = cx.scaled(16 * 1024);
+    let bytes = ops * PAGE as u64;
+    let bare_size = 64 * MIB;
+    let (mount, in_process, _theirs) = Mounted::beside_direct(cx, 4 * bytes + 64 * MIB, bare_size)?;
+    let bare = RegionOptions::new().open(&in_process.tmpfs.join("theirs"))?;
+    bare.populate(0, bare_size)?;
+    let direct = in_process.create("log")?;
+    let path = mount.daemon.join("log");
+    let buffer = Aligned::filled(PAGE, 0xa5)?;
+    let from = buffer.bytes();
+    let m = interleave(
+        cx,
+        Ops::Fixed(ops),
+        &mut [
+            Side::timed("leased append", |_, ops| {
+                drop(File::create_new(&path)?);
+                let log = OpenOptions::new().write(true).open(&path)?;
+                let start = Instant::now();
+                for _ in 0..ops {
+                    log.append(from)?;
+                }
+                let took = start.elapsed();
+                ensure!(log.len()? == ops * PAGE as u64, "another size");
+                drop(log);
+                std::fs::remove_file(&path)?;
+                Ok(took)
+            }),
+            Side::timed("append in the server's process", |_, ops| {
+                in_process.prefault()?;
+                let start = Instant::now();
+                for _ in 0..ops {
+                    direct.append(from)?;
+                }
+                let took = start.elapsed();
+                direct.set_len(0)?;
+                Ok(took)
+            }),
+            Side::whole("two fences and the copy", |_, ops| {
+                let (w, pages) = (bare.window(), bare_size / PAGE as u64);
+                for turn in 0..ops {
+                    // The first page has the word.
+                    let at = (1 + turn % (pages - 1)) * PAGE as u64;
+                    w.fence(w.nt_store(at, from)?);
+                    w.store_u64_unflushed(LINE, turn)?;
+                    w.fence(w.flush(LINE, 8)?);
+                }
+                Ok(())
+            }),
+        ],
+    )?;
+    let times = format!(
+        "leased {}, in process {}, the medium alone {}: {:.2} times its time",
+        duration(m.median_ns(0)),
+        duration(m.median_ns(1)),
+        duration(m.median_ns(2)),
+        m.median_ns(0) / m.median_ns(2)
+    );
+    for (row, theirs) in [(of_process, 1), (of_medium, 2)] {
+        if out.wants(row.id) {
+            out.record(row, &m, (0, theirs), std::slice::from_ref(&times));
+        }
+    }
+    Ok(())
 }
 
 /// A file that is opened, mapped, read and closed in each operation.

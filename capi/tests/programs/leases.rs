@@ -124,6 +124,11 @@ fn stores_in_c_are_seen_through_mount() {
                 put(&mut expected, BLOCK - 2, b"hole");
                 expected.extend(b"last");
             }
+            "appended" => {
+                let shown = fs::read(&path).unwrap();
+                assert_eq!(shown[3 * BLOCK..], *b"lastmorebytes");
+                set_len(3 * BLOCK + 4);
+            }
             "stored" => {
                 put(&mut expected, 200, b"stored");
                 assert_ne!(modified(), UNIX_EPOCH, "persist does not set mtime");
@@ -158,6 +163,7 @@ fn stores_in_c_are_seen_through_mount() {
         said,
         [
             "written",
+            "appended",
             "stored",
             "flushed",
             "grow",

@@ -35,6 +35,8 @@ static void lease_for_reading_stores_nothing(const char *path)
     struct pramfs_view *view = NULL;
 
     OK(pramfs_lease_open(&lease, path, O_RDONLY, NULL));
+    GIVES(-EBADF, pramfs_lease_append(lease, "x", 1, NULL));
+    SAYS("cannot append");
     GIVES(-EBADF, pramfs_lease_write(lease, "x", 1, 0));
     SAYS("cannot write");
     SAYS("not opened for writing");
@@ -146,6 +148,27 @@ static void full_region_is_enospc(const char *path)
     OK(pramfs_lease_close(lease));
 }
 
+/* Appends; the test takes the bytes away again. */
+static void at_the_end(struct pramfs_lease *lease)
+{
+    uint64_t at = 0, size;
+    char buf[8];
+
+    GIVES(-EINVAL, pramfs_lease_append(lease, NULL, 1, &at));
+    GIVES(-EINVAL, pramfs_lease_append(NULL, buf, 1, &at));
+    CHECK(at == 0);
+    OK(pramfs_lease_append(lease, "more", 4, &at));
+    CHECK(at == 3 * BLOCK + 4);
+    OK(pramfs_lease_append(lease, "bytes", 5, NULL));
+    OK(pramfs_lease_append(lease, NULL, 0, &at));
+    CHECK(at == 3 * BLOCK + 13);
+    GIVES(8, pramfs_lease_read(lease, buf, sizeof buf, 3 * BLOCK + 5));
+    CHECK(memcmp(buf, "orebytes", 8) == 0);
+    ask("appended");
+    OK(pramfs_lease_size(lease, &size));
+    CHECK(size == 3 * BLOCK + 4);
+}
+
 int main(int argc, char **argv)
 {
     struct pramfs_lease *lease;
@@ -175,6 +198,7 @@ int main(int argc, char **argv)
     GIVES(4, pramfs_lease_read(lease, buf, sizeof buf, 3 * BLOCK));
     CHECK(memcmp(buf, "last", 4) == 0);
     ask("written");
+    at_the_end(lease);
 
     GIVES(-EINVAL, pramfs_view_open(&nothing, lease, 0, 10, PROT_WRITE));
     SAYS("PROT_READ, or PROT_READ | PROT_WRITE");

@@ -1,6 +1,7 @@
 //! read, write, fallocate, lseek and copy_file_range.
 
 use std::cell::RefCell;
+use std::time::{Duration, Instant};
 
 use fuser::{Errno, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, Request, WriteFlags};
 use pramfs::inode::{Credentials, Fs};
@@ -24,6 +25,9 @@ thread_local! {
 
 /// Limit of bytes for one copy_file_range request, because it occupies its serving thread.
 const MAX_COPY: u64 = 16 << 20;
+
+/// Longest wait of a part of an append for the parts before it.
+const EARLIER_PARTS: Duration = Duration::from_millis(200);
 
 fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with_borrow_mut(|buffer| {
@@ -101,6 +105,11 @@ impl Adapter {
             // concurrently, so they arrive in any order. Its file size is correct, because
             // nothing else changes the size (docs/semantics.md, Appends). Write-back of a
             // mapping is never an append, whatever the flags.
+            //
+            // Exception: the holder of a lease appends without the kernel, whose size of the
+            // file may be too small then. So the bytes go where the engine has the end.
+            // Another's append may come between two parts. This ignores RWF_NOAPPEND, which the
+            // request does not show.
             let is_member = Caller::in_group(req);
             let caller = Caller::credentials(req, &is_member);
             let written = if paged {
@@ -108,6 +117,14 @@ impl Adapter {
                 // clean.
                 self.removals
                     .wait_for_space(fs, || fs.write_back(ino, offset, data))?;
+                data.len()
+            } else if flags & libc::O_APPEND != 0
+                && let Some(opens) = &self.opens
+                && opens.is_written(ino)
+            {
+                wait_for_earlier_parts(fs, ino, offset)?;
+                self.removals
+                    .wait_for_space(fs, || fs.append(&caller, ino, data))?;
                 data.len()
             } else if flags & libc::O_APPEND != 0 {
                 self.removals
@@ -207,6 +224,24 @@ impl Adapter {
             reply.written(copied as u32)
         });
     }
+}
+
+/// Waits until a file that is appended to has the bytes before `offset`, by the kernel's idea of
+/// its size. The kernel sends the parts of an append by libaio or io_uring concurrently.
+fn wait_for_earlier_parts(fs: &Fs, ino: Ino, offset: u64) -> Served<()> {
+    let begun = Instant::now();
+    while fs.getattr(ino)?.size < offset {
+        // With one serving thread, an earlier part waits behind this one. The kernel then
+        // reports what was written before this part.
+        if begun.elapsed() > EARLIER_PARTS {
+            return Err(Refusal::Request(
+                Errno::EAGAIN,
+                "a part of an append, before the earlier parts",
+            ));
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    Ok(())
 }
 
 /// Copies until the source ends or an error occurs. After a partial copy, returns the

@@ -24,7 +24,7 @@ use pramfs::{Error, FileType};
 
 use pramfs_control::{
     Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refusal, Refused, Ticket,
-    TicketReply,
+    TicketReply, Window,
 };
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
@@ -136,6 +136,21 @@ impl Direct {
         }
     }
 
+    /// Returns a lease to write that is not revoked.
+    fn writer(&self, lease: LeaseKey) -> Result<HeldLease, Refused> {
+        self.check_live(lease)?;
+        let leases = self.fs.leases();
+        let held = leases.into_iter().find(|held| key(held) == lease);
+        let held = held.ok_or_else(|| Refused::new(Refusal::Ended, "the lease has ended"))?;
+        match held.mode {
+            LeaseMode::Write => Ok(held),
+            LeaseMode::Read => Err(Refused::new(
+                Refusal::NotPermitted,
+                "the lease is for reading only",
+            )),
+        }
+    }
+
     fn row(&self, lease: &HeldLease) -> LeaseRow {
         let key = key(lease);
         let attr = self.fs.getattr(lease.ino);
@@ -166,6 +181,8 @@ fn refused(error: Error) -> Refused {
         Error::Stale(_) => Refusal::Ended,
         Error::NoSpace(_) => Refusal::Full,
         Error::NotPermitted(_) => Refusal::Immutable,
+        // Another lease of the file: the client appends through the mount for a while.
+        Error::Busy(_) => Refusal::Busy,
         Error::ReadOnly(_) | Error::NotSupported(_) => Refusal::Unsupported,
         Error::Corrupt { .. } | Error::Lost { .. } | Error::Io { .. } | Error::Pmem(_) => {
             Refusal::Damaged
@@ -265,16 +282,7 @@ impl Leases for Direct {
     }
 
     fn fill(&self, lease: LeaseKey, range: Range<u64>) -> Result<u64, Refused> {
-        self.check_live(lease)?;
-        let leases = self.fs.leases();
-        let held = leases.iter().find(|held| key(held) == lease);
-        let held = held.ok_or_else(|| Refused::new(Refusal::Ended, "the lease has ended"))?;
-        if held.mode != LeaseMode::Write {
-            return Err(Refused::new(
-                Refusal::NotPermitted,
-                "the lease is for reading only",
-            ));
-        }
+        let held = self.writer(lease)?;
         // So that the client learns of the end. The engine fills nothing past it.
         let size = self.fs.getattr(held.ino).map_err(refused)?.size;
         let end = range.end.min(size);
@@ -286,6 +294,19 @@ impl Leases for Direct {
             .fill(held.ino, range.start, stop - range.start)
             .map_err(refused)?;
         Ok(stop)
+    }
+
+    fn window(&self, lease: LeaseKey, bytes: u64) -> Result<Window, Refused> {
+        self.writer(lease)?;
+        // The engine looks at the lease again, under the lock of the inode.
+        let open = self.fs.open_window(lease.slot, lease.id, bytes);
+        let open = open.map_err(refused)?;
+        Ok(Window {
+            number: open.number,
+            start: open.start,
+            limit: open.limit,
+            key: open.key,
+        })
     }
 
     fn end_released(&self) {

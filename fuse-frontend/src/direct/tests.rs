@@ -257,3 +257,28 @@ fn only_lease_to_write_fills_holes() {
     scene.direct.revoke(writer.lease).unwrap();
     assert!(fill(0..1).is_err());
 }
+
+#[test]
+fn only_live_lease_to_write_gets_append_window() {
+    let scene = scene();
+    let reason = |lease| scene.direct.window(lease, 4096).map_err(|r| r.reason);
+    let (reader, reader_fd) = scene.lease(ROOT).unwrap();
+    assert_eq!(reason(reader.lease), Err(Refusal::NotPermitted));
+    let (writer, _fd) = scene.lease_to(LeaseMode::Write, ROOT).unwrap();
+    // The reader has a lease of the same file.
+    assert_eq!(reason(writer.lease), Err(Refusal::Busy));
+    drop(reader_fd);
+    scene.direct.end_released();
+    let window = reason(writer.lease).unwrap();
+    assert_eq!(window.start, 10_000);
+    assert!(window.limit >= 10_000 + 4096 && window.number != 0);
+    let blocks = scene.direct.blocks(writer.lease, window.start, 40).unwrap();
+    assert!(blocks.size == 10_000 && blocks.end >= window.limit);
+    let gone = LeaseKey {
+        id: writer.lease.id + 1,
+        ..writer.lease
+    };
+    assert_eq!(reason(gone), Err(Refusal::Ended));
+    scene.direct.revoke(writer.lease).unwrap();
+    assert_eq!(reason(writer.lease), Err(Refusal::Ended));
+}

@@ -210,6 +210,7 @@ fn client_process() {
                 say(&n.to_string());
             }
         }
+        "append" => crate::direct_append::append_records(&path, &say),
         other => panic!("unknown: {other}"),
     }
 }

@@ -28,7 +28,7 @@ fn open(mount: &Mounted, name: &str) -> pramfs_client::Result<pramfs_client::Fil
 }
 
 /// As [`open`], once the kernel has told the server of the last close.
-fn opened(mount: &Mounted, name: &str) -> pramfs_client::File {
+pub(super) fn opened(mount: &Mounted, name: &str) -> pramfs_client::File {
     let mut opened = None;
     assert!(wait_until(|| match open(mount, name) {
         Err(busy) if busy.errno() == libc::EBUSY => false,

@@ -10,6 +10,7 @@ mod cut;
 mod damage;
 mod data;
 mod direct;
+mod direct_append;
 mod direct_client;
 mod direct_write;
 mod lifecycle;

@@ -34,6 +34,9 @@ pub const ALL_CLOSED: u64 = u64::MAX;
 pub const STORED_OFFSET: u64 = 0x80;
 /// Offset in a slot of the word in which the holder tells what it has appended.
 pub const END_OFFSET: u64 = 0x88;
+/// Offset in a slot of the word in which the holder says that it is storing bytes past the end
+/// of the file.
+pub const APPENDING_OFFSET: u64 = 0x90;
 /// Offset of the append window in a slot.
 pub const WINDOW_OFFSET: u64 = 0xc0;
 /// Bytes of a slot, from its start, that records change; and from the append window.
@@ -69,7 +72,8 @@ layout! {
         0x68 reserved_view: [u64; 3] = "zero",
         0x80 stored: u64 = "holder: not zero if it has stored to the file; the server sets the times of the file and clears the word",
         0x88 end: u64 = "holder: bytes appended since the start of the window (low half), and their check (high half); 0: none",
-        0x90 reserved_client: [u64; 6] = "zero",
+        0x90 appending: u64 = "holder: where the append ends whose bytes it is storing, as in `end`; 0: none. It need not survive a crash",
+        0x98 reserved_client: [u64; 5] = "zero",
         0xc0 window: u64 = "number of the append window; 0: there is none, and all of line 3 is zero",
         0xc8 window_start: u64 = "size of the file when the window was opened, bytes",
         0xd0 window_limit: u64 = "offset in the file of the end of the blocks of the window, bytes",

@@ -81,10 +81,48 @@ fn read_held(held: &Held, buf: *mut c_void, n: usize, at: u64) -> Option<usize> 
 
 fn write_held(held: &Held, buf: *const c_void, n: usize, at: u64) -> Option<usize> {
     copy_in(held, buf, n, at).or_else(|| {
-        let end = at + n as u64;
-        let known = held.file().size_known()? >= end && lease::learn(held, end);
+        let (size, end) = (held.file().size_known()?, at + n as u64);
+        if at == size {
+            return append(held, buf, n, at);
+        }
+        let known = size >= end && lease::learn(held, end);
         known.then(|| copy_in(held, buf, n, at)).flatten()
     })
+}
+
+/// Writes at the end of the file. `None` also if the outcome is not known: the mount then writes
+/// the same bytes at the same offset.
+fn append(held: &Held, buf: *const c_void, n: usize, at: u64) -> Option<usize> {
+    // A filter may forbid the question.
+    if is_sealed() || !may_grow(at + n as u64) {
+        return None;
+    }
+    append_in(held, buf, n, at).or_else(|| {
+        let ready = lease::prepare_append(held, n as u64);
+        ready.then(|| append_in(held, buf, n, at)).flatten()
+    })
+}
+
+fn append_in(held: &Held, buf: *const c_void, n: usize, at: u64) -> Option<usize> {
+    // SAFETY: the program gives a buffer of n bytes for this call.
+    let buf = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), n) };
+    let _copying = Copying::begin();
+    let copy = AssertUnwindSafe(|| held.file().append_known(buf, Some(at)).ok().flatten());
+    catch_unwind(copy).unwrap_or(None).map(|_| n)
+}
+
+/// Whether RLIMIT_FSIZE allows a file of this size. Another process may change the limit, so it
+/// is asked each time; the mount sends the signal.
+fn may_grow(size: u64) -> bool {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let errno = real::errno();
+    // SAFETY: the limit is written to a variable of this type.
+    let got = unsafe { libc::getrlimit64(libc::RLIMIT_FSIZE, &raw mut limit) };
+    real::set_errno(errno);
+    got == 0 && size <= limit.rlim_cur
 }
 
 /// Serves a read by offset.
@@ -135,7 +173,7 @@ enum Place {
 
 /// Serves a call at the position of a descriptor that is leased to write: such a one has no
 /// page cache. `copy` moves bytes from or to the offset. A call that passes the end of the
-/// file goes to the mount.
+/// file goes to the mount, except for a write that begins there.
 fn at_position(
     fd: c_int,
     way: Way,
@@ -149,8 +187,8 @@ fn at_position(
     let held = held(fd, way, 0)?;
     let errno = real::errno();
     let fits = |at: u64| {
-        let end = at.checked_add(n as u64)?;
-        (end <= held.file().size_known()?).then_some(at)
+        let (end, size) = (at.checked_add(n as u64)?, held.file().size_known()?);
+        (end <= size || way == Way::Write && at == size).then_some(at)
     };
     // First without a move: one that is taken back could be seen by others.
     let place = take(fd, 0).and_then(fits).and_then(|_| take(fd, n));
