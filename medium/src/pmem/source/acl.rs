@@ -105,13 +105,8 @@ fn by_acl(acl: Option<&[u8]>) -> Option<String> {
     })
 }
 
-/// Sets the access ACL of a file, for tests.
-///
-/// # Errors
-/// Those of fsetxattr.
-#[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
-pub fn set_acl(fd: BorrowedFd<'_>, entries: &[(u16, u16, u32)]) -> io::Result<()> {
+#[cfg(test)]
+fn set_acl(fd: BorrowedFd<'_>, entries: &[(u16, u16, u32)]) -> io::Result<()> {
     Ok(rustix::fs::fsetxattr(
         fd,
         ATTRIBUTE,
@@ -120,7 +115,7 @@ pub fn set_acl(fd: BorrowedFd<'_>, entries: &[(u16, u16, u32)]) -> io::Result<()
     )?)
 }
 
-#[cfg(any(test, feature = "testing"))]
+#[cfg(test)]
 fn encoded(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = VERSION.to_le_bytes().to_vec();
     for (tag, rights, id) in entries {

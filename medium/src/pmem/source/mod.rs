@@ -30,8 +30,6 @@ pub(super) use detect::{
 pub(super) use lock::holder_of;
 pub use lock::inherit_standard_streams_only;
 pub use acl::Permissions;
-#[cfg(any(test, feature = "testing"))]
-pub use acl::set_acl;
 pub use ownership::Ownership;
 pub use substitute::served_without_lock;
 
