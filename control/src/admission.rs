@@ -122,7 +122,10 @@ mod tests {
 
     #[test]
     fn socket_has_mode_of_its_users() {
-        let group = Users::Group { owner: 0, group: 50 };
+        let group = Users::Group {
+            owner: 0,
+            group: 50,
+        };
         assert_eq!(Users::Owner(5).socket(), (0o600.into(), None));
         assert_eq!(group.socket(), (0o660.into(), Some(50)));
         assert_eq!(Users::All { owner: 0 }.socket(), (0o666.into(), None));

@@ -158,9 +158,7 @@ impl Listener {
             rustix::fs::chownat(&self.directory, &self.hidden, owner, group, flags)?;
             rustix::fs::chmod(self.directory.way_to(&self.hidden), mode)
         };
-        open().map_err(ControlError::os(
-            "cannot admit users to the control socket",
-        ))?;
+        open().map_err(ControlError::os("cannot admit users to the control socket"))?;
         self.admission = Some(admission);
         Ok(())
     }

@@ -22,9 +22,11 @@ pub fn watch(fs: &Arc<Fs>) {
     let (fs, writability) = (Arc::downgrade(fs), fs.writability());
     let started = std::thread::Builder::new()
         .name("relock".into())
-        .spawn(move || {
-            while !retaken(&fs) && !writability.wait_for_end(PAUSE) {}
-        });
+        .spawn(
+            move || {
+                while !retaken(&fs) && !writability.wait_for_end(PAUSE) {}
+            },
+        );
     if let Err(error) = started {
         tracing::warn!(
             "{}: cannot start the thread that takes the usual lock of the region when it is free: {error}",

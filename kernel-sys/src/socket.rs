@@ -94,9 +94,7 @@ mod tests {
         // call has returned.
         let many: Vec<u32> = (1000..3000).collect();
         std::thread::spawn(move || {
-            let set = unsafe {
-                libc::syscall(libc::SYS_setgroups, many.len(), many.as_ptr())
-            };
+            let set = unsafe { libc::syscall(libc::SYS_setgroups, many.len(), many.as_ptr()) };
             if set != 0 {
                 return; // Not root.
             }

@@ -27,8 +27,8 @@ use pramfs_control::{
     Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refusal, Refused, Ticket,
     TicketReply, Window,
 };
-use pramfs_medium::pmem::Permissions;
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
+use pramfs_medium::pmem::Permissions;
 
 pub use opens::Opens;
 pub use policy::{DirectPolicy, Policy};

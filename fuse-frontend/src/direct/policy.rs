@@ -238,12 +238,12 @@ mod tests {
                 let found: String = users
                     .iter()
                     .zip("romsn".chars())
-                    .map(|((uid, groups), letter)| {
-                        match allows(policy, *uid, groups, mode, &at) {
+                    .map(
+                        |((uid, groups), letter)| match allows(policy, *uid, groups, mode, &at) {
                             true => letter,
                             false => '.',
-                        }
-                    })
+                        },
+                    )
                     .collect();
                 assert_eq!(found, expect, "{policy:?} {mode:?}");
             }
@@ -271,7 +271,10 @@ mod tests {
             }
         }
         let refused = policy(All, false).objection(&at).unwrap();
-        assert!(refused.contains("chmod go-w") && refused.contains("0660"), "{refused}");
+        assert!(
+            refused.contains("chmod go-w") && refused.contains("0660"),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -298,7 +301,13 @@ mod tests {
             ..region(None)
         };
         for kind in [DirectPolicy::Owner, DirectPolicy::All] {
-            assert!(!allows(policy(kind, true), NOBODY, &[], LeaseMode::Read, &at));
+            assert!(!allows(
+                policy(kind, true),
+                NOBODY,
+                &[],
+                LeaseMode::Read,
+                &at
+            ));
         }
     }
 
@@ -309,6 +318,9 @@ mod tests {
         let all = warning(DirectPolicy::All, false).unwrap();
         assert!(all.contains("every user can read every file"), "{all}");
         let group = warning(DirectPolicy::Group, true).unwrap();
-        assert!(group.contains("group 50") && group.contains("become root"), "{group}");
+        assert!(
+            group.contains("group 50") && group.contains("become root"),
+            "{group}"
+        );
     }
 }

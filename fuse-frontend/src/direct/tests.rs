@@ -31,9 +31,7 @@ fn scene_with(policy: Policy) -> Scene {
     let file = tempfile::tempfile().unwrap();
     file.set_len(8 << 20).unwrap();
     std::os::unix::fs::fchown(&file, Some(owner()), None).unwrap();
-    let region = RegionOptions::new()
-        .from_fd(file.into(), "direct")
-        .unwrap();
+    let region = RegionOptions::new().from_fd(file.into(), "direct").unwrap();
     format(&region, &FormatOptions::default()).unwrap();
     let options = MountOptions {
         background: false,
@@ -177,7 +175,9 @@ fn listing_continues_where_it_stopped() {
 #[test]
 fn leases_of_one_user_are_bounded() {
     let scene = scene();
-    let held: Vec<_> = (0..OF_USER).map(|_| scene.lease(owner()).unwrap()).collect();
+    let held: Vec<_> = (0..OF_USER)
+        .map(|_| scene.lease(owner()).unwrap())
+        .collect();
     let refused = scene.lease(owner()).unwrap_err();
     assert_eq!(refused.reason, Refusal::Full);
     scene.lease(ROOT).unwrap();

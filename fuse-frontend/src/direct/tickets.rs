@@ -171,9 +171,7 @@ mod tests {
         let of = |uid| Claim { uid, ..CLAIM };
         let [root, owner] = [0, OWNER].map(|uid| tickets.issue(of(uid), OWNER, now).unwrap());
         for uid in 2000..4000 {
-            tickets
-                .issue(Claim { uid, ..CLAIM }, OWNER, now)
-                .unwrap();
+            tickets.issue(Claim { uid, ..CLAIM }, OWNER, now).unwrap();
         }
         assert_eq!(tickets.0.len(), ALL);
         assert!(tickets.redeem(root, 0, now).is_ok());

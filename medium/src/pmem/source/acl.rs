@@ -188,7 +188,13 @@ mod tests {
         rustix::fs::fchmod(&file, 0o620.into()).unwrap();
         assert!(read().objection.is_some());
         rustix::fs::fchmod(&file, 0o600.into()).unwrap();
-        let acl = [(1, 6, NONE), (2, 6, 1000), (4, 0, NONE), (0x10, 4, NONE), (0x20, 0, NONE)];
+        let acl = [
+            (1, 6, NONE),
+            (2, 6, 1000),
+            (4, 0, NONE),
+            (0x10, 4, NONE),
+            (0x20, 0, NONE),
+        ];
         match set_acl(file.as_fd(), &acl) {
             Ok(()) => assert!(read().objection.unwrap().contains("ACL")),
             // A file system without ACLs.

@@ -131,9 +131,10 @@ impl Subject {
         let Some(users) = numbers(status, "Uid:", 10) else {
             return true;
         };
-        if users.iter().any(|user| {
-            u32::try_from(*user).is_ok_and(|user| self.may_be_written_by(user))
-        }) {
+        if users
+            .iter()
+            .any(|user| u32::try_from(*user).is_ok_and(|user| self.may_be_written_by(user)))
+        {
             return true;
         }
         let overrides = numbers(status, "CapPrm:", 16)
@@ -346,7 +347,9 @@ mod tests {
     }
 
     fn status(users: &str, capabilities: &str) -> String {
-        format!("Name:\tserver\\nUid:\t0\nUid:\t{users}\nGid:\t0\t0\t0\t0\nCapPrm:\t{capabilities}\n")
+        format!(
+            "Name:\tserver\\nUid:\t0\nUid:\t{users}\nGid:\t0\t0\t0\t0\nCapPrm:\t{capabilities}\n"
+        )
     }
 
     #[test]
@@ -364,7 +367,13 @@ mod tests {
             (0, 0o660, "1000\t1000\t1000\t1000", "0", true),
             (0, 0o646, "1000\t1000\t1000\t1000", "0", true),
             (0, 0o640, "1000\t1000\t1000\t1000", "0000000000000002", true),
-            (0, 0o640, "1000\t1000\t1000\t1000", "0000000000000004", false),
+            (
+                0,
+                0o640,
+                "1000\t1000\t1000\t1000",
+                "0000000000000004",
+                false,
+            ),
             // Unknown.
             (0, 0o640, "x", "0", true),
         ] {
@@ -410,6 +419,9 @@ mod tests {
         let devices = fs::File::open("/dev/null").unwrap();
         assert!(Subject::of(devices.as_fd()).is_none());
         let kernel = fs::File::open("/proc/self/status").unwrap();
-        assert!(Subject::of(kernel.as_fd()).is_none(), "no local file system");
+        assert!(
+            Subject::of(kernel.as_fd()).is_none(),
+            "no local file system"
+        );
     }
 }

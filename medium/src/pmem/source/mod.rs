@@ -23,13 +23,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+pub use acl::Permissions;
 pub(super) use detect::{
     DetectedSource, SysDevice, identify, identify_by_filesystem, is_block_exclusive_holder,
     missing_device,
 };
 pub(super) use lock::holder_of;
 pub use lock::inherit_standard_streams_only;
-pub use acl::Permissions;
 pub use ownership::Ownership;
 pub use substitute::served_without_lock;
 

@@ -16,7 +16,7 @@
 //! open, it gives up. All others give up at once. For two servers A and B that both go on:
 //!
 //! * Both have the `flock`: impossible, it is exclusive. (Servers that only read share it.)
-//! * Both have the substitute lock: impossible. It is taken under the lock of [`ORDER`], which
+//! * Both have the substitute lock: impossible. It is taken under the lock of a second file, which
 //!   root alone may open, and only after a test that nobody has it.
 //! * A has the `flock` and B the substitute lock. B has looked in 3' and not seen A, so A did
 //!   1 after that, thus after B's 2'. Then A's 3 comes after B's 2' and sees B's lock.
@@ -43,9 +43,6 @@ use crate::pmem::lease_lock;
 
 /// Where the locks are. The control sockets are there too.
 const DIRECTORY: &str = "/run/pramfs";
-
-/// Name of the file whose lock puts those who want a substitute lock in an order.
-const ORDER: &str = ".order.lock";
 
 /// Searches for other servers. One that has just been refused the region closes it soon.
 const SEARCHES: usize = 10;
@@ -120,16 +117,17 @@ impl Place {
         Ok(Some(holders::named(pid.trim().parse().unwrap_or(0))))
     }
 
-    /// Takes the lock that orders those who want a substitute lock.
-    fn order(&self) -> rustix::io::Result<OwnedFd> {
+    /// Takes the lock that orders those who want the substitute lock of a region.
+    fn order(&self, subject: &Subject) -> rustix::io::Result<OwnedFd> {
+        let name = format!(".{}.order", subject.name());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.0, ORDER, flags, Mode::RUSR | Mode::WUSR)?;
+        let file = rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(file)
     }
 
-    /// Takes the substitute lock. The caller has the lock of [`ORDER`], and nobody the
-    /// substitute.
+    /// Takes the substitute lock. The caller has the lock of [`order`](Self::order), and
+    /// nobody the substitute.
     fn take(&self, subject: &Subject) -> io::Result<OwnedFd> {
         let name = Place::name(subject);
         let hidden = format!(".{name}");
@@ -215,7 +213,7 @@ fn look_in(
     let subject = Subject::of(fd)?;
     let place = Place::make(directory)?;
     // Held until the return. If another process has it, that one decides; it does not wait.
-    let _order = place.order().ok()?;
+    let _order = place.order(&subject).ok()?;
     if let Some(other) = place.holder(&subject).ok()? {
         return Some(Found::InUse(Some(other)));
     }
@@ -287,7 +285,10 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("region"), "x").unwrap();
-        let region = File::options().read(true).write(true).open(dir.path().join("region"));
+        let region = File::options()
+            .read(true)
+            .write(true)
+            .open(dir.path().join("region"));
         let region = region.unwrap();
         Subject::of(region.as_fd())?;
         let reader = File::open(dir.path().join("region")).unwrap();
