@@ -53,10 +53,25 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(super) struct Substitute {
     // Before the descriptor, which stays open while this value lives.
     _not_inherited: NotInheritedFd,
-    // Keeps the lock. The file stays afterwards: removing it could remove the next one's.
+    // Keeps the lock.
     _file: OwnedFd,
+    place: Place,
+    file_name: String,
+    /// The process that took it: a forked child does not have it.
+    taker: u32,
     /// Why it was needed: a sentence for a person.
     pub notice: String,
+}
+
+impl Drop for Substitute {
+    fn drop(&mut self) {
+        if self.taker == std::process::id() {
+            // While it is locked: later, the name may be that of the next one's lock. The region
+            // is closed already, so that nobody needs to see the lock any more. If the name
+            // stays, it is not locked.
+            let _stays = rustix::fs::unlinkat(&self.place.0, &self.file_name, AtFlags::empty());
+        }
+    }
 }
 
 /// The outcome of a search for a lock beside the `flock`.
@@ -71,7 +86,22 @@ pub(super) enum Found {
 }
 
 /// The directory of the locks.
+#[derive(Debug)]
 struct Place(OwnedFd);
+
+/// The lock that orders those who want the substitute lock of a region.
+struct Order<'p> {
+    place: &'p Place,
+    name: String,
+    _file: OwnedFd,
+}
+
+impl Drop for Order<'_> {
+    fn drop(&mut self) {
+        // While it is locked. Whoever has opened this file finds that it has no name.
+        let _stays = rustix::fs::unlinkat(&self.place.0, &self.name, AtFlags::empty());
+    }
+}
 
 impl Place {
     /// Opens the directory. `None` if it does not exist, or another user than root could make
@@ -118,12 +148,20 @@ impl Place {
     }
 
     /// Takes the lock that orders those who want the substitute lock of a region.
-    fn order(&self, subject: &Subject) -> rustix::io::Result<OwnedFd> {
+    fn order(&self, subject: &Subject) -> rustix::io::Result<Order<'_>> {
         let name = format!(".{}.order", subject.name());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?;
+        let file = rustix::fs::openat(&self.0, &name, flags, Mode::RUSR | Mode::WUSR)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(file)
+        // The one before has removed it meanwhile: another one may have made a new file.
+        if rustix::fs::fstat(&file)?.st_nlink == 0 {
+            return Err(Errno::BUSY);
+        }
+        Ok(Order {
+            place: self,
+            name,
+            _file: file,
+        })
     }
 
     /// Takes the substitute lock. The caller has the lock of [`order`](Self::order), and
@@ -213,7 +251,7 @@ fn look_in(
     let subject = Subject::of(fd)?;
     let place = Place::make(directory)?;
     // Held until the return. If another process has it, that one decides; it does not wait.
-    let _order = place.order(&subject).ok()?;
+    let order = place.order(&subject).ok()?;
     if let Some(other) = place.holder(&subject).ok()? {
         return Some(Found::InUse(Some(other)));
     }
@@ -231,10 +269,14 @@ fn look_in(
         std::thread::sleep(PAUSE);
         found = search(&subject);
     }
+    drop(order);
     match found {
         Ok(found) if found.servers.is_empty() => Some(Found::Substitute(Substitute {
             _not_inherited: NotInheritedFd::new(file.as_fd()),
             _file: file,
+            file_name: Place::name(&subject),
+            place,
+            taker: std::process::id(),
             notice: notice(&found.readers),
         })),
         found => {
