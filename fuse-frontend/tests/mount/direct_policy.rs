@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
-use pramfs_tests::mounted::{Mounted, wait_until};
+use pramfs_tests::mounted::{Mounted, unmount_when_free, wait_until};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::fs::XattrFlags;
 use rustix::process::Signal;
@@ -378,6 +378,12 @@ fn reader_that_locks_region_does_not_stop_tools() {
         let notice = region.info().lock_notice.unwrap();
         assert!(notice.contains("may only read it"), "{notice}");
     }
+    // They wait for a server that ends, as without such a reader.
+    mount.mount("");
+    unmount_when_free(&mount.path());
+    pramfs::pmem::RegionOptions::new()
+        .open(mount.region())
+        .unwrap();
     drop(rogue);
     mount.mount("");
     mount.unmount();

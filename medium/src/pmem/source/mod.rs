@@ -31,6 +31,7 @@ pub(super) use detect::{
 pub(super) use lock::holder_of;
 pub use lock::inherit_standard_streams_only;
 pub use ownership::Ownership;
+pub(super) use substitute::is_held_by;
 pub use substitute::served_without_lock;
 
 use super::backend::Persistence;

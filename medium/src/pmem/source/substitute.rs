@@ -211,6 +211,11 @@ pub(super) fn holder(fd: BorrowedFd<'_>) -> io::Result<Option<Holder>> {
     holder_in(Path::new(DIRECTORY), fd)
 }
 
+/// Whether a process has the substitute lock of a region.
+pub(in crate::pmem) fn is_held_by(fd: BorrowedFd<'_>, pid: u32) -> bool {
+    matches!(holder(fd), Ok(Some(holder)) if holder.pid == pid)
+}
+
 /// Returns the process that uses a region without its usual lock, for a caller that has taken
 /// that lock (a `flock`) itself, on a descriptor opened before.
 ///
