@@ -90,10 +90,10 @@ mod tests {
         let shown = line.unwrap().split_ascii_whitespace();
         let shown: Vec<u32> = shown.map(|group| group.parse().unwrap()).collect();
         assert_eq!(groups, shown);
-        // SAFETY: changes the groups of this thread alone, which ends. The list lives until the
-        // call has returned.
         let many: Vec<u32> = (1000..3000).collect();
         std::thread::spawn(move || {
+            // SAFETY: changes the groups of this thread alone, which ends. The list lives until
+            // the call has returned.
             let set = unsafe { libc::syscall(libc::SYS_setgroups, many.len(), many.as_ptr()) };
             if set != 0 {
                 return; // Not root.
