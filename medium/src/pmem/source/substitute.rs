@@ -390,17 +390,23 @@ mod tests {
         let Some((scene, _reader)) = scene() else {
             return;
         };
-        let Some(Found::Substitute(lock)) = scene.look(&[]) else {
-            panic!("no server is alive");
-        };
-        drop(lock);
-        let name = Place::name(&Subject::of(scene.region.as_fd()).unwrap());
-        let theirs = File::open(scene.place().join(name)).unwrap();
+        drop(scene.look(&[]));
+        // The file of a server that was killed.
+        let name = scene
+            .place()
+            .join(Place::name(&Subject::of(scene.region.as_fd()).unwrap()));
+        std::fs::write(&name, "77").unwrap();
+        let theirs = File::open(&name).unwrap();
         rustix::fs::flock(&theirs, FlockOperation::LockExclusive).unwrap();
         lease_lock::lock_first_byte(theirs.as_fd()).expect_err("it is open for reading");
         assert!(lease_lock::try_read_lock(theirs.as_fd()).is_ok());
         assert_eq!(scene.holder(), None);
-        assert!(matches!(scene.look(&[]), Some(Found::Substitute(_))));
+        let lock = scene.look(&[]);
+        assert!(matches!(lock, Some(Found::Substitute(_))), "{lock:?}");
+        assert_eq!(scene.holder(), Some(std::process::id()));
+        drop(lock);
+        // Nothing is left in the directory.
+        assert_eq!(std::fs::read_dir(scene.place()).unwrap().count(), 0);
     }
 
     #[test]
