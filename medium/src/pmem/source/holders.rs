@@ -19,9 +19,9 @@ use rustix::io::Errno;
 
 use super::detect::{HUGETLBFS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC};
 
-/// Descriptors of one reader that are looked at. It may have opened a million to delay the
-/// caller, and is looked for only to be named.
-const OF_READER: usize = 4096;
+/// Descriptors of readers that are looked at. A user may have opened millions in many processes
+/// to delay the caller, and readers are looked for only to be named.
+const OF_READERS: usize = 1 << 16;
 
 /// A process that has the region open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +95,7 @@ impl Subject {
     pub(super) fn holders(&self) -> io::Result<Holders> {
         let mut all = Holders::default();
         let own = std::process::id();
+        let mut left = OF_READERS;
         for entry in fs::read_dir("/proc")? {
             let entry = entry?;
             let name = entry.file_name();
@@ -111,7 +112,10 @@ impl Subject {
             let has_it = match may_write {
                 _ if pid == own => self.is_used_here(&process),
                 true => self.is_used_by(&process),
-                false => self.is_open_in(&process, OF_READER).map(|open| open.found),
+                false => self.is_open_in(&process, left).map(|open| {
+                    left -= open.descriptors;
+                    open.found
+                }),
             };
             // A process that cannot be inspected may be a server.
             if has_it.unwrap_or(may_write && pid != INIT) {
@@ -163,7 +167,7 @@ impl Subject {
         if first.found || self.is_mapped_in(process, process)? {
             return Ok(true);
         }
-        if first.has_descriptors {
+        if first.descriptors != 0 {
             return Ok(false);
         }
         let threads = match fs::read_dir(process.join("task")) {
@@ -193,7 +197,7 @@ impl Subject {
                 Err(error) if is_gone(&error) => return Ok(open),
                 descriptor => descriptor?,
             };
-            open.has_descriptors = true;
+            open.descriptors += 1;
             open.found |= self.is_behind(&descriptor.path())?;
         }
         Ok(open)
@@ -276,7 +280,8 @@ const DAC_OVERRIDE: u64 = 1 << 1;
 #[derive(Debug, Default)]
 struct Open {
     found: bool,
-    has_descriptors: bool,
+    /// Number of those looked at.
+    descriptors: usize,
 }
 
 fn is_gone(error: &io::Error) -> bool {
