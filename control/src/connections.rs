@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
+use crate::admission::Admission;
 use crate::error::ControlError;
 use crate::lease::{LeaseKey, MOST_EXTENTS, MOST_LEASES, Peer, Refused};
 use crate::message::{self, Refusal, Reply, Request};
@@ -31,8 +32,11 @@ pub(crate) struct Limits {
     pub silence: Duration,
     /// Connections in all.
     pub connections: usize,
-    /// Connections of a user other than root and the server's. The others are kept for root
-    /// and the server's user.
+    /// Connections of all users but root and the server's, for whom the rest is kept.
+    pub of_users: usize,
+    /// Of these, the connections of all users but the owner of the region.
+    pub of_others: usize,
+    /// Connections of one of these others.
     pub of_user: usize,
     /// Leases of one connection.
     pub leases: usize,
@@ -43,7 +47,9 @@ impl Default for Limits {
         Limits {
             silence: Duration::from_secs(3),
             connections: 256,
-            of_user: 64,
+            of_users: 64,
+            of_others: 48,
+            of_user: 8,
             leases: 512,
         }
     }
@@ -75,8 +81,8 @@ pub(crate) struct Connections<'s> {
     listener: &'s OwnedFd,
     service: &'s Service,
     limits: Limits,
-    /// A user who may ask for leases.
-    user: Option<u32>,
+    /// Admits users who may ask for leases.
+    admission: Option<Admission>,
     open: Vec<Connection>,
 }
 
@@ -85,13 +91,13 @@ impl<'s> Connections<'s> {
         listener: &'s OwnedFd,
         service: &'s Service,
         limits: Limits,
-        user: Option<u32>,
+        admission: Option<Admission>,
     ) -> Connections<'s> {
         Connections {
             listener,
             service,
             limits,
-            user,
+            admission,
             open: Vec::new(),
         }
     }
@@ -179,15 +185,19 @@ impl<'s> Connections<'s> {
     fn admit(&self, socket: OwnedFd) -> Result<Connection, ControlError> {
         wire::limit_unread(&socket)?;
         let (peer, is_administrator) = wire::peer(&socket)?;
-        // The mode of the socket keeps others out as well.
-        if !is_administrator && self.user != Some(peer.uid) {
-            return Err(ControlError::Peer(peer.uid));
-        }
-        let (all, of_user) = (self.limits.connections, self.limits.of_user);
-        let users = self.open.iter().filter(|c| !c.is_administrator).count();
-        if self.open.len() >= all || !is_administrator && users >= of_user {
+        if self.open.len() >= self.limits.connections {
             return Err(ControlError::Gone);
         }
+        let peer = match (is_administrator, self.admission) {
+            (true, _) => peer,
+            // The mode of the socket keeps others out as well.
+            (false, None) => return Err(ControlError::Peer(peer.uid)),
+            (false, Some(admission)) => {
+                let peer = admission.check(&socket, peer)?;
+                self.check_room(peer.uid, admission.users.owner())?;
+                peer
+            }
+        };
         Ok(Connection {
             socket,
             peer,
@@ -195,6 +205,23 @@ impl<'s> Connections<'s> {
             heard: Instant::now(),
             leases: HashSet::new(),
         })
+    }
+
+    /// Keeps places for root, for the owner of the region, and for each of the other users.
+    fn check_room(&self, user: u32, owner: u32) -> Result<(), ControlError> {
+        let of = |is: &dyn Fn(u32) -> bool| {
+            let users = self.open.iter().filter(|c| !c.is_administrator);
+            users.filter(|c| is(c.peer.uid)).count()
+        };
+        let limits = self.limits;
+        let is_full = of(&|_| true) >= limits.of_users
+            || user != owner
+                && (of(&|other| other != owner) >= limits.of_others
+                    || of(&|other| other == user) >= limits.of_user);
+        match is_full {
+            true => Err(ControlError::Gone),
+            false => Ok(()),
+        }
     }
 
     /// Answers one message of a connection.
@@ -268,7 +295,7 @@ impl Connection {
                 }
                 let mut next = Next::Close;
                 let lease =
-                    leases()?.grant(ticket, self.peer, MOST_EXTENTS, &mut |granted, fd| {
+                    leases()?.grant(ticket, &self.peer, MOST_EXTENTS, &mut |granted, fd| {
                         next = self.say(&Reply::Granted(Box::new(granted.clone())), &[fd]);
                     })?;
                 self.leases.insert(lease);

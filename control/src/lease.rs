@@ -209,12 +209,15 @@ pub struct LeaseRow {
 }
 
 /// The process at the other end of a connection, as the kernel reports it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Its process.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
+    /// Its groups: that of the process first, and the supplementary ones, which are not asked
+    /// for if it is root or the user of the server.
+    pub groups: Vec<u32>,
 }
 
 /// Why a server refuses a request about leases.
@@ -252,7 +255,7 @@ pub trait Leases: fmt::Debug + Send + Sync {
     fn grant(
         &self,
         ticket: Ticket,
-        peer: Peer,
+        peer: &Peer,
         most: usize,
         send: &mut dyn FnMut(&Granted, BorrowedFd<'_>),
     ) -> Result<LeaseKey, Refused>;

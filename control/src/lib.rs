@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(unreachable_pub))]
 
+mod admission;
 mod client;
 mod connections;
 mod directory;
@@ -34,6 +35,7 @@ mod message;
 mod server;
 mod wire;
 
+pub use admission::{Admission, PeerGroups, Users};
 pub use client::{Client, Connection, Proved};
 pub use directory::{DIRECTORY, Directory};
 pub use error::ControlError;

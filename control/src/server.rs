@@ -19,6 +19,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketAddrUnix};
 
+use crate::admission::Admission;
 use crate::client::Client;
 use crate::connections::{Connections, Limits};
 use crate::directory::Directory;
@@ -94,7 +95,7 @@ pub struct Listener {
     name: String,
     hidden: String,
     socket: OwnedFd,
-    user: Option<u32>,
+    admission: Option<Admission>,
     started: bool,
 }
 
@@ -122,12 +123,12 @@ impl Listener {
             name,
             hidden,
             socket,
-            user: None,
+            admission: None,
             started: false,
         })
     }
 
-    /// Admits one more user, who can ask for leases and for nothing else.
+    /// Admits more users, who can ask for leases and for nothing else.
     ///
     /// `refuse_descriptors` must see to it that clients cannot pass descriptors to the socket.
     /// (The close of one may take long, and the thread that answers all clients would wait.)
@@ -136,7 +137,7 @@ impl Listener {
     /// Those of `refuse_descriptors` and of the system: the socket stays as it was.
     pub fn admit(
         &mut self,
-        user: u32,
+        admission: Admission,
         refuse_descriptors: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
     ) -> Result<(), ControlError> {
         refuse_descriptors(self.socket.as_fd()).map_err(|source| ControlError::Os {
@@ -149,14 +150,16 @@ impl Listener {
                 self.directory.way_to("."),
                 Mode::RWXU | Mode::XGRP | Mode::XOTH,
             )?;
-            let owner = Some(rustix::fs::Uid::from_raw(user));
+            let owner = Some(rustix::fs::Uid::from_raw(admission.users.owner()));
+            let (mode, group) = admission.users.socket();
+            let group = group.map(rustix::fs::Gid::from_raw);
             let flags = AtFlags::SYMLINK_NOFOLLOW;
-            rustix::fs::chownat(&self.directory, &self.hidden, owner, None, flags)
+            // The group before the mode that lets it in.
+            rustix::fs::chownat(&self.directory, &self.hidden, owner, group, flags)?;
+            rustix::fs::chmod(self.directory.way_to(&self.hidden), mode)
         };
-        open().map_err(ControlError::os(
-            "cannot admit a user to the control socket",
-        ))?;
-        self.user = Some(user);
+        open().map_err(ControlError::os("cannot admit users to the control socket"))?;
+        self.admission = Some(admission);
         Ok(())
     }
 
@@ -186,15 +189,17 @@ impl Listener {
             thread: None,
             listener: self,
         };
-        let Listener { socket, user, .. } = &server.listener;
+        let Listener {
+            socket, admission, ..
+        } = &server.listener;
         wire::do_not_wait(socket)?;
         let heard = socket
             .try_clone()
             .map_err(os("cannot copy the control socket"))?;
-        let user = *user;
+        let admission = *admission;
         let thread = std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || Connections::new(&heard, &service, service.limits, user).serve());
+            .spawn(move || Connections::new(&heard, &service, service.limits, admission).serve());
         server.thread = Some(thread.map_err(os("cannot start the thread of the control socket"))?);
         Ok(server)
     }

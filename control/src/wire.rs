@@ -70,6 +70,7 @@ pub(crate) fn peer(socket: impl AsFd) -> Result<(Peer, bool), ControlError> {
     let peer_process = Peer {
         pid: peer.pid().unsigned_abs(),
         uid,
+        groups: vec![peer.gid()],
     };
     Ok((peer_process, uid == 0 || uid == own))
 }

@@ -51,7 +51,7 @@ impl Leases for Fake {
     fn grant(
         &self,
         ticket: Ticket,
-        peer: Peer,
+        peer: &Peer,
         most: usize,
         send: &mut dyn FnMut(&Granted, BorrowedFd<'_>),
     ) -> Result<LeaseKey, Refused> {

@@ -173,6 +173,7 @@ fn settings(arguments: &Arguments, ignored: &mut Vec<String>) -> Result<MountSet
     {
         return Err(refusal(Refused::Unknown(name.clone())));
     }
+    settings.check().map_err(refusal)?;
     settings.require_dax |= arguments.require_dax;
     if let Some(name) = &arguments.backend {
         settings.backend = options::backend(name).map_err(refusal)?;

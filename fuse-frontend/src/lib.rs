@@ -34,6 +34,7 @@ pub mod oom;
 pub mod options;
 pub mod privileges;
 pub mod readonly;
+pub mod relock;
 pub mod remount;
 pub mod second_mount;
 pub mod session;

@@ -22,11 +22,12 @@ use pramfs::{
     inode::{Fs, RegionView},
 };
 use pramfs_control::{
-    ControlError, DIRECTORY, Directory, Identity, Leases, Listener, Served, Server, Service,
+    Admission, ControlError, DIRECTORY, Directory, Identity, Leases, Listener, Served, Server,
+    Service, Users,
 };
 
 use crate::adapter::Adapter;
-use crate::direct::{Direct, DirectPolicy, Opens};
+use crate::direct::{Direct, DirectPolicy, Opens, Policy};
 use crate::exit::Failure;
 use crate::kernel::{self, OwnMount};
 use crate::memory;
@@ -36,10 +37,11 @@ use crate::oom;
 use crate::options::MountSettings;
 use crate::privileges::{self, Privileges};
 use crate::readonly;
+use crate::relock;
 use crate::second_mount;
 use crate::shutdown::{Signals, Watch};
 use crate::summary;
-use pramfs_medium::pmem::RegionAccess;
+use pramfs_medium::pmem::{Permissions, RegionAccess};
 
 /// How long to wait for a server that closes the region after an unmount. umount(8)
 /// does not wait for it.
@@ -93,14 +95,21 @@ pub fn mount(
             path.display()
         ));
     }
-    let owner = region.ownership().map(|ownership| ownership.owner());
+    let policy = Policy::new(settings.direct, settings.direct_write_is_root);
+    notices.extend(check_policy(&region, policy, &settings)?);
     let distrusted = privileges::region::distrust(region.ownership(), &path, &mut settings)?;
     notices.extend(distrusted);
     let settings = &settings;
     // With the rights of root, which the next step drops.
-    let (listener, admitted) = listen(&region, owner, settings, &mut notices);
+    let (listener, admitted) = listen(&region, policy, settings, &mut notices);
+    // Whoever cannot reach the socket gets no ticket either.
+    let policy = match admitted {
+        Some(_) => policy,
+        None => policy.of_root(),
+    };
     // Before the first thread starts, which is the engine's.
-    let privileges = Privileges::shed(settings, admitted);
+    let foreign = admitted.is_some_and(|users| users.owner() != 0);
+    let privileges = Privileges::shed(settings, foreign);
     let fs = open_engine(region, &path, settings, protected)?;
     if !fs.recovery().was_clean {
         tracing::warn!(
@@ -114,9 +123,7 @@ pub fn mount(
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
     let kernel = Arc::new(OnceLock::new());
     let opens = Opens::of(&fs, Arc::clone(&kernel));
-    // Whoever cannot reach the socket gets no ticket either.
-    let user = owner.map(|owner| if admitted { owner } else { 0 });
-    let direct = match direct_access(&fs, user, settings, &opens) {
+    let direct = match direct_access(&fs, policy, settings, &opens) {
         Ok(direct) => direct,
         Err(why) => {
             notices.push(format!("WARNING: no direct access: {why}"));
@@ -178,13 +185,46 @@ pub fn mount(
     })
 }
 
-/// Makes the direct access that the options ask for, for root and one user.
+/// Refuses a region that the users of a policy could write. Returns what the policy gives away.
+///
+/// # Errors
+/// The reason, and what to do.
+fn check_policy(
+    region: &Region,
+    policy: Policy,
+    settings: &MountSettings,
+) -> Result<Option<String>, Failure> {
+    // Such mounts give no lease, and say so.
+    if settings.read_only || !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let Some(permissions) = permissions(region)? else {
+        return Ok(None);
+    };
+    match policy.objection(&permissions) {
+        Some(why) => Err(Failure::mount(format!("{}: {why}", region.info().name))),
+        None => Ok(policy
+            .warning(&permissions)
+            .map(|what| format!("WARNING: {what}"))),
+    }
+}
+
+fn permissions(region: &Region) -> Result<Option<Permissions>, Failure> {
+    RegionView::from(region).permissions().map_err(|error| {
+        let name = region.info().name;
+        Failure::mount(format!(
+            "cannot find out who may write the region {name}: {error}"
+        ))
+    })
+}
+
+/// Makes the direct access that the options ask for.
 ///
 /// # Errors
 /// Why this mount can have none.
 fn direct_access(
     fs: &Arc<Fs>,
-    user: Option<u32>,
+    policy: Policy,
     settings: &MountSettings,
     opens: &Arc<Opens>,
 ) -> Result<Option<Arc<Direct>>, String> {
@@ -197,7 +237,7 @@ fn direct_access(
     if fs.is_read_only() {
         return Err("the mount is read-only".into());
     }
-    let (Some(user), Ok(Some(handle))) = (user, fs.region().handle()) else {
+    let Ok(Some(handle)) = fs.region().handle() else {
         return Err("the region is memory of the server".into());
     };
     fs.try_lease_lock()
@@ -205,23 +245,22 @@ fn direct_access(
     let identity = Identity::of(&handle).map_err(|error| error.to_string())?;
     let direct = Direct::new(
         Arc::clone(fs),
-        user,
+        policy,
         identity.socket_name(),
         Arc::clone(opens),
     );
     Ok(Some(Arc::new(direct)))
 }
 
-/// Binds the control socket, if root mounts. Also returns whether the owner of the region can
-/// connect to it, besides root.
+/// Binds the control socket, if root mounts. Also returns who can connect to it, besides root.
 fn listen(
     region: &Region,
-    owner: Option<u32>,
+    policy: Policy,
     settings: &MountSettings,
     notices: &mut Vec<String>,
-) -> (Result<Option<Listener>, ControlError>, bool) {
+) -> (Result<Option<Listener>, ControlError>, Option<Users>) {
     if !rustix::process::geteuid().is_root() {
-        return (Ok(None), false);
+        return (Ok(None), None);
     }
     let bind = || {
         let handle = RegionView::from(region)
@@ -237,20 +276,30 @@ fn listen(
     };
     let mut listener = match bind() {
         Ok(Some(listener)) => listener,
-        none => return (none, false),
+        none => return (none, None),
     };
-    let other = owner.filter(|owner| *owner != 0);
-    let grants = settings.direct == DirectPolicy::Owner && !settings.read_only;
-    let (Some(user), true) = (other, grants) else {
-        return (Ok(Some(listener)), false);
+    let region = RegionView::from(region).permissions().ok().flatten();
+    let users = region.and_then(|region| policy.users(&region));
+    let Some(users) = users.filter(|_| !settings.read_only) else {
+        return (Ok(Some(listener)), None);
     };
-    let admitted = listener.admit(user, pramfs_kernel_sys::socket::refuse_descriptors);
-    if let Err(error) = &admitted {
-        notices.push(format!(
-            "WARNING: direct access for root only, not for user {user}, who owns the region: {error}"
-        ));
-    }
-    (Ok(Some(listener)), admitted.is_ok())
+    let admission = Admission {
+        users,
+        groups: pramfs_kernel_sys::socket::peer_groups,
+    };
+    let admitted = listener.admit(admission, pramfs_kernel_sys::socket::refuse_descriptors);
+    let Err(error) = admitted else {
+        return (Ok(Some(listener)), Some(users));
+    };
+    let whom = match users {
+        Users::Owner(user) => format!("user {user}, who owns the region"),
+        Users::Group { group, .. } => format!("the members of group {group}"),
+        Users::All { .. } => "other users".to_owned(),
+    };
+    notices.push(format!(
+        "WARNING: direct access for root only, not for {whom}: {error}"
+    ));
+    (Ok(Some(listener)), None)
 }
 
 /// Answers over the control socket for a mounted region.
@@ -302,6 +351,7 @@ impl Mounted {
             fs: Arc::downgrade(&self.fs),
         };
         readonly::watch(&self.own_mount, &self.fs);
+        relock::watch(&self.fs);
         let served = watch.start(self.signals).and_then(|ended| {
             let served = unless_unmounted(self.session.run());
             drop(ended);

@@ -41,7 +41,7 @@ pub fn of(fs: &Fs, mountpoint: &Path, settings: &MountSettings) -> String {
 /// programs compare the output of mount(8).
 pub fn warnings(info: &RegionInfo, report: &RecoveryReport) -> Vec<String> {
     let kind = info.kind.map_or("memory", |kind| kind.name());
-    let mut all = Vec::new();
+    let mut all: Vec<String> = info.lock_notice.iter().cloned().collect();
     match info.persistence {
         Persistence::Power => {}
         Persistence::Machine if info.kind == Some(SourceKind::File) => all.push(
@@ -149,6 +149,7 @@ mod tests {
             durability: Durability::Power,
             kind: Some(SourceKind::Tmpfs),
             read_only: false,
+            lock_notice: None,
         }
     }
 

@@ -28,6 +28,11 @@ pub(crate) fn region(path: &Path, intent: Intent) -> Result<Region, Failure> {
     RegionOptions::new()
         .read_only(intent == Intent::Read)
         .open(path)
+        .inspect(|region| {
+            if let Some(notice) = region.info().lock_notice {
+                eprintln!("pramfs: warning: {}: {notice}", shown(path));
+            }
+        })
         .map_err(|e| busy::with_mount_point(path, e.into()))
 }
 

@@ -184,8 +184,9 @@ impl Adapter {
                 "a ticket needs a file that is open for reading, and for writing if the lease is",
             ));
         }
+        let is_member = |group| Caller::of(req).is_in(group);
         let reply = direct
-            .ticket(req.uid(), ino(node)?, mode)
+            .ticket(req.uid(), &is_member, ino(node)?, mode)
             .map_err(|refused| {
                 let errno = match refused.reason {
                     pramfs_control::Refusal::NotPermitted => Errno::EACCES,

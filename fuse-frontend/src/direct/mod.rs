@@ -11,6 +11,7 @@
 //! Not here: what a lease does to the file (the engine), connections (`pramfs_control`).
 
 mod opens;
+mod policy;
 mod tickets;
 
 use std::collections::HashSet;
@@ -27,8 +28,10 @@ use pramfs_control::{
     TicketReply, Window,
 };
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
+use pramfs_medium::pmem::Permissions;
 
 pub use opens::Opens;
+pub use policy::{DirectPolicy, Policy};
 use tickets::{Claim, Tickets};
 
 const IMMUTABLE: &str = "the file is immutable or append-only";
@@ -39,22 +42,14 @@ const FILLED_AT_ONCE: u64 = 2 << 20;
 /// Leases that one user other than root may have.
 const OF_USER: usize = 512;
 
-/// Who may access files directly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DirectPolicy {
-    /// Nobody.
-    #[default]
-    Off,
-    /// Root, and the user who owns the region.
-    Owner,
-}
+/// Leases of all users but root and the owner of the region, for whom the other slots are kept.
+const OF_OTHERS: usize = 3072;
 
 /// Direct access to the files of a mount.
 #[derive(Debug)]
 pub struct Direct {
     fs: Arc<Fs>,
-    /// The user who may have leases, besides root: who owns the region.
-    user: u32,
+    policy: Policy,
     /// Name of the control socket.
     socket: String,
     opens: Arc<Opens>,
@@ -68,12 +63,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Direct {
-    /// Makes the direct access of a writable mount, for root and `user`. `socket` is the name of
-    /// the control socket.
-    pub fn new(fs: Arc<Fs>, user: u32, socket: String, opens: Arc<Opens>) -> Direct {
+    /// Makes the direct access of a writable mount. `socket` is the name of the control socket.
+    pub fn new(fs: Arc<Fs>, policy: Policy, socket: String, opens: Arc<Opens>) -> Direct {
         Direct {
             fs,
-            user,
+            policy,
             socket,
             opens,
             tickets: Mutex::default(),
@@ -81,22 +75,58 @@ impl Direct {
         }
     }
 
-    fn check_user(&self, uid: u32) -> Result<(), Refused> {
-        if uid == 0 || uid == self.user {
-            return Ok(());
+    /// Returns owner, group and writers of the region, as they are now: its owner may change
+    /// them at any time.
+    fn permissions(&self) -> Result<Permissions, Refused> {
+        match self.fs.region().permissions() {
+            Ok(Some(permissions)) => Ok(permissions),
+            Ok(None) => Err(Refused::new(
+                Refusal::Unsupported,
+                "the region is memory of the server",
+            )),
+            Err(error) => Err(Refused::new(
+                Refusal::System,
+                format!("cannot find out who may write the region: {error}"),
+            )),
         }
-        Err(Refused::new(
-            Refusal::NotPermitted,
-            "the policy of this mount allows direct access to root and to the owner of the region only",
-        ))
     }
 
-    /// Issues a ticket for a file that `uid` has open for these accesses.
+    /// Keeps slots for root, for the owner of the region, and for each of the other users.
+    fn check_room(&self, uid: u32, owner: u32) -> Result<(), Refused> {
+        if uid == 0 {
+            return Ok(());
+        }
+        let all = self.fs.leases();
+        let of = |is: &dyn Fn(u32) -> bool| all.iter().filter(|lease| is(lease.uid)).count();
+        if of(&|other| other == uid) >= OF_USER {
+            return Err(Refused::new(
+                Refusal::Full,
+                format!("user {uid} has {OF_USER} leases"),
+            ));
+        }
+        if uid != owner && of(&|other| other != 0 && other != owner) >= OF_OTHERS {
+            return Err(Refused::new(
+                Refusal::Full,
+                format!("users other than the owner of the region have {OF_OTHERS} leases"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Issues a ticket for a file that `uid` has open for these accesses. `is_member` tells
+    /// whether the process is in a group.
     ///
     /// # Errors
     /// The policy forbids it, it is not a regular file, or it must not be changed.
-    pub fn ticket(&self, uid: u32, ino: Ino, mode: LeaseMode) -> Result<TicketReply, Refused> {
-        self.check_user(uid)?;
+    pub fn ticket(
+        &self,
+        uid: u32,
+        is_member: &dyn Fn(u32) -> bool,
+        ino: Ino,
+        mode: LeaseMode,
+    ) -> Result<TicketReply, Refused> {
+        let region = self.permissions()?;
+        self.policy.check(uid, is_member, mode, &region)?;
         let attr = self.fs.getattr(ino).map_err(refused)?;
         if attr.kind != FileType::Regular {
             return Err(Refused::new(
@@ -113,7 +143,7 @@ impl Direct {
             mode,
             uid,
         };
-        let ticket = lock(&self.tickets).issue(claim, Instant::now())?;
+        let ticket = lock(&self.tickets).issue(claim, region.owner, Instant::now())?;
         Ok(TicketReply {
             ticket,
             socket: self.socket.clone(),
@@ -213,26 +243,22 @@ impl Leases for Direct {
     fn grant(
         &self,
         ticket: Ticket,
-        peer: Peer,
+        peer: &Peer,
         most: usize,
         send: &mut dyn FnMut(&Granted, std::os::fd::BorrowedFd<'_>),
     ) -> Result<LeaseKey, Refused> {
         let claim = lock(&self.tickets).redeem(ticket, peer.uid, Instant::now())?;
-        self.check_user(peer.uid)?;
-        let same = self.fs.leases();
-        let same = same.iter().filter(|lease| lease.uid == peer.uid).count();
-        if peer.uid != 0 && same >= OF_USER {
-            return Err(Refused::new(
-                Refusal::Full,
-                format!("user {} has {OF_USER} leases", peer.uid),
-            ));
-        }
         let Claim {
             ino,
             generation,
             mode,
             ..
         } = claim;
+        let region = self.permissions()?;
+        // Again: the region, and the groups of the user, may have changed since the ticket.
+        let is_member = |group| peer.groups.contains(&group);
+        self.policy.check(peer.uid, &is_member, mode, &region)?;
+        self.check_room(peer.uid, region.owner)?;
         let writing = match mode {
             LeaseMode::Read => None,
             LeaseMode::Write => Some(self.opens.begin_writing(ino)?),

@@ -18,7 +18,20 @@ struct Scene {
 }
 
 fn scene() -> Scene {
-    let region = RegionOptions::new().memfd("direct", 8 << 20).unwrap();
+    scene_with(Policy::new(DirectPolicy::Owner, false))
+}
+
+/// The region of a user: that of the tests, if it is not root.
+fn owner() -> u32 {
+    let own = rustix::process::geteuid();
+    if own.is_root() { OWNER } else { own.as_raw() }
+}
+
+fn scene_with(policy: Policy) -> Scene {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8 << 20).unwrap();
+    std::os::unix::fs::fchown(&file, Some(owner()), None).unwrap();
+    let region = RegionOptions::new().from_fd(file.into(), "direct").unwrap();
     format(&region, &FormatOptions::default()).unwrap();
     let options = MountOptions {
         background: false,
@@ -30,13 +43,17 @@ fn scene() -> Scene {
     fs.write(&Credentials::ROOT, file, 0, &[7; 10_000]).unwrap();
     let opens = Opens::of(&fs, Arc::default());
     Scene {
-        direct: Direct::new(Arc::clone(&fs), OWNER, "file-0-1-2.sock".into(), opens),
+        direct: Direct::new(Arc::clone(&fs), policy, "file-0-1-2.sock".into(), opens),
         file,
     }
 }
 
 fn peer(uid: u32) -> Peer {
-    Peer { pid: 1, uid }
+    Peer {
+        pid: 1,
+        uid,
+        groups: vec![uid],
+    }
 }
 
 impl Scene {
@@ -45,11 +62,11 @@ impl Scene {
     }
 
     fn lease_to(&self, mode: LeaseMode, uid: u32) -> Result<(Granted, OwnedFd), Refused> {
-        let ticket = self.direct.ticket(uid, self.file, mode)?.ticket;
+        let ticket = self.direct.ticket(uid, &|_| false, self.file, mode)?.ticket;
         let mut sent = None;
         let key = self
             .direct
-            .grant(ticket, peer(uid), 10, &mut |granted, fd| {
+            .grant(ticket, &peer(uid), 10, &mut |granted, fd| {
                 sent = Some((granted.clone(), fd.try_clone_to_owned().unwrap()));
             })?;
         let (granted, fd) = sent.expect("the answer is sent");
@@ -63,7 +80,7 @@ fn policy_owner_refuses_other_users() {
     let scene = scene();
     for (uid, allowed) in [
         (ROOT, true),
-        (OWNER, true),
+        (owner(), true),
         (1001, false),
         (u32::MAX, false),
     ] {
@@ -80,7 +97,7 @@ fn policy_owner_refuses_other_users() {
 fn ticket_for_directory_is_refused() {
     let refused = scene()
         .direct
-        .ticket(ROOT, Ino::ROOT, LeaseMode::Read)
+        .ticket(ROOT, &|_| false, Ino::ROOT, LeaseMode::Read)
         .unwrap_err();
     assert_eq!(refused.reason, Refusal::Unsupported);
 }
@@ -88,13 +105,13 @@ fn ticket_for_directory_is_refused() {
 #[test]
 fn lease_ends_with_its_descriptor() {
     let scene = scene();
-    let (granted, fd) = scene.lease(OWNER).unwrap();
+    let (granted, fd) = scene.lease(owner()).unwrap();
     assert_eq!(granted.blocks.size, 10_000);
     assert!(fd.as_raw_fd() > 2);
     scene.direct.end_released();
     let (rows, next) = scene.direct.list(0, 10);
     assert_eq!((rows.len(), next), (1, None));
-    assert_eq!((rows[0].uid, rows[0].bytes), (OWNER, 4 * 4096));
+    assert_eq!((rows[0].uid, rows[0].bytes), (owner(), 4 * 4096));
     drop(fd);
     scene.direct.end_released();
     assert_eq!(scene.direct.list(0, 10), (Vec::new(), None));
@@ -108,14 +125,14 @@ fn file_replaced_since_ticket_is_not_leased() {
     let fs = &scene.direct.fs;
     let ticket = scene
         .direct
-        .ticket(ROOT, scene.file, LeaseMode::Read)
+        .ticket(ROOT, &|_| false, scene.file, LeaseMode::Read)
         .unwrap()
         .ticket;
     fs.unlink(Ino::ROOT, b"file").unwrap();
     fs.free_forgotten();
     let grant = |ticket| {
         let sent = &mut |_: &Granted, _: std::os::fd::BorrowedFd<'_>| panic!("nothing is sent");
-        scene.direct.grant(ticket, peer(ROOT), 1, sent)
+        scene.direct.grant(ticket, &peer(ROOT), 1, sent)
     };
     assert_eq!(grant(ticket).unwrap_err().reason, Refusal::Ended);
 }
@@ -123,7 +140,7 @@ fn file_replaced_since_ticket_is_not_leased() {
 #[test]
 fn revoked_lease_gets_no_blocks_and_keeps_file() {
     let scene = scene();
-    let (granted, fd) = scene.lease(OWNER).unwrap();
+    let (granted, fd) = scene.lease(owner()).unwrap();
     let other = LeaseKey {
         id: granted.lease.id + 1,
         ..granted.lease
@@ -158,21 +175,23 @@ fn listing_continues_where_it_stopped() {
 #[test]
 fn leases_of_one_user_are_bounded() {
     let scene = scene();
-    let held: Vec<_> = (0..OF_USER).map(|_| scene.lease(OWNER).unwrap()).collect();
-    let refused = scene.lease(OWNER).unwrap_err();
+    let held: Vec<_> = (0..OF_USER)
+        .map(|_| scene.lease(owner()).unwrap())
+        .collect();
+    let refused = scene.lease(owner()).unwrap_err();
     assert_eq!(refused.reason, Refusal::Full);
     scene.lease(ROOT).unwrap();
     drop(held);
     scene.direct.end_released();
-    scene.lease(OWNER).unwrap();
+    scene.lease(owner()).unwrap();
 }
 
 #[test]
 fn lease_to_write_takes_suid_from_users_other_than_root() {
     for (uid, mode, kept) in [
         (ROOT, LeaseMode::Write, true),
-        (OWNER, LeaseMode::Read, true),
-        (OWNER, LeaseMode::Write, false),
+        (owner(), LeaseMode::Read, true),
+        (owner(), LeaseMode::Write, false),
     ] {
         let scene = scene();
         let set = pramfs::inode::SetAttr {
@@ -281,4 +300,45 @@ fn only_live_lease_to_write_gets_append_window() {
     assert_eq!(reason(gone), Err(Refusal::Ended));
     scene.direct.revoke(writer.lease).unwrap();
     assert_eq!(reason(writer.lease), Err(Refusal::Ended));
+}
+
+/// Whether the region may be written is looked at for each ticket and each lease.
+#[test]
+fn region_made_writable_since_mount_gives_others_no_lease() {
+    const OTHER: u32 = 1001;
+    let scene = scene_with(Policy::new(DirectPolicy::All, false));
+    let chmod = |mode: u32| {
+        let region = scene.direct.fs.region().handle().unwrap().unwrap();
+        let way = format!("/proc/self/fd/{}", region.as_raw_fd());
+        rustix::fs::chmod(way, mode.into()).unwrap();
+    };
+    chmod(0o640);
+    let reason = |result: Result<(Granted, OwnedFd), Refused>| result.map_err(|r| r.reason);
+    assert!(scene.lease(OTHER).is_ok());
+    let ticket = scene
+        .direct
+        .ticket(OTHER, &|_| false, scene.file, LeaseMode::Read)
+        .unwrap();
+    chmod(0o642);
+    let sent = &mut |_: &Granted, _: std::os::fd::BorrowedFd<'_>| panic!("nothing is sent");
+    let refused = scene.direct.grant(ticket.ticket, &peer(OTHER), 1, sent);
+    assert_eq!(refused.unwrap_err().reason, Refusal::NotPermitted);
+    let refused = reason(scene.lease(OTHER)).unwrap_err();
+    assert_eq!(refused, Refusal::NotPermitted);
+    assert!(scene.lease(owner()).is_ok() && scene.lease(ROOT).is_ok());
+    chmod(0o644);
+    assert!(scene.lease(OTHER).is_ok());
+}
+
+#[test]
+fn leases_of_other_users_leave_slots_for_root_and_owner() {
+    let scene = scene_with(Policy::new(DirectPolicy::All, false));
+    let users = 2000..2000 + u32::try_from(OF_OTHERS / OF_USER).unwrap();
+    let held: Vec<_> = users
+        .flat_map(|user| std::iter::repeat_n(user, OF_USER))
+        .map(|user| scene.lease(user).unwrap())
+        .collect();
+    assert_eq!(held.len(), OF_OTHERS);
+    assert_eq!(scene.lease(3000).unwrap_err().reason, Refusal::Full);
+    assert!(scene.lease(owner()).is_ok() && scene.lease(ROOT).is_ok());
 }

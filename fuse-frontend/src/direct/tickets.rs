@@ -41,11 +41,17 @@ struct Issued {
 pub(super) struct Tickets(VecDeque<Issued>);
 
 impl Tickets {
-    /// Issues a ticket.
+    /// Issues a ticket. Those of root and of `owner`, who owns the region, outlast a flood of
+    /// tickets for other users.
     ///
     /// # Errors
     /// The system gives no random numbers.
-    pub(super) fn issue(&mut self, claim: Claim, now: Instant) -> Result<Ticket, Refused> {
+    pub(super) fn issue(
+        &mut self,
+        claim: Claim,
+        owner: u32,
+        now: Instant,
+    ) -> Result<Ticket, Refused> {
         self.0.retain(|issued| issued.until > now);
         let of_user = |issued: &Issued| issued.claim.uid == claim.uid;
         if self.0.iter().filter(|issued| of_user(issued)).count() >= OF_USER
@@ -54,7 +60,9 @@ impl Tickets {
             self.0.remove(oldest);
         }
         if self.0.len() >= ALL {
-            self.0.pop_front();
+            let of_others = |issued: &Issued| ![0, owner].contains(&issued.claim.uid);
+            let oldest = self.0.iter().position(of_others).unwrap_or(0);
+            self.0.remove(oldest);
         }
         let mut random = [0; 16];
         let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
@@ -103,6 +111,7 @@ impl Tickets {
 mod tests {
     use super::*;
 
+    const OWNER: u32 = 500;
     const CLAIM: Claim = Claim {
         ino: Ino(77),
         generation: 5,
@@ -117,7 +126,7 @@ mod tests {
     #[test]
     fn ticket_is_accepted_once() {
         let (mut tickets, now) = (Tickets::default(), Instant::now());
-        let ticket = tickets.issue(CLAIM, now).unwrap();
+        let ticket = tickets.issue(CLAIM, OWNER, now).unwrap();
         assert_eq!(tickets.redeem(ticket, 1000, now), Ok(CLAIM));
         let again = tickets.redeem(ticket, 1000, now).unwrap_err();
         assert_eq!(again.reason, Refusal::Ticket);
@@ -126,7 +135,7 @@ mod tests {
     #[test]
     fn ticket_of_other_user_is_refused_and_stays_valid() {
         let (mut tickets, now) = (Tickets::default(), Instant::now());
-        let ticket = tickets.issue(CLAIM, now).unwrap();
+        let ticket = tickets.issue(CLAIM, OWNER, now).unwrap();
         assert!(tickets.redeem(ticket, 1001, now).is_err());
         assert!(tickets.redeem(ticket, 0, now).is_err());
         assert!(tickets.redeem(ticket, 1000, now).is_ok());
@@ -135,7 +144,7 @@ mod tests {
     #[test]
     fn expired_and_forged_tickets_are_refused() {
         let (mut tickets, now) = (Tickets::default(), Instant::now());
-        let ticket = tickets.issue(CLAIM, now).unwrap();
+        let ticket = tickets.issue(CLAIM, OWNER, now).unwrap();
         let mut forged = ticket;
         forged.0[15] ^= 1;
         assert!(tickets.redeem(forged, 1000, now).is_err());
@@ -146,9 +155,9 @@ mod tests {
     #[test]
     fn further_ticket_ends_oldest_of_same_user() {
         let (mut tickets, now) = (Tickets::default(), Instant::now());
-        let theirs = tickets.issue(other(), now).unwrap();
+        let theirs = tickets.issue(other(), OWNER, now).unwrap();
         let all: Vec<_> = (0..OF_USER + 2)
-            .map(|_| tickets.issue(CLAIM, now).unwrap())
+            .map(|_| tickets.issue(CLAIM, OWNER, now).unwrap())
             .collect();
         assert_eq!(tickets.0.len(), OF_USER + 1);
         assert!(tickets.redeem(all[1], 1000, now).is_err());
@@ -159,9 +168,13 @@ mod tests {
     #[test]
     fn tickets_of_many_users_are_bounded() {
         let (mut tickets, now) = (Tickets::default(), Instant::now());
-        for uid in 0..2000 {
-            tickets.issue(Claim { uid, ..CLAIM }, now).unwrap();
+        let of = |uid| Claim { uid, ..CLAIM };
+        let [root, owner] = [0, OWNER].map(|uid| tickets.issue(of(uid), OWNER, now).unwrap());
+        for uid in 2000..4000 {
+            tickets.issue(Claim { uid, ..CLAIM }, OWNER, now).unwrap();
         }
         assert_eq!(tickets.0.len(), ALL);
+        assert!(tickets.redeem(root, 0, now).is_ok());
+        assert!(tickets.redeem(owner, OWNER, now).is_ok());
     }
 }

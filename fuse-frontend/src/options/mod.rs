@@ -78,6 +78,8 @@ pub struct MountSettings {
     pub sandbox: bool,
     /// Who may access files directly.
     pub direct: DirectPolicy,
+    /// Users of a policy for others may also store.
+    pub direct_write_is_root: bool,
     /// Change the flags of a live mount.
     pub remount: bool,
     /// Options that only a remount may repeat, by name.
@@ -113,6 +115,7 @@ impl Default for MountSettings {
             plain_type: false,
             sandbox: true,
             direct: DirectPolicy::Off,
+            direct_write_is_root: false,
             remount: false,
             kernel_options: Vec::new(),
             flags_given: Vec::new(),
@@ -125,6 +128,21 @@ impl MountSettings {
     /// `fuse` is identified by its source and its owner.
     pub fn is_type(&self, fs_type: &str) -> bool {
         fs_type == FS_TYPE || (self.plain_type && fs_type == "fuse")
+    }
+
+    /// Checks options that depend on each other, after all lists are parsed.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check(&self) -> Result<(), Refused> {
+        let others = matches!(self.direct, DirectPolicy::Group | DirectPolicy::All);
+        match self.direct_write_is_root && !others {
+            false => Ok(()),
+            true => wrong(format!(
+                "direct-write-is-root=yes has no effect with direct={}: it is about the users of direct=group and direct=all; leave it out, or give one of these",
+                self.direct.name()
+            )),
+        }
     }
 
     /// Returns which failure a completed operation survives: that of `durability=`, but

@@ -301,8 +301,18 @@ pub(super) const OPTIONS: &[Row] = &[
         &[
             to("off", |s| s.direct = DirectPolicy::Off),
             to("owner", |s| s.direct = DirectPolicy::Owner),
+            to("group", |s| s.direct = DirectPolicy::Group),
+            to("all", |s| s.direct = DirectPolicy::All),
         ],
-        "who may map files beside the mount: nobody, or root and the owner of the region, who can then read the whole region, and store to it",
+        "who may map files beside the mount, and so read the whole region: nobody; root and the owner of the region, who can also store to it; also the members of its group; everybody",
+    ),
+    one_of(
+        &["direct-write-is-root"],
+        &[
+            to("no", |s| s.direct_write_is_root = false),
+            to("yes", |s| s.direct_write_is_root = true),
+        ],
+        "with direct=group or direct=all: these users may also store to the whole region, and so become root",
     ),
     Row {
         names: &["uid", "gid", "mode"],

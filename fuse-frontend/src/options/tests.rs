@@ -76,8 +76,32 @@ fn choice_options_are_parsed() {
     assert_eq!(parsed("durability=process").durability, Durability::Process);
     assert_eq!(parsed("direct=off"), MountSettings::default());
     assert_eq!(parsed("direct=owner").direct, DirectPolicy::Owner);
+    assert_eq!(parsed("direct=group").direct, DirectPolicy::Group);
+    assert_eq!(parsed("direct=all").direct, DirectPolicy::All);
+    assert_eq!(
+        parsed("direct-write-is-root=yes,direct-write-is-root=no"),
+        MountSettings::default()
+    );
     assert_eq!(parsed("subtype=pramfs"), MountSettings::default());
     assert_eq!(parsed("default_permissions"), MountSettings::default());
+}
+
+#[test]
+fn direct_write_is_root_needs_policy_for_others() {
+    for (list, is_right) in [
+        ("direct=group,direct-write-is-root=yes", true),
+        ("direct-write-is-root=yes,direct=all", true),
+        ("direct-write-is-root=no", true),
+        ("direct-write-is-root=yes", false),
+        ("direct=owner,direct-write-is-root=yes", false),
+        ("direct=all,direct-write-is-root=yes,direct=off", false),
+    ] {
+        let checked = parsed(list).check();
+        assert_eq!(checked.is_ok(), is_right, "{list}");
+        if let Err(refused) = checked {
+            assert!(matches!(refused, Refused::Wrong(why) if why.contains("direct=group")));
+        }
+    }
 }
 
 #[test]
@@ -178,7 +202,7 @@ fn wrong_values_are_refused_with_choices() {
         ("errors=sometimes", "errors=remount-ro"),
         ("errors", "errors=continue"),
         ("cache=maybe", "cache=none"),
-        ("direct=all", "direct=off"),
+        ("direct-write-is-root=maybe", "direct-write-is-root=no"),
         ("direct=maybe", "direct=off"),
         ("backend=disk", "backend=native"),
         ("backend", "backend=native"),

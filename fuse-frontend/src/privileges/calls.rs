@@ -42,6 +42,8 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
+    // Who may write the region: its ACL.
+    libc::SYS_fgetxattr,
     libc::SYS_statfs,
     libc::SYS_fstatfs,
     libc::SYS_faccessat,

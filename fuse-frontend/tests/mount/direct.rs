@@ -357,7 +357,7 @@ fn mounted_for_owner(test: &str, mode: u32) -> Option<(Mounted, Watchdog)> {
 const OWNER: u32 = 4243;
 
 /// `SO_PASSRIGHTS` can refuse descriptors. Without it, only root gets leases.
-fn socket_can_be_open_to_users() -> bool {
+pub(super) fn socket_can_be_open_to_users() -> bool {
     let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
     match pramfs_kernel_sys::socket::refuse_descriptors(socket.as_fd()) {
         Ok(()) => true,

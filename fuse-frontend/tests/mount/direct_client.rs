@@ -4,16 +4,21 @@
 use std::fs;
 use std::io::{BufRead, BufReader, IoSlice, Lines, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use pramfs_client::Access;
 use pramfs_control::{Connection, DIRECTORY, Directory, Identity};
+use pramfs_medium::pmem::lease_ticket;
+use pramfs_medium::types::LeaseMode;
 use pramfs_tests::mounted::{Mounted, copy_program};
+use rustix::fs::{FlockOperation, Gid, Uid};
+use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketType,
 };
 
 use crate::direct::BLOCK;
@@ -26,6 +31,12 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// Lets it go on, and returns what it says next.
+    pub(super) fn asks(&mut self) -> Option<String> {
+        self.child.stdin.as_mut().unwrap().write_all(b"?").unwrap();
+        self.says()
+    }
+
     /// Returns what it says next; `None` if it has ended.
     pub(super) fn says(&mut self) -> Option<String> {
         next_said(&mut self.lines)
@@ -45,6 +56,17 @@ impl Drop for Client {
 
 /// Starts this program as a client, perhaps as another user, and waits for its first line.
 pub(super) fn start(user: Option<u32>, mount: &Mounted, what: &str, args: &[String]) -> Client {
+    start_in_groups(user, &[], mount, what, args)
+}
+
+/// As [`start`], with supplementary groups of the user.
+pub(super) fn start_in_groups(
+    user: Option<u32>,
+    groups: &[u32],
+    mount: &Mounted,
+    what: &str,
+    args: &[String],
+) -> Client {
     let dir = tempfile::tempdir().unwrap();
     let mut program = std::env::current_exe().unwrap();
     if user.is_some() {
@@ -71,7 +93,14 @@ pub(super) fn start(user: Option<u32>, mount: &Mounted, what: &str, args: &[Stri
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     if let Some(user) = user {
-        command.uid(user).gid(user);
+        let groups: Vec<_> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+        let become_user = move || {
+            rustix::thread::set_thread_groups(&groups)?;
+            rustix::thread::set_thread_gid(Gid::from_raw(user))?;
+            Ok(rustix::thread::set_thread_uid(Uid::from_raw(user))?)
+        };
+        // SAFETY: makes system calls and allocates nothing. The child has one thread.
+        unsafe { command.pre_exec(become_user) };
     }
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -210,9 +239,124 @@ fn client_process() {
                 say(&n.to_string());
             }
         }
+        "open-for-writing" => match pramfs_client::OpenOptions::new().write(true).open(path) {
+            Ok(_) => say("opened"),
+            Err(error) => say(&format!("error: {} {error}", error.errno())),
+        },
+        "revoke" => {
+            let lease = pramfs_control::LeaseKey { slot: 0, id: 1 };
+            let revoke = |server: Connection| refusal(server.revoke(lease));
+            say(&server().map_or("no connection".into(), revoke));
+        }
+        "reopen" => {
+            let (_, descriptor) = raw_lease(&path, &server().unwrap());
+            let way = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+            let again = fs::File::options().write(true).open(way);
+            say(&again.map_or_else(|error| format!("refused: {error}"), |_| "opened".into()));
+        }
+        "connections" => {
+            let mut open = Vec::new();
+            for _ in 0..40 {
+                let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
+                let socket = socket.unwrap();
+                rustix::net::connect(&socket, &address()).unwrap();
+                open.push(socket);
+            }
+            // Those without a place are closed at once; others after their time of silence.
+            let request = br#"{"version":1,"request":"status"}"#;
+            let mut answer = [0; 4096];
+            let served = open.iter().filter(|socket| {
+                rustix::net::send(socket, request, SendFlags::NOSIGNAL).is_ok()
+                    && rustix::net::recv(socket, &mut answer[..], RecvFlags::empty())
+                        .is_ok_and(|(len, _)| len > 0)
+            });
+            say(&served.count().to_string());
+            wait();
+        }
+        "lock" => {
+            let (granted, descriptor) = raw_lease(&path, &server().unwrap());
+            let at = granted.blocks.extents[0].region_offset;
+            // SAFETY: a new mapping at an address that the kernel chooses.
+            let map = unsafe {
+                rustix::mm::mmap(
+                    std::ptr::null_mut(),
+                    BLOCK,
+                    ProtFlags::READ,
+                    MapFlags::SHARED,
+                    &descriptor,
+                    at,
+                )
+            };
+            let map = map.unwrap().cast::<u8>();
+            say("leased");
+            rustix::fs::flock(&descriptor, FlockOperation::LockExclusive).unwrap();
+            say("locked");
+            loop {
+                wait();
+                // SAFETY: the mapping is never removed.
+                say(&unsafe { map.read_volatile() }.to_string());
+            }
+        }
+        "lock-in-socket" => {
+            let (_, descriptor) = raw_lease(&path, &server().unwrap());
+            let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+            say("leased");
+            rustix::fs::flock(&descriptor, FlockOperation::LockExclusive).unwrap();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let passed = [descriptor.as_fd()];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&passed)));
+            let bytes = [IoSlice::new(b"x")];
+            rustix::net::sendmsg(&ours, &bytes, &mut control, SendFlags::empty()).unwrap();
+            drop(descriptor);
+            say("locked");
+            wait();
+            drop(theirs);
+        }
+        "flicker" => {
+            let (_, descriptor) = raw_lease(&path, &server().unwrap());
+            say("leased");
+            wait();
+            say("flickers");
+            loop {
+                let _locked = rustix::fs::flock(&descriptor, FlockOperation::LockExclusive);
+                std::thread::yield_now();
+                let _free = rustix::fs::flock(&descriptor, FlockOperation::Unlock);
+            }
+        }
+        "serve" => {
+            let sign = env("PRAMFS_TEST_ARGS");
+            let region = env("PRAMFS_TEST_REGION");
+            let mut served = 0;
+            say("serves");
+            for _ in 0..100 {
+                let opened = pramfs::pmem::RegionOptions::new().open(&region);
+                let Ok(region) = opened else {
+                    continue;
+                };
+                // Fails if another one serves.
+                let alive = fs::File::create_new(&sign);
+                std::thread::yield_now();
+                if alive.is_err() || fs::remove_file(&sign).is_err() {
+                    say("two servers");
+                    return;
+                }
+                drop(region);
+                served += 1;
+            }
+            say(&served.to_string());
+        }
         "append" => crate::direct_append::append_records(&path, &say),
         other => panic!("unknown: {other}"),
     }
+}
+
+/// Gets a lease to read, without the client library.
+fn raw_lease(path: &str, server: &Connection) -> (pramfs_control::Granted, OwnedFd) {
+    let file = fs::File::open(path).unwrap();
+    let bytes = lease_ticket(file.as_fd(), LeaseMode::Read).unwrap();
+    let ticket = pramfs_control::TicketReply::decode(&bytes).unwrap().ticket;
+    server.lease(ticket).unwrap()
 }
 
 /// Closes the descriptors of files of the mount, as a program does that only maps.

@@ -173,6 +173,15 @@ pub unsafe trait PmemBackend: sealed::Sealed + Send + Sync + Debug {
     fn lock(&self, _exclusive: bool) -> Result<(), PmemError> {
         Ok(())
     }
+    /// Returns why the source is open without its usual lock, if it is: a sentence for a person.
+    fn lock_notice(&self) -> Option<&str> {
+        None
+    }
+    /// Takes the usual lock, if the source is open without it and it is free by now. Returns
+    /// whether this process has it.
+    fn retake_lock(&self) -> bool {
+        true
+    }
     /// Advises random access: from here on small changes are fenced one by one, and
     /// [`advise_willneed`](Self::advise_willneed) announces long ranges. Without this
     /// advice a medium may read ahead as suits a sequential reader.

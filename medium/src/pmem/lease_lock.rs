@@ -187,6 +187,37 @@ fn byte_of(slot: u32, kind: libc::c_short) -> libc::flock {
     }
 }
 
+/// Takes a write lock of the first byte of a file, for its description, without waiting.
+///
+/// # Errors
+/// EAGAIN if the lock is refused, EBADF if the descriptor is not open for writing.
+pub(super) fn lock_first_byte(fd: BorrowedFd<'_>) -> io::Result<()> {
+    fcntl(fd, libc::F_OFD_SETLK, &mut first_byte(libc::F_WRLCK as _))
+}
+
+/// As [`lock_first_byte`], for a read lock.
+#[cfg(test)]
+pub(super) fn try_read_lock(fd: BorrowedFd<'_>) -> io::Result<()> {
+    fcntl(fd, libc::F_OFD_SETLK, &mut first_byte(libc::F_RDLCK as _))
+}
+
+/// Whether a lock of this kind of the first byte of a file would be refused.
+///
+/// # Errors
+/// Those of the test.
+pub(super) fn is_refused(fd: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<bool> {
+    let mut lock = first_byte(kind as _);
+    fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;
+    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+}
+
+fn first_byte(kind: libc::c_short) -> libc::flock {
+    libc::flock {
+        l_start: 0,
+        ..byte_of(0, kind)
+    }
+}
+
 fn fcntl(fd: BorrowedFd<'_>, op: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
     // SAFETY: both operations read the structure, F_OFD_GETLK writes it, and neither keeps
     // the pointer. The descriptor is open while it is borrowed.

@@ -409,6 +409,12 @@ unsafe impl PmemBackend for Libpmem2Backend {
     fn lock(&self, exclusive: bool) -> Result<(), PmemError> {
         self.mapped.source.lock(exclusive)
     }
+    fn lock_notice(&self) -> Option<&str> {
+        self.mapped.source.lock_notice()
+    }
+    fn retake_lock(&self) -> bool {
+        self.mapped.source.retake_lock()
+    }
     fn advise_random(&self) {
         self.mapped.advise_random();
     }

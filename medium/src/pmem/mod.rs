@@ -74,7 +74,10 @@ pub use room::CHUNK;
 pub use room::{HostSpace, KnownRoom};
 #[cfg(any(test, feature = "testing"))]
 pub use sim::{Counters, Event, EventKind, SimBackend};
-pub use source::{Ownership, REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
+pub use source::{
+    Ownership, Permissions, REGION_UNIT, Source, SourceKind, inherit_standard_streams_only,
+    served_without_lock,
+};
 pub use stitch::RegionOwner;
 pub use stitch::{Advice, Atom, Sent, StitchSource, StitchedMap, Stitcher};
 pub use unlock_wait::{is_being_released, open_when_unlocked, unmount_after_unlock};

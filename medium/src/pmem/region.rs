@@ -42,6 +42,9 @@ pub struct RegionInfo {
     pub kind: Option<SourceKind>,
     /// Whether the mapping is private: stores never reach the medium.
     pub read_only: bool,
+    /// Why it is open without its usual lock, if it is: a process that may only read it has
+    /// that lock.
+    pub lock_notice: Option<String>,
 }
 
 /// A mapped region.
@@ -215,6 +218,7 @@ impl Region {
             durability: self.backend.durability(),
             kind: self.backend.source_kind(),
             read_only: self.read_only,
+            lock_notice: self.backend.lock_notice().map(str::to_owned),
         }
     }
 

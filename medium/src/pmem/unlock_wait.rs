@@ -5,7 +5,7 @@
 //! or to mount it, would find it in use. A process counts as such a server if
 //! * it runs as root or as the caller,
 //! * its name and the name of its file are those of the program,
-//! * it has the region open and has locked it itself,
+//! * it has the region open and has locked it itself, or has its substitute lock,
 //! * its own mount table no longer contains the mount.
 //!
 //! Invariant: no other process makes the caller wait. Any process can take that name. Its
@@ -17,11 +17,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
+
+use super::source;
 
 /// Longest wait. The page cache of a slow medium may still have to be written back.
 const UNLOCK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -173,7 +176,8 @@ fn some_server_ends(is_region: &impl Fn(&Object) -> bool) -> bool {
             };
             open_in(&process).any(|open| {
                 is_region(&open.object)
-                    && has_locked(&process, &open.number)
+                    && (has_locked(&process, &open.number)
+                        || has_substitute(&process, &open.number))
                     && !has_mounted(&process, user, &open.name)
             })
         })
@@ -238,6 +242,23 @@ fn has_locked(process: &Path, descriptor: &OsStr) -> bool {
     let pid = process.file_name().and_then(|pid| pid.to_str());
     fs::read_to_string(process.join("fdinfo").join(descriptor))
         .is_ok_and(|info| pid.is_some_and(|pid| info.lines().any(|line| is_lock_of(line, pid))))
+}
+
+/// Whether the process has the substitute lock of the file behind this descriptor: a reader has
+/// the usual one.
+fn has_substitute(process: &Path, descriptor: &OsStr) -> bool {
+    let pid = process
+        .file_name()
+        .and_then(|pid| pid.to_str()?.parse().ok());
+    let file = rustix::fs::open(
+        process.join("fd").join(descriptor),
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    );
+    match (pid, file) {
+        (Some(pid), Ok(file)) => source::is_held_by(file.as_fd(), pid),
+        _ => false,
+    }
 }
 
 /// Parses `lock:  1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`.

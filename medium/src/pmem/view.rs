@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::error::PmemError;
 use super::region::{Region, RegionInfo};
+use super::source::Permissions;
 
 /// A region without the right to store to it. A mounted file system exposes its medium only
 /// in this form. Reads return the current bytes, even in the middle of an operation.
@@ -109,6 +110,22 @@ impl<'a> RegionView<'a> {
         let way = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let handle = rustix::fs::open(way, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Some(handle))
+    }
+
+    /// Returns owner and group of the source, and who else may write it, as they are now. `None`
+    /// for memory without a source.
+    ///
+    /// # Errors
+    /// Errors of fstat(2) and fgetxattr(2).
+    pub fn permissions(self) -> std::io::Result<Option<Permissions>> {
+        let source = self.region.backend().source_fd();
+        source.map(|(fd, _)| Permissions::of(fd)).transpose()
+    }
+
+    /// Takes the usual lock of the region, if it is open without that and nobody has it by now
+    /// (see [`RegionInfo::lock_notice`]). Returns whether this process has it.
+    pub fn retake_lock(self) -> bool {
+        self.region.backend().retake_lock()
     }
 
     /// See [`Region::populate`]. Changes no byte, but allocates the holes on the host.

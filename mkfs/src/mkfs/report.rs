@@ -170,7 +170,7 @@ pub fn survives(p: Persistence) -> &'static str {
 
 fn warnings(info: &RegionInfo) -> Vec<String> {
     let kind = info.kind.map_or("memory", SourceKind::name);
-    let mut all = Vec::new();
+    let mut all: Vec<String> = info.lock_notice.iter().cloned().collect();
     match info.persistence {
         Persistence::Power => {}
         Persistence::Machine if info.kind == Some(SourceKind::File) => all.push(

@@ -17,6 +17,7 @@ use pramfs_medium::media::lease::refuse_if_leased;
 use pramfs_medium::media::superblock::MIN_REGION;
 use pramfs_medium::pmem::{
     Ownership, REGION_UNIT, Region, RegionAccess, RegionOptions, open_when_unlocked, probe,
+    served_without_lock,
 };
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -357,7 +358,15 @@ fn lock_file(path: &Path, read_only: bool) -> Result<File, Failure> {
         .map_err(|e| Failure::os("cannot open", path, e))?;
     let lock = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
     match open_when_unlocked(path, lock, |error| *error == Errno::WOULDBLOCK) {
-        Ok(()) => Ok(file),
+        // A server of root can have another lock, if a reader had this one.
+        Ok(()) => match served_without_lock(&file) {
+            Ok(None) => Ok(file),
+            Ok(Some(server)) => Err(Failure::new(
+                "in-use",
+                format!("{}: the region is in use by {server}", shown(path)),
+            )),
+            Err(e) => Err(Failure::os("cannot test the locks of", path, e)),
+        },
         Err(Errno::WOULDBLOCK) => {
             // Opening it normally fails with the holder's name.
             let named = RegionOptions::new()

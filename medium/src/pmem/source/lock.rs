@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use super::holders::{self, Holder};
+use super::substitute::{self, Found, Substitute};
 use super::{SourceKind, detect};
 use crate::pmem::error::PmemError;
 
@@ -49,18 +51,52 @@ pub fn inherit_standard_streams_only() -> io::Result<()> {
 const UDEV_TIMEOUT: Duration = Duration::from_secs(1);
 const UDEV_PAUSE: Duration = Duration::from_millis(20);
 
-/// Takes the lock, or names its holder.
+/// Takes the lock of a region that is being opened, or names the process that uses it. If a
+/// mere reader has the lock, takes the substitute instead.
 pub(super) fn acquire(
     fd: BorrowedFd<'_>,
     path: &Path,
     kind: SourceKind,
     exclusive: bool,
+) -> Result<Option<Substitute>, PmemError> {
+    match take(fd, path, kind, exclusive) {
+        Ok(()) => {}
+        Err(refused) if refused.errno() != libc::EBUSY => return Err(refused),
+        Err(refused) => match substitute::look(fd, operation(exclusive)) {
+            None => return Err(refused),
+            Some(Found::InUse(None)) => return Err(refused),
+            Some(Found::InUse(Some(holder))) => return Err(used_by(path, Some(&holder))),
+            Some(Found::Substitute(lock)) => return Ok(Some(lock)),
+            Some(Found::Flock) => {}
+        },
+    }
+    // Only now: see `substitute`.
+    match substitute::holder(fd) {
+        Ok(None) => Ok(None),
+        Ok(Some(holder)) => Err(used_by(path, Some(&holder))),
+        Err(source) => Err(PmemError::Os {
+            what: "cannot test the locks of",
+            path: path.display().to_string(),
+            source,
+        }),
+    }
+}
+
+fn operation(exclusive: bool) -> FlockOperation {
+    match exclusive {
+        true => FlockOperation::NonBlockingLockExclusive,
+        false => FlockOperation::NonBlockingLockShared,
+    }
+}
+
+/// Takes the `flock`, or names its holder.
+pub(super) fn take(
+    fd: BorrowedFd<'_>,
+    path: &Path,
+    kind: SourceKind,
+    exclusive: bool,
 ) -> Result<(), PmemError> {
-    let op = if exclusive {
-        FlockOperation::NonBlockingLockExclusive
-    } else {
-        FlockOperation::NonBlockingLockShared
-    };
+    let op = operation(exclusive);
     let wait_limit = if kind == SourceKind::BlockDevice {
         UDEV_TIMEOUT
     } else {
@@ -90,19 +126,15 @@ fn in_use(fd: BorrowedFd<'_>, path: &Path) -> PmemError {
     let holder = rustix::fs::fstat(fd)
         .ok()
         .and_then(|st| holder_of(st.st_dev, st.st_ino));
-    let why = match holder {
-        Some((pid, name)) => {
-            format!(
-                "the region is in use by process {pid} ({name}); unmount it or end that process first"
-            )
-        }
-        None => {
-            "the region is in use by another process; unmount it or end that process first".into()
-        }
-    };
+    let holder = holder.map(|(pid, name)| Holder { pid, name });
+    used_by(path, holder.as_ref())
+}
+
+fn used_by(path: &Path, holder: Option<&Holder>) -> PmemError {
+    let whom = holder.map_or_else(|| "another process".into(), Holder::to_string);
     PmemError::Unusable {
         path: path.display().to_string(),
-        why,
+        why: format!("the region is in use by {whom}; unmount it or end that process first"),
         errno: libc::EBUSY,
     }
 }
@@ -131,17 +163,8 @@ pub(in crate::pmem) fn holder_of(dev: u64, ino: u64) -> Option<(u32, String)> {
         rustix::fs::minor(dev)
     );
     let pid = locks.lines().find_map(|line| flock_pid(line, &wanted))?;
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = name.trim();
-    Some((
-        pid,
-        if name.is_empty() {
-            "gone already".into()
-        } else {
-            // A process may choose any name, with any characters.
-            name.escape_debug().to_string()
-        },
-    ))
+    let holder = holders::named(pid);
+    Some((pid, holder.name))
 }
 
 /// Returns the pid of a line `7: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF` if it

@@ -9,10 +9,13 @@
 //! Not handled here: mapping and the choice of instructions (`native`, `libpmem2`), and
 //! judging the configuration (`probe`).
 
+mod acl;
 mod detect;
+mod holders;
 mod lock;
 mod ownership;
 mod persistence;
+mod substitute;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -20,6 +23,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+pub use acl::Permissions;
 pub(super) use detect::{
     DetectedSource, SysDevice, identify, identify_by_filesystem, is_block_exclusive_holder,
     missing_device,
@@ -27,6 +31,8 @@ pub(super) use detect::{
 pub(super) use lock::holder_of;
 pub use lock::inherit_standard_streams_only;
 pub use ownership::Ownership;
+pub(super) use substitute::is_held_by;
+pub use substitute::served_without_lock;
 
 use super::backend::Persistence;
 use super::error::PmemError;
@@ -117,6 +123,8 @@ pub struct Source {
     persistence: Persistence,
     read_only: bool,
     locked: bool,
+    /// The lock of the region, if a reader has the usual one.
+    substitute: Option<substitute::Substitute>,
     created: bool,
 }
 
@@ -231,9 +239,10 @@ impl Source {
         create: Option<u64>,
     ) -> Result<Source, PmemError> {
         let found = detect::identify(fd.as_fd(), &path)?;
-        if access.lock {
-            lock::acquire(fd.as_fd(), &path, found.kind, !access.read_only)?;
-        }
+        let substitute = match access.lock {
+            true => lock::acquire(fd.as_fd(), &path, found.kind, !access.read_only)?,
+            false => None,
+        };
         let mut source = Source {
             _not_inherited: NotInheritedFd::new(fd.as_fd()),
             fd,
@@ -244,6 +253,7 @@ impl Source {
             persistence: found.persistence,
             read_only: access.read_only,
             locked: access.lock,
+            substitute,
             created: false,
         };
         // Only now, under the lock, is this the length that will be mapped.
@@ -356,10 +366,22 @@ impl Source {
     /// Makes the lock taken when the source was opened exclusive, or shares it with
     /// readers.
     pub(super) fn lock(&self, exclusive: bool) -> Result<(), PmemError> {
-        if !self.locked {
+        // The substitute is exclusive, also for readers.
+        if !self.locked || self.substitute.is_some() {
             return Ok(());
         }
-        lock::acquire(self.fd.as_fd(), &self.path, self.kind, exclusive)
+        lock::take(self.fd.as_fd(), &self.path, self.kind, exclusive)
+    }
+
+    /// Returns why the region is open without its usual lock, if it is: a sentence for a person.
+    pub(super) fn lock_notice(&self) -> Option<&str> {
+        Some(self.substitute.as_ref()?.notice.as_str())
+    }
+
+    /// Takes the usual lock too, if its holder has released it by now. Returns whether this
+    /// process has it.
+    pub(super) fn retake_lock(&self) -> bool {
+        !self.locked || lock::take(self.fd.as_fd(), &self.path, self.kind, !self.read_only).is_ok()
     }
 
     /// Returns the open descriptor; the lock lives as long as it does.
