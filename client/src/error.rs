@@ -54,8 +54,8 @@ pub enum Error {
     /// A page has failed, or its write-back. Bytes that were to be stored may be lost.
     #[error("the medium has failed under a page of the region")]
     Faulted,
-    /// The server ended, or did not answer, during an append. The bytes are in the file or not,
-    /// as a whole.
+    /// The server ended during an append through the mount. The bytes are in the file, or not, or
+    /// a first part of them is.
     #[error(
         "the server of the mount ended during an append, whose outcome is not known; look at the \
          end of the file before you append the bytes again"

@@ -182,7 +182,7 @@ impl Leased {
             return self.grown_size();
         }
         for _ in 0..ATTEMPTS {
-            if !self.get_ready(&mut state, buf.len() as u64) {
+            if !self.get_ready(&mut state, buf.len() as u64, 1) {
                 break;
             }
             if let Some(at) = self.append_in_window(&mut state, buf)? {
@@ -208,10 +208,11 @@ impl Leased {
     }
 
     /// Sees to it that a window has room for a number of bytes. False if the mount must do it.
-    pub(crate) fn prepare_append(&self, bytes: u64) -> Result<bool> {
+    /// `opens` says how often this process has the file open.
+    pub(crate) fn prepare_append(&self, bytes: u64, opens: u32) -> Result<bool> {
         self.region().check_owner()?;
         let state = self.growth.state.try_lock();
-        Ok(state.is_some_and(|mut state| self.get_ready(&mut state, bytes)))
+        Ok(state.is_some_and(|mut state| self.get_ready(&mut state, bytes, opens)))
     }
 
     /// Writes a range that begins at or before the end of the file and passes it. `None` if
@@ -228,7 +229,7 @@ impl Leased {
             let Some(more) = passes(self.grown_size()?) else {
                 return Ok(None);
             };
-            if !self.get_ready(&mut state, more) {
+            if !self.get_ready(&mut state, more, 1) {
                 return Ok(None);
             }
             let Some(open) = &state.window else {
@@ -259,7 +260,7 @@ impl Leased {
 
     /// Asks for a window if there is none with this much room. False if the append goes through
     /// the mount.
-    fn get_ready(&self, state: &mut MutexGuard<'_, State>, bytes: u64) -> bool {
+    fn get_ready(&self, state: &mut MutexGuard<'_, State>, bytes: u64, opens: u32) -> bool {
         if bytes > LONGEST {
             return false;
         }
@@ -274,7 +275,7 @@ impl Leased {
             state.skip -= 1;
             return false;
         }
-        let opens = 1 + u32::from(state.through.is_some());
+        let opens = opens + u32::from(state.through.is_some());
         match self.ask_for_window(bytes, opens) {
             Ok(Some((open, before))) => {
                 self.growth.show_window(open.window.number, before);

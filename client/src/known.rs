@@ -55,11 +55,10 @@ impl File {
     }
 
     /// As [`append`](File::append), if that needs no request and no lock that is held, and the
-    /// bytes begin at `at`, if that is given. It waits only while the server takes the window
-    /// away, at most two seconds.
+    /// bytes begin at `at`, if that is given.
     ///
     /// # Errors
-    /// [`Error::AppendUnknown`], [`Error::Faulted`].
+    /// [`Error::Faulted`], [`Error::Medium`].
     pub fn append_known(&self, buf: &[u8], at: Option<u64>) -> Result<Option<u64>> {
         if !self.is_writable() || buf.is_empty() {
             return Ok(None);
@@ -71,11 +70,12 @@ impl File {
     }
 
     /// Asks the server for room for an append, if it needs any. False if appends go through the
-    /// mount for now. For [`append_known`](Self::append_known).
-    pub fn prepare_append(&self, bytes: u64) -> bool {
+    /// mount for now. `opens` says how often this process has the file open: nobody else may. For
+    /// [`append_known`](Self::append_known).
+    pub fn prepare_append(&self, bytes: u64, opens: u32) -> bool {
         let leased = self.leased().try_read();
         self.is_writable()
-            && leased.is_some_and(|leased| leased.prepare_append(bytes).unwrap_or(false))
+            && leased.is_some_and(|leased| leased.prepare_append(bytes, opens).unwrap_or(false))
     }
 
     /// Returns the size of the file, as [`len`](File::len), if no other thread is changing the

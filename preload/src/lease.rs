@@ -27,8 +27,12 @@ use crate::table::{self, Entry, Held};
 /// many reads from the page cache.
 const CALLS: u16 = 64;
 
-/// Reads and writes by offset before a file that was empty gets a lease.
+/// Reads and overwrites by offset before a file that was empty gets a lease. With
+/// [`process::may_append`], growing writes count too.
 const EARLY: u8 = 64;
+
+/// Ends of the writes by offset to files that were empty, by descriptor.
+static ENDS: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
 
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
@@ -400,10 +404,11 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     None
 }
 
-/// Counts a call on a file that was empty when it was opened. After some, the file gets a
-/// lease: its descriptor is replaced as if it had just been opened.
+/// Counts a call on a file that was empty when it was opened, which ends at this offset. If
+/// such calls read or overwrite what is there, the file gets a lease: its descriptor is
+/// replaced as if it had just been opened.
 #[cold]
-pub(crate) fn count_growing(fd: c_int, old: Entry) -> Option<Held> {
+pub(crate) fn count_growing(fd: c_int, old: Entry, end: u64, write: bool) -> Option<Held> {
     let Entry::Growing {
         inode,
         calls,
@@ -412,7 +417,16 @@ pub(crate) fn count_growing(fd: c_int, old: Entry) -> Option<Held> {
     else {
         return None;
     };
-    if calls < EARLY {
+    let highest = usize::try_from(fd).ok().and_then(|fd| ENDS.get(fd))?;
+    if calls == 0 {
+        highest.store(0, Ordering::Relaxed);
+    }
+    let before = match write {
+        true => highest.fetch_max(end, Ordering::Relaxed),
+        false => u64::MAX,
+    };
+    let counts = end <= before || process::may_append();
+    if calls == 0 || counts && calls < EARLY {
         let calls = calls + 1;
         table::replace(
             fd,
@@ -425,7 +439,7 @@ pub(crate) fn count_growing(fd: c_int, old: Entry) -> Option<Held> {
         );
         return None;
     }
-    if !owns_memory() || !may_wait() {
+    if !counts || !owns_memory() || !may_wait() {
         return None;
     }
     let errno = real::errno();
@@ -475,17 +489,22 @@ pub(crate) fn learn(held: &Held, end: u64) -> bool {
     guarded(|| held.file().learn(end).ok()).is_some()
 }
 
+/// Opens of a leased file: the descriptor of the program, and that of the lease.
+const OPENS: u32 = 2;
+
 /// Asks for room to append to a file. False if the mount must do it.
 #[cold]
 pub(crate) fn prepare_append(held: &Held, bytes: u64) -> bool {
-    // A window costs some requests, and the server a few records.
-    if !held.grows_often() {
+    // A window costs some requests, and the server a few records. The kernel's size of the file
+    // is too small from then on, which only a program can allow that uses no call that
+    // believes it.
+    if !process::may_append() || !held.grows_often() {
         return false;
     }
     let Some(_inside) = Inside::enter() else {
         return false;
     };
-    guarded(|| held.file().prepare_append(bytes).then_some(())).is_some()
+    guarded(|| held.file().prepare_append(bytes, OPENS).then_some(())).is_some()
 }
 
 /// Whether the program may have stored to a file through a mapping.

@@ -280,7 +280,7 @@ fn only_lease_to_write_fills_holes() {
 #[test]
 fn only_live_lease_to_write_gets_append_window() {
     let scene = scene();
-    let reason = |lease| scene.direct.window(lease, 4096).map_err(|r| r.reason);
+    let reason = |lease| scene.direct.window(lease, 4096, 1).map_err(|r| r.reason);
     let (reader, reader_fd) = scene.lease(ROOT).unwrap();
     assert_eq!(reason(reader.lease), Err(Refusal::NotPermitted));
     let (writer, _fd) = scene.lease_to(LeaseMode::Write, ROOT).unwrap();

@@ -493,6 +493,50 @@ fn o_append_through_mount_goes_to_end_of_direct_appends() {
     }
 }
 
+/// `copy_file_range` ends at the kernel's size of the file, and asks nobody.
+#[test]
+fn open_by_other_closes_window_and_has_size_of_direct_appends() {
+    for flags in [0, libc::O_DIRECT] {
+        let Some((mount, _dog)) = mounted("open", OPTIONS) else {
+            return;
+        };
+        drop(file(&mount, "file", 1));
+        let direct = opened(&mount, "file");
+        let mut expect = contents(&direct);
+        for round in 0..5 {
+            // More than the client appends through the mount after a refusal.
+            for i in 0..100 {
+                let more = bytes(5000, round * 100 + i);
+                assert_eq!(direct.append(&more).unwrap(), expect.len() as u64);
+                expect.extend(&more);
+            }
+            let mut options = OpenOptions::new();
+            let other = options
+                .read(true)
+                .custom_flags(flags)
+                .open(mount.at("file"));
+            let (other, name) = (other.unwrap(), format!("copy-{round}"));
+            let copy = File::create(mount.at(&name)).unwrap();
+            let copied = || rustix::fs::copy_file_range(&other, None, &copy, None, 8 << 20);
+            let mut all = 0;
+            loop {
+                match copied().unwrap() {
+                    0 => break,
+                    n => all += n,
+                }
+            }
+            assert_eq!(all, expect.len(), "round {round}, flags {flags:#o}");
+            assert!(fs::read(mount.at(&name)).unwrap() == expect);
+            // While it is open, appends go through the mount.
+            let more = bytes(100, round);
+            assert_eq!(direct.append(&more).unwrap(), expect.len() as u64);
+            expect.extend(&more);
+        }
+        drop(direct);
+        end(&mount);
+    }
+}
+
 #[test]
 fn second_lease_closes_window_and_appends_go_through_mount() {
     let Some((mount, _dog)) = mounted("second", OPTIONS) else {

@@ -21,9 +21,10 @@ enum Way {
     Write,
 }
 
-/// Returns the lease of a descriptor, for a call by offset. `None`: to the mount.
+/// Returns the lease of a descriptor, for a call by offset that ends there. `None`: to the
+/// mount.
 #[inline]
-fn held(fd: c_int, way: Way) -> Option<Held> {
+fn held(fd: c_int, way: Way, end: u64) -> Option<Held> {
     let entry = table::entry(fd);
     match entry {
         Entry::Unknown => None,
@@ -31,7 +32,7 @@ fn held(fd: c_int, way: Way) -> Option<Held> {
         Entry::Candidate { inode, calls } if way == Way::Read => {
             lease::count_read(fd, inode, calls)
         }
-        Entry::Growing { .. } => lease::count_growing(fd, entry),
+        Entry::Growing { .. } => lease::count_growing(fd, entry, end, way == Way::Write),
         _ => None,
     }
 }
@@ -130,7 +131,8 @@ pub(super) fn read_at(fd: c_int, buf: *mut c_void, n: size_t, at: off64_t) -> Op
     if !is_ours(fd) {
         return None;
     }
-    let served = range(buf, n, at).and_then(|at| read_held(&held(fd, Way::Read)?, buf, n, at));
+    let served = range(buf, n, at)
+        .and_then(|at| read_held(&held(fd, Way::Read, at + n as u64)?, buf, n, at));
     note(served.is_some());
     Some(served? as ssize_t)
 }
@@ -141,7 +143,8 @@ pub(super) fn write_at(fd: c_int, buf: *const c_void, n: size_t, at: off64_t) ->
     if !is_ours(fd) {
         return None;
     }
-    let served = range(buf, n, at).and_then(|at| write_held(&held(fd, Way::Write)?, buf, n, at));
+    let served = range(buf, n, at)
+        .and_then(|at| write_held(&held(fd, Way::Write, at + n as u64)?, buf, n, at));
     note(served.is_some());
     Some(served? as ssize_t)
 }
@@ -181,7 +184,7 @@ fn at_position(
     if !matches!(entry, Entry::Leased { write: true, .. }) || n == 0 || n > MOST || is_sealed() {
         return None;
     }
-    let held = held(fd, way)?;
+    let held = held(fd, way, 0)?;
     let errno = real::errno();
     let fits = |at: u64| {
         let (end, size) = (at.checked_add(n as u64)?, held.file().size_known()?);
@@ -267,7 +270,7 @@ fn parts(
 
 /// As [`read_at`], into several buffers.
 pub(super) fn read_parts_at(fd: c_int, iov: &[libc::iovec], at: off64_t) -> Option<ssize_t> {
-    let done = held(fd, Way::Read)
+    let done = held(fd, Way::Read, at.max(0) as u64)
         .and_then(|held| parts(iov, at, |p, at| read_held(&held, p.iov_base, p.iov_len, at)));
     note(done.is_some());
     done
@@ -275,7 +278,7 @@ pub(super) fn read_parts_at(fd: c_int, iov: &[libc::iovec], at: off64_t) -> Opti
 
 /// As [`write_at`], from several buffers.
 pub(super) fn write_parts_at(fd: c_int, iov: &[libc::iovec], at: off64_t) -> Option<ssize_t> {
-    let done = held(fd, Way::Write).and_then(|held| {
+    let done = held(fd, Way::Write, u64::MAX).and_then(|held| {
         parts(iov, at, |p, at| {
             write_held(&held, p.iov_base, p.iov_len, at)
         })
