@@ -208,7 +208,9 @@ impl Leases {
 /// Stores a word of the view line of the slot at `at`.
 fn set_view(vol: &Volume, at: RegionOffset, word: u64, value: u64) -> Result<()> {
     let place = (at + VIEW_OFFSET).word(word);
-    Ok(vol.region.window().store_u64_unflushed(place.0, value)?)
+    let stored = vol.region.window().store_u64_unflushed(place.0, value);
+    stored?;
+    Ok(())
 }
 
 impl Slot {

@@ -90,7 +90,7 @@ impl Engine {
     /// Allocates the blocks of a window. Returns their end.
     fn allocate_window(&self, inode: &Inode, state: &mut InodeState, bytes: u64) -> Result<u64> {
         let (geo, size) = (&self.vol.geo, state.disk.size);
-        let least = size.checked_add(bytes).unwrap_or(u64::MAX);
+        let least = size.saturating_add(bytes);
         let most = geo.max_file_size();
         if least > most {
             return Err(Error::TooLarge(least));
