@@ -1,5 +1,6 @@
 //! What the tests of the whole file system share.
 //!
+//! * [`any_file`]: a program that knows files by a trait.
 //! * [`appender`]: the holder of a lease that appends without a call.
 //! * [`crash`]: the crash explorer: images that a power failure could leave,
 //!   and the oracle that judges them.
@@ -22,6 +23,7 @@
 //! * [`watchdog`]: a test that hangs ends with a message instead.
 //! * [`windows`]: append windows of the lease table, made without the engine.
 
+pub mod any_file;
 #[cfg(feature = "testing")]
 pub mod appender;
 #[cfg(feature = "testing")]

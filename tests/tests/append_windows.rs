@@ -115,6 +115,13 @@ fn has_feature(sim: &SimBackend) -> bool {
 }
 
 #[test]
+fn file_of_process_serves_program_that_knows_trait() {
+    let (_sim, fs) = fresh(LEN, BLOCK as u32).unwrap();
+    let file = fs.create(&CX, Ino::ROOT, b"any", 0o644).unwrap().ino;
+    pramfs_tests::any_file::count_records(&fs.open_file(file).unwrap(), 50).unwrap();
+}
+
+#[test]
 fn append_in_window_is_seen_by_each_way_to_look() {
     let s = Scene::appended();
     let all = SIZE + 5000;

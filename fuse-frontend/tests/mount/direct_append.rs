@@ -493,6 +493,18 @@ fn o_append_through_mount_goes_to_end_of_direct_appends() {
     }
 }
 
+#[test]
+fn leased_file_serves_program_that_knows_trait() {
+    let Some((mount, _dog)) = mounted("trait", OPTIONS) else {
+        return;
+    };
+    File::create(mount.at("any")).unwrap();
+    let direct = opened(&mount, "any");
+    pramfs_tests::any_file::count_records(&direct, 50).unwrap();
+    drop(direct);
+    end(&mount);
+}
+
 /// `copy_file_range` ends at the kernel's size of the file, and asks nobody.
 #[test]
 fn open_by_other_closes_window_and_has_size_of_direct_appends() {

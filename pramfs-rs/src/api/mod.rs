@@ -33,3 +33,7 @@ pub use read_dir::{DirEntry, ReadDir};
 pub use unmount_error::UnmountError;
 
 pub use pramfs_medium::pmem::{Advice, Atom, Sent};
+
+pramfs_medium::impl_direct!(File, MappedFile, |file: &File| file
+    .metadata()
+    .map(|metadata| metadata.len()));
