@@ -29,6 +29,8 @@ use crate::leased::{Leased, Now, through_mount};
 
 /// The longest append that a window takes, and the most that a server is asked for.
 const LONGEST: u64 = 16 << 20;
+/// Bytes of a page of memory, at least.
+const PAGE: usize = 4096;
 /// Windows that one append may try.
 const ATTEMPTS: usize = 8;
 /// Appends through the mount before a window is asked for again.
@@ -350,6 +352,10 @@ impl Leased {
                 false => Ok(durable),
             }
         };
+        // A fault in the buffer of the program comes before the server has to wait.
+        for page in buf.chunks(PAGE) {
+            std::hint::black_box(page[0] | page[page.len() - 1]);
+        }
         let word = open.window.word_of(end);
         match handover::append(self, number, word, copy)? {
             Stored::Nothing => {

@@ -69,8 +69,8 @@ pub use error::{Error, Result};
 pub use file::{File, OpenOptions};
 pub use known::Places;
 pub use mapped::MappedFile;
-pub use pramfs_medium::direct::{DirectFile, DirectView};
 pub use pramfs_medium::pmem::Atom;
+pub use pramfs_medium::pmem::direct::{DirectFile, DirectView};
 pub use pramfs_medium::types::Access;
 
 pramfs_medium::impl_direct!(File, MappedFile, File::len);

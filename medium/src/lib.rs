@@ -12,7 +12,6 @@
 //! | [`volume`] | a region with its geometry, journal and bitmaps; transactions |
 //! | [`map`] | the block pointers of a file |
 //! | [`htree`] | directories and attributes |
-//! | [`direct`] | what files in the process and files by a lease have in common |
 //! | [`mod@format`] | makes a file system (mkfs) |
 //! | [`size`] | sizes as people write and read them |
 //!
@@ -28,7 +27,6 @@ compile_error!("the medium is little-endian and pramfs has not been tested on bi
 
 pub mod alloc;
 mod damage;
-pub mod direct;
 pub mod error;
 pub mod format;
 pub mod htree;

@@ -36,8 +36,8 @@ pub use api::{
     ReadDir, Sent, UnmountError,
 };
 pub use fs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, RecoveryReport, SystemClock};
-pub use pramfs_medium::direct::{DirectFile, DirectView};
 pub use pramfs_medium::error::{Damage, Error, Result};
+pub use pramfs_medium::pmem::direct::{DirectFile, DirectView};
 pub use pramfs_medium::types::{
     Access, Fallocate, FileExtent, FileType, RenameFlags, SeekWhence, StatFs, XattrMode,
 };

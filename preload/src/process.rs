@@ -253,7 +253,7 @@ pub(crate) fn is_sealed() -> bool {
 }
 
 /// Whether the program allows that files grow without the kernel: `PRAMFS_PRELOAD_APPEND` is
-/// set.
+/// 1.
 pub(crate) fn may_append() -> bool {
     APPENDS.load(Ordering::Relaxed)
 }
@@ -261,7 +261,9 @@ pub(crate) fn may_append() -> bool {
 pub(crate) fn start() {
     // SAFETY: the name ends with a zero. At the start, no other thread changes variables.
     let set = unsafe { libc::getenv(c"PRAMFS_PRELOAD_APPEND".as_ptr()) };
-    APPENDS.store(!set.is_null(), Ordering::Relaxed);
+    // SAFETY: a variable that is set is a string.
+    let allows = |set: *const libc::c_char| unsafe { *set } as u8 == b'1';
+    APPENDS.store(!set.is_null() && allows(set), Ordering::Relaxed);
     note_process();
     watch_forks();
     // SAFETY: the handlers are functions of this library, which is not unloaded before the

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use pramfs_medium::direct::DirectFile;
+use pramfs_medium::pmem::direct::DirectFile;
 use pramfs_medium::types::Access;
 
 /// Appends records to an empty file and counts them in its first word.

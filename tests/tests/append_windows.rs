@@ -642,3 +642,27 @@ fn damaged_end_counts_nothing_and_is_reported() {
     assert_eq!(fs.getattr(s.file).unwrap().size, SIZE + 5000);
     assert!(fs.is_read_only());
 }
+
+/// The repair may find out the end. So the window and its blocks stay, also when the holder has
+/// ended.
+#[test]
+fn window_with_damaged_end_stays_until_repair() {
+    let s = Scene::appended();
+    let (window, _) = s.holder.window(&s.fs).unwrap().unwrap();
+    let place = s.holder.at + END_OFFSET;
+    let store = |word| {
+        let region = s.fs.region_to_damage();
+        region.window().store_u64_unflushed(place, word).unwrap();
+    };
+    store(window.word_of(SIZE + 5000) ^ 1 << 40);
+    s.fs.region_to_damage()
+        .pretend_lease(s.holder.lease.0, false);
+    for _ in 0..2 {
+        assert!(s.fs.end_released_leases().is_err());
+    }
+    assert!(s.fs.setattr(&CX, s.file, &set_size(0)).is_err());
+    store(window.word_of(SIZE + 5000));
+    let crashed = SimBackend::from_image(&s.sim.image()).unwrap();
+    let fs = Fs::open(region_of(&crashed), quiet()).unwrap();
+    assert!(read(&fs, s.file) == expected(&[(7, SIZE), (8, 5000)]));
+}

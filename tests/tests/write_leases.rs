@@ -121,6 +121,21 @@ fn noted_store_sets_times_once() {
 }
 
 #[test]
+fn times_that_are_set_after_store_stay() {
+    let w = written();
+    w.at(3000);
+    w.store(0, 1, true);
+    let set = SetAttr {
+        mtime: Some(SetTime::At(Time { sec: 1234, nsec: 0 })),
+        ..SetAttr::default()
+    };
+    w.fs.setattr(&CX, w.file, &set).unwrap();
+    w.at(4000);
+    assert!(!w.fs.note_stores(w.file).unwrap());
+    assert_eq!(w.mtime(), 1234);
+}
+
+#[test]
 fn store_noted_before_end_of_lease_sets_mtime() {
     let w = written();
     w.store(0, 1, true);
@@ -169,12 +184,12 @@ fn note_in_free_slot_is_not_taken_for_next_lease() {
 fn unmount_notes_stores() {
     let w = written();
     w.at(3000);
-    w.store(0, 1, true);
     let set = SetAttr {
         mtime: Some(SetTime::At(Time { sec: 1, nsec: 0 })),
         ..SetAttr::default()
     };
     w.fs.setattr(&CX, w.file, &set).unwrap();
+    w.store(0, 1, true);
     w.fs.close().unwrap();
     let fs = Fs::open(region_of(&w.sim), options(&w.clock)).unwrap();
     assert_eq!(fs.getattr(w.file).unwrap().mtime.sec, 3000);

@@ -39,7 +39,13 @@ impl Adapter {
     ///   noticing;
     /// - that is stored to directly, which changes its times.
     pub(super) fn attr_ttl(&self, attr: &Attr) -> Duration {
-        let is_written = |opens: &Arc<Opens>| opens.is_written(attr.ino);
+        let is_written = |opens: &Arc<Opens>| {
+            let written = opens.is_written(attr.ino);
+            if written {
+                opens.note_told(attr.ino, attr.size);
+            }
+            written
+        };
         let changes = attr.kind == FileType::Regular
             && (attr.perm & 0o6000 != 0 || self.opens.as_ref().is_some_and(is_written));
         match changes {

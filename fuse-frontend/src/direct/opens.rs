@@ -35,6 +35,8 @@ struct Uses {
     direct: u64,
     /// When an open was last asked to be made again, because a window has been closed for it.
     again: Option<Instant>,
+    /// The size that the kernel was told last.
+    told: Option<u64>,
     /// Leases to write that are being granted.
     granting: u64,
     /// The other leases to write, by their `id`.
@@ -202,7 +204,7 @@ impl Opens {
             (false, true) => _ = self.written.fetch_add(1, Ordering::SeqCst),
             (true, false) => {
                 uses.stored = false;
-                uses.again = None;
+                (uses.again, uses.told) = (None, None);
                 self.written.fetch_sub(1, Ordering::SeqCst);
             }
             _ => {}
@@ -241,13 +243,23 @@ impl Opens {
         self.lock().get(&ino).map_or(0, |uses| uses.direct)
     }
 
-    /// Whether an open may be asked to be made again. Not twice in a short time: the kernel
-    /// tries once.
-    pub(crate) fn may_open_again(&self, ino: Ino) -> bool {
+    /// Notes the size that the kernel is told for a file that is stored to.
+    pub(crate) fn note_told(&self, ino: Ino, size: u64) {
+        self.change(ino, |uses| {
+            if uses.is_written() {
+                uses.told = Some(size);
+            }
+        });
+    }
+
+    /// Whether an open is asked to be made again, because the kernel has another size of the
+    /// file. Not twice in a short time: the kernel tries once.
+    pub(crate) fn must_open_again(&self, ino: Ino, size: u64) -> bool {
         let now = Instant::now();
         self.change(ino, |uses| {
             let recent = |last: Instant| now.duration_since(last) < AGAIN;
-            let may = uses.is_written() && !uses.again.is_some_and(recent);
+            let knows = uses.told == Some(size);
+            let may = uses.is_written() && !knows && !uses.again.is_some_and(recent);
             if may {
                 uses.again = Some(now);
             }

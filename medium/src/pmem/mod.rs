@@ -20,6 +20,7 @@ mod atomic_table;
 mod backend;
 mod cow;
 mod cpu;
+pub mod direct;
 mod error;
 mod fault;
 mod fault_range;

@@ -276,9 +276,14 @@ pub(super) fn read_parts_at(fd: c_int, iov: &[libc::iovec], at: off64_t) -> Opti
     done
 }
 
+fn end_of(iov: &[libc::iovec], at: off64_t) -> u64 {
+    let lens = iov.iter().map(|part| part.iov_len as u64);
+    lens.fold(at.max(0) as u64, u64::saturating_add)
+}
+
 /// As [`write_at`], from several buffers.
 pub(super) fn write_parts_at(fd: c_int, iov: &[libc::iovec], at: off64_t) -> Option<ssize_t> {
-    let done = held(fd, Way::Write, u64::MAX).and_then(|held| {
+    let done = held(fd, Way::Write, end_of(iov, at)).and_then(|held| {
         parts(iov, at, |p, at| {
             write_held(&held, p.iov_base, p.iov_len, at)
         })

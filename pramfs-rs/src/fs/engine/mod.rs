@@ -7,6 +7,7 @@
 //! | [`change`] | edits of inodes, and the commit of their record |
 //! | [`room`] | room on the host |
 //! | [`damage`], [`superblock`] | log messages, marks on the medium, the error policy |
+//! | [`appended`] | what holders of leases have appended, before anybody looks |
 //! | [`completeness`] | telling holes from lost pointers |
 //! | [`report`] | the findings of a mount |
 //!
@@ -14,6 +15,7 @@
 //! after the commit of their record. The operations themselves are in `ops`, the steps
 //! that they share in `steps`.
 
+mod appended;
 pub(crate) mod change;
 pub(crate) mod completeness;
 pub(crate) mod damage;

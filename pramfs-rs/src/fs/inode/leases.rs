@@ -31,6 +31,8 @@ struct List {
     next_window: u64,
     /// The end of what was appended in the window is damaged.
     damaged_end: bool,
+    /// The announcement of an append that was waited for in vain; 0: none.
+    stopped: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +91,7 @@ impl Leases {
             return Ok(());
         };
         list.window = Some((at, window));
-        list.damaged_end = false;
+        (list.damaged_end, list.stopped) = (false, 0);
         set_view(vol, at, OPEN_WORD, window.number)
     }
 
@@ -127,17 +129,40 @@ impl Leases {
         Ok(())
     }
 
-    /// Returns how many bytes of the window the holder may have stored when the append ends
-    /// that it has announced. `None`: it is storing none.
+    /// Returns the announcement of an append that the holder has not ended, and the bytes of
+    /// that append.
     #[cold]
-    pub(crate) fn append_under_way(&self, vol: &Volume) -> Result<Option<u64>> {
+    pub(crate) fn append_under_way(&self, vol: &Volume) -> Result<Option<(u64, u64)>> {
         let Some((at, window)) = self.window() else {
             return Ok(None);
         };
         let word = vol.medium().load_u64(at + APPENDING_OFFSET)?;
         // Other words are left from other windows, or are damage.
-        let end = window.end_of(word).filter(|_| word != 0);
-        Ok(end.map(|end| end - window.start))
+        let Some(end) = window.end_of(word).filter(|_| word != 0) else {
+            return Ok(None);
+        };
+        let before = vol.medium().load_u64(at + END_OFFSET)?;
+        let before = window.end_of(before).unwrap_or(window.start);
+        Ok(Some((word, end.saturating_sub(before))))
+    }
+
+    /// Notes an announcement that was waited for in vain.
+    #[cold]
+    pub(crate) fn note_stopped(&mut self, announcement: u64) {
+        if let Some(list) = &mut self.0 {
+            list.stopped = announcement;
+        }
+    }
+
+    /// Whether an announcement has been waited for in vain before.
+    pub(crate) fn is_stopped(&self, announcement: u64) -> bool {
+        let stopped = self.0.as_ref().map_or(0, |list| list.stopped);
+        stopped != 0 && stopped == announcement
+    }
+
+    /// Whether the end of what was appended is known to be damaged.
+    pub(crate) fn has_damaged_end(&self) -> bool {
+        self.0.as_ref().is_some_and(|list| list.damaged_end)
     }
 
     /// Notes that the end of what was appended is damaged. True for the first time in a

@@ -189,7 +189,7 @@ impl Engine {
         })
     }
 
-    fn note_stores_locked(&self, inode: &Inode, state: &mut InodeState) -> Result<bool> {
+    pub(super) fn note_stores_locked(&self, inode: &Inode, state: &mut InodeState) -> Result<bool> {
         let merged = self.merge_locked(inode, state)?;
         let stored = state.leases.take_stored(&self.vol)?;
         if stored {

@@ -52,6 +52,10 @@ impl Engine {
                 lock_and_check_group(caller, || inode.state.write(), asked);
             state.alive(ino)?;
             chattr::check_set(&state.disk, set)?;
+            if !state.leases.is_empty() && (set.mtime.is_some() || set.ctime.is_some()) {
+                // Or the timer would take stores from before for later ones.
+                self.note_stores_locked(&inode, &mut state)?;
+            }
             if set
                 .flags
                 .is_some_and(|flags| flags & chattr::WRITE_FLAGS != 0)

@@ -18,34 +18,27 @@
 //! ([`Engine::settle_size`]). A mount closes all windows before it frees anything.
 //!
 //! Blocks past the end of the file are undefined, so those of a window are not zeroed.
-//! `docs/leases.md` has the protocol, `inode::leases` the words that the holder sees.
+//! `docs/leases.md` has the protocol. Merging and closing are in `engine::appended`, the words
+//! that the holder sees in `inode::leases`.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use crate::fs::inode::Inode;
-use crate::fs::inode::disk::touch_mtime;
 use crate::fs::inode::leases::HeldLease;
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::ops::fallocate;
 use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need, engine::room};
-use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::media::DiskInode;
-use pramfs_medium::media::lease::{AppendWindow, END_OFFSET, LeaseSlot, NO_WINDOW, WINDOW_OFFSET};
+use pramfs_medium::media::lease::{AppendWindow, END_OFFSET, LeaseSlot, WINDOW_OFFSET};
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Ino, LeaseMode, RegionOffset};
 
 /// Length of the first window of a lease, bytes. Each further one is twice as long.
 const FIRST: u64 = 256 << 10;
-/// Looks at the holder before the first wait.
-const SPINS: u32 = 1000;
-/// Bytes that the slowest medium takes in a microsecond.
-const SLOWEST: u64 = 20;
-/// How much longer a holder that is storing bytes is waited for.
-const STOPPED: Duration = Duration::from_millis(100);
 /// Maximum length of a window, bytes, if no append needs more.
 const MOST: u64 = 16 << 20;
 
@@ -182,159 +175,6 @@ impl Engine {
         Ok(line.as_window())
     }
 
-    /// Closes the append window of a locked inode, if it has one. The size then counts what
-    /// the holder has appended.
-    #[inline]
-    pub(crate) fn close_window(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        match state.leases.window() {
-            None => Ok(()),
-            Some((at, window)) => self.close_open_window(inode, state, at, window),
-        }
-    }
-
-    #[cold]
-    fn close_open_window(
-        &self,
-        inode: &Inode,
-        state: &mut InodeState,
-        at: RegionOffset,
-        window: AppendWindow,
-    ) -> Result<()> {
-        state.leases.stop_appends(&self.vol)?;
-        self.wait_for_append(state, at)?;
-        let word = state.leases.appended(&self.vol)?;
-        let size = self.appended_size(inode, state, window, word);
-        self.change(inode, state, |tx, new| {
-            tx.allow_reserve();
-            tx.put(EntryKind::Slot, at + WINDOW_OFFSET, &NO_WINDOW)?;
-            if size != new.size {
-                new.size = size;
-                touch_mtime(new, self.now());
-            }
-            new.merges = true;
-            Ok(())
-        })?;
-        state.leases.window_closed(&self.vol, size)?;
-        inode.grows.store(false, Ordering::Release);
-        Ok(())
-    }
-
-    /// Waits until the holder of the window, which cannot begin another append, is not storing
-    /// bytes. It would store them later, over those of whoever appends next.
-    ///
-    /// # Errors
-    /// [`Error::Busy`] if that takes long. The window stays, and takes no further append.
-    fn wait_for_append(&self, state: &InodeState, at: RegionOffset) -> Result<()> {
-        let begun = Instant::now();
-        for looks in 0u32.. {
-            let Some(bytes) = state.leases.append_under_way(&self.vol)? else {
-                break;
-            };
-            if looks < SPINS {
-                std::hint::spin_loop();
-                continue;
-            }
-            let lease = self
-                .leases
-                .lock()
-                .values()
-                .find(|lease| lease.at == at)
-                .copied();
-            // The holder was killed: nobody stores any more.
-            let Some(lease) = lease.filter(|lease| self.may_store(lease)) else {
-                break;
-            };
-            let most = STOPPED + Duration::from_micros(bytes / SLOWEST);
-            if begun.elapsed() > most {
-                return Err(Error::Busy(format!(
-                    "process {} is in the middle of an append to the file, by direct access, and \
-                     has not ended it; let the process go on, or end it",
-                    lease.pid
-                )));
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        Ok(())
-    }
-
-    /// Whether a process may go on with an append that it has announced. A child of it may keep
-    /// the lock, but cannot append.
-    fn may_store(&self, lease: &HeldLease) -> bool {
-        // The number of the process is that of the server that has granted the lease, which may
-        // have been in another namespace.
-        let is_gone = !lease.is_adopted && is_gone(lease.pid);
-        self.is_slot_locked(lease.slot) && !is_gone
-    }
-
-    /// Gives the inode the size that the holder of its window has appended up to. True if the
-    /// size has changed.
-    pub(crate) fn merge_locked(&self, inode: &Inode, state: &mut InodeState) -> Result<bool> {
-        let Some((_, window)) = state.leases.window() else {
-            return Ok(false);
-        };
-        let word = state.leases.appended(&self.vol)?;
-        let size = self.appended_size(inode, state, window, word);
-        if size == state.disk.size {
-            return Ok(false);
-        }
-        self.change(inode, state, |tx, new| {
-            tx.allow_reserve();
-            new.size = size;
-            new.merges = true;
-            touch_mtime(new, self.now());
-            Ok(())
-        })?;
-        Ok(true)
-    }
-
-    /// As [`merge_locked`](Self::merge_locked), before an operation that does not lock the
-    /// inode exclusively. Does nothing on a read-only mount.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn merge_appended(&self, inode: &Inode) -> Result<()> {
-        if self.is_read_only() {
-            return Ok(());
-        }
-        self.merge_locked(inode, &mut inode.state.write()).map(drop)
-    }
-
-    /// Before any change of the size but a merge: closes the window, and finishes an unfinished
-    /// truncation.
-    #[inline]
-    pub(crate) fn settle_size(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        self.close_window(inode, state)?;
-        self.finish_truncate(inode, state)
-    }
-
-    /// Returns the size that a word in the place of `end` says, at least that of the inode.
-    fn appended_size(
-        &self,
-        inode: &Inode,
-        state: &mut InodeState,
-        window: AppendWindow,
-        word: Option<u64>,
-    ) -> u64 {
-        let size = state.disk.size;
-        if !self.vol.journal.rules.merged_sizes {
-            return size;
-        }
-        match window.end_of(word.unwrap_or(0)) {
-            // Merged before, and then lost by a crash.
-            Some(end) => end.max(size),
-            // Once: each operation looks.
-            None if !state.leases.note_damaged_end() => size,
-            None => {
-                self.note_damage(&Error::corrupt(
-                    Damage::LeaseSlotWrong,
-                    inode.ino,
-                    "the end of what a process has appended is damaged; bytes that it has \
-                     appended last are not in the file",
-                ));
-                size
-            }
-        }
-    }
-
     /// Closes the windows of all files.
     ///
     /// # Errors
@@ -392,40 +232,41 @@ impl Engine {
     /// and leaves the windows as they are; so does a mount that the damage of one makes
     /// read-only.
     pub(crate) fn settle_windows(&self, read_only: bool) -> Result<()> {
+        let mut settled = Ok(());
         for lease in self.leases() {
-            let inode = self.iget(lease.ino)?;
-            let state = &mut *inode.state.write();
-            let Some((_, window)) = state.leases.window() else {
-                if !read_only {
-                    state.leases.no_windows(&self.vol)?;
-                }
-                continue;
-            };
-            // A read-only mount may have put a later size here. The record must have it.
-            let home: DiskInode = self.vol.medium().read_pod(inode.home)?;
-            state.disk.size = home.size;
-            let word = state.leases.appended(&self.vol)?;
-            let size = self.appended_size(&inode, state, window, word);
-            if read_only || self.damaged.load(Ordering::Relaxed) {
-                state.disk.size = size;
-                continue;
-            }
-            // If it stays, what its holder has appended is merged when it is needed.
-            inode.grows.store(true, Ordering::Release);
-            match self.close_window(&inode, state) {
-                Err(Error::Busy(why)) => tracing::warn!(ino = %lease.ino, "{why}"),
-                closed => closed?,
-            }
+            // The others must not wait for it.
+            let done = self.settle_window(&lease, read_only);
+            settled = settled.and(done);
         }
-        Ok(())
+        settled
     }
-}
 
-/// Whether a process of this namespace has ended.
-fn is_gone(pid: u32) -> bool {
-    let pid = i32::try_from(pid)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw);
-    // A process of another namespace has the number 0.
-    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+    fn settle_window(&self, lease: &HeldLease, read_only: bool) -> Result<()> {
+        let inode = self.iget(lease.ino)?;
+        let state = &mut *inode.state.write();
+        let Some((_, window)) = state.leases.window() else {
+            return match read_only {
+                true => Ok(()),
+                false => state.leases.no_windows(&self.vol),
+            };
+        };
+        // A read-only mount may have put a later size here. The record must have it.
+        let home: DiskInode = self.vol.medium().read_pod(inode.home)?;
+        state.disk.size = home.size;
+        let word = state.leases.appended(&self.vol)?;
+        let size = self.appended_size(&inode, state, window, word);
+        if read_only || self.damaged.load(Ordering::Relaxed) {
+            state.disk.size = size;
+            return Ok(());
+        }
+        // If it stays, what its holder has appended is merged when it is needed.
+        inode.grows.store(true, Ordering::Release);
+        match self.close_window(&inode, state) {
+            Err(Error::Busy(why)) => {
+                tracing::warn!(ino = %lease.ino, "{why}");
+                Ok(())
+            }
+            closed => closed,
+        }
+    }
 }

@@ -15,7 +15,6 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::features::{APPEND_WINDOWS, PARKED_LEASES};
 use pramfs_medium::media::lease::{LeaseSlot, MAX_SLOTS, NO_WINDOW, SlotContents, WINDOW_OFFSET};
 use pramfs_medium::media::record::EntryKind;
-use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Ino, RegionOffset};
 use pramfs_medium::volume::Plan;
 
@@ -125,17 +124,5 @@ impl Engine {
             }
         }
         Ok(LeaseSlots { used, free })
-    }
-
-    /// Whether a process still maps, or can map, the blocks of a slot. If that cannot be
-    /// found out, the answer is yes.
-    pub(crate) fn is_slot_locked(&self, slot: u32) -> bool {
-        match self.vol.region.is_lease_held(slot) {
-            Ok(held) => held,
-            Err(e) => {
-                tracing::warn!(slot, error = %e, "could not test the lock of a lease");
-                true
-            }
-        }
     }
 }

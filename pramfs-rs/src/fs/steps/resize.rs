@@ -84,6 +84,14 @@ impl Engine {
         }
     }
 
+    /// Before any change of the size but a merge: closes the window, and finishes an unfinished
+    /// truncation.
+    #[inline]
+    pub(crate) fn settle_size(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        self.close_window(inode, state)?;
+        self.finish_truncate(inode, state)
+    }
+
     /// Finishes the truncation of a file that has a name, if a crash, an error or a lease
     /// interrupted one. Does nothing while there is a lease.
     #[inline]

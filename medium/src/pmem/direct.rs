@@ -14,7 +14,7 @@ use crate::types::Access;
 /// A file whose bytes are read and stored without a system call.
 ///
 /// ```
-/// use pramfs_medium::direct::DirectFile;
+/// use pramfs_medium::pmem::direct::DirectFile;
 /// use pramfs_medium::types::Access;
 ///
 /// /// Counts a visit in the first 8 bytes of a file, wherever it is.
@@ -117,7 +117,7 @@ pub trait DirectView: Debug + Send + Sync {
 #[macro_export]
 macro_rules! impl_direct {
     ($file:ty, $view:ty, $size:expr) => {
-        impl $crate::direct::DirectFile for $file {
+        impl $crate::pmem::direct::DirectFile for $file {
             fn read_at(&self, buf: &mut [u8], offset: u64) -> ::std::io::Result<usize> {
                 Ok(<$file>::read_at(self, buf, offset)?)
             }
@@ -138,12 +138,12 @@ macro_rules! impl_direct {
                 &self,
                 range: ::std::ops::Range<u64>,
                 access: $crate::types::Access,
-            ) -> ::std::io::Result<Box<dyn $crate::direct::DirectView>> {
+            ) -> ::std::io::Result<Box<dyn $crate::pmem::direct::DirectView>> {
                 Ok(Box::new(<$file>::map(self, range, access)?))
             }
         }
 
-        impl $crate::direct::DirectView for $view {
+        impl $crate::pmem::direct::DirectView for $view {
             fn size(&self) -> u64 {
                 <$view>::len(self)
             }
