@@ -2,9 +2,7 @@
 //! does, but in the process of the engine.
 
 use pramfs::inode::{Fs, HeldLease, Ino, LeaseMode};
-use pramfs_medium::media::lease::{
-    APPENDING_OFFSET, AppendWindow, LeaseSlot, OPEN_WORD, VIEW_OFFSET,
-};
+use pramfs_medium::media::lease::{AppendWindow, LeaseSlot, OPEN_WORD, VIEW_OFFSET};
 use pramfs_medium::pmem::{RegionAccess, Unfenced};
 
 /// The end of an attempt to append.
@@ -99,11 +97,8 @@ impl Appender {
             .leased_extents(slot, id, from, usize::MAX)
             .map_err(words)?;
         let w = fs.region_to_damage().window();
-        // In one process, nobody closes the window meanwhile.
-        let announced = self.at + APPENDING_OFFSET;
-        let said = |e: pramfs_medium::pmem::PmemError| e.to_string();
-        w.store_u64_unflushed(announced, window.word_of(to))
-            .map_err(said)?;
+        // Without the announcement: in one process, nobody closes the window meanwhile, and it
+        // means nothing after a power failure, which no holder survives.
         let (mut pending, mut done) = (Unfenced::none(), 0);
         for extent in &found.extents {
             let start = from.max(extent.file_offset);
@@ -128,7 +123,6 @@ impl Appender {
                 .and_then(|()| w.flush(told, 8))
         };
         let _ = w.fence(store().map_err(|e| e.to_string())?);
-        w.store_u64_unflushed(announced, 0).map_err(said)?;
         Ok(Appended::Yes)
     }
 }

@@ -1,8 +1,9 @@
 //! Who has a region open: tells a server from a process that may only read the region.
 //!
 //! A reader can take the `flock` of a file. So a refused lock alone does not show that a
-//! server is alive. A server is a process whose user may write the region, and it has the
-//! region open for as long as it stores to it.
+//! server is alive. A server has the region open for writing for as long as it stores to it. It
+//! may have lost the right to open it since: the descriptor counts, and besides it any right of
+//! the process to write the file, which makes a server that only reads count too.
 //!
 //! Invariant: what cannot be found out counts as a server. A process may hide its own
 //! descriptors (it passes them to a socket, say), but a server does not.
@@ -20,8 +21,8 @@ use rustix::io::Errno;
 use super::detect::{HUGETLBFS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC};
 
 /// Descriptors of readers that are looked at. A user may have opened millions in many processes
-/// to delay the caller, and readers are looked for only to be named.
-const OF_READERS: usize = 1 << 16;
+/// to delay the caller. With more, the rest is unknown, and counts as a server.
+const OF_READERS: usize = 1 << 20;
 
 /// A process that has the region open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,34 +104,42 @@ impl Subject {
                 continue;
             };
             let process = entry.path();
-            let rights = fs::read_to_string(process.join("status"));
+            // The name of a process may be any bytes.
+            let rights = fs::read(process.join("status"));
             let may_write = match &rights {
-                Ok(status) => self.may_be_written_with(status, &process),
+                Ok(status) => self.may_be_written_with(&String::from_utf8_lossy(status), &process),
                 Err(error) if is_gone(error) => continue,
                 Err(_) => true,
             };
-            let has_it = match may_write {
-                _ if pid == own => self.is_used_here(&process),
-                true => self.is_used_by(&process),
-                false => self.is_open_in(&process, left).map(|open| {
-                    left -= open.descriptors;
-                    open.found
-                }),
+            let (has_it, is_server) = match may_write {
+                _ if pid == own => (self.is_used_here(&process), may_write),
+                true => (self.is_used_by(&process), true),
+                false => match self.is_open_in(&process, left) {
+                    Ok(open) => {
+                        left -= open.descriptors;
+                        (Ok(open.found), open.writable || left == 0)
+                    }
+                    unknown => (unknown.map(|open| open.found), true),
+                },
             };
             // A process that cannot be inspected may be a server.
-            if has_it.unwrap_or(may_write && pid != INIT) {
-                let list = match may_write {
+            let unknown = is_server && pid != INIT;
+            if has_it.unwrap_or(unknown) || left == 0 {
+                let list = match is_server {
                     true => &mut all.servers,
                     false => &mut all.readers,
                 };
                 list.push(named(pid));
+            }
+            if left == 0 {
+                break;
             }
         }
         Ok(all)
     }
 
     /// Whether a process with this `status` may write the file: by any of its users, or by a
-    /// capability. A user namespace gives capabilities to everybody, but not over this file.
+    /// capability. One of another user namespace may, too, and has a descriptor for writing then.
     fn may_be_written_with(&self, status: &str, process: &Path) -> bool {
         let Some(users) = numbers(status, "Uid:", 10) else {
             return true;
@@ -198,7 +207,11 @@ impl Subject {
                 descriptor => descriptor?,
             };
             open.descriptors += 1;
-            open.found |= self.is_behind(&descriptor.path())?;
+            if self.is_behind(&descriptor.path())? {
+                open.found = true;
+                let info = task.join("fdinfo").join(descriptor.file_name());
+                open.writable |= is_writable(&info);
+            }
         }
         Ok(open)
     }
@@ -275,13 +288,28 @@ const INIT: u32 = 1;
 
 /// CAP_DAC_OVERRIDE, in the sets of `/proc/PID/status`.
 const DAC_OVERRIDE: u64 = 1 << 1;
+/// CAP_SYS_PTRACE.
+const SYS_PTRACE: u64 = 1 << 19;
 
 /// What the descriptors of a task show.
 #[derive(Debug, Default)]
 struct Open {
     found: bool,
+    /// One of them is for writing.
+    writable: bool,
     /// Number of those looked at.
     descriptors: usize,
+}
+
+/// Whether a descriptor is open for writing. Unknown counts as such.
+fn is_writable(info: &Path) -> bool {
+    let text = match fs::read_to_string(info) {
+        Err(error) if is_gone(&error) => return false,
+        text => text.unwrap_or_default(),
+    };
+    let flags = numbers(&text, "flags:", 8);
+    let mode = flags.and_then(|flags| Some(flags.first()? & u64::from(libc::O_ACCMODE as u32)));
+    mode != Some(libc::O_RDONLY as u64)
 }
 
 fn is_gone(error: &io::Error) -> bool {
@@ -310,7 +338,8 @@ fn has_our_user_namespace(process: &Path) -> bool {
 
 /// Returns a process with the name that it has given itself.
 pub(super) fn named(pid: u32) -> Holder {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
     let name = match name.trim() {
         "" => "gone already".into(),
         // A process may choose any name, with any characters.
@@ -320,7 +349,8 @@ pub(super) fn named(pid: u32) -> Holder {
 }
 
 /// Whether /proc shows this process the descriptors of every process of the machine: it is
-/// root, in the first namespaces of users and of processes.
+/// root, in the first namespaces of users and of processes, and may inspect others
+/// (CAP_SYS_PTRACE, without which `hidepid` may hide them).
 pub(super) fn are_all_visible() -> bool {
     /// The kernel gives these numbers to the namespaces that it starts with.
     const FIRST: [(&str, &str); 2] = [("user", "user:[4026531837]"), ("pid", "pid:[4026531836]")];
@@ -329,7 +359,11 @@ pub(super) fn are_all_visible() -> bool {
     };
     // A /proc of another namespace shows another process here, or none.
     let own = fs::read_link("/proc/self");
+    let status = fs::read("/proc/self/status").unwrap_or_default();
+    let effective = numbers(&String::from_utf8_lossy(&status), "CapEff:", 16);
+    let inspects = effective.is_some_and(|sets| sets.iter().all(|set| set & SYS_PTRACE != 0));
     rustix::process::geteuid().is_root()
+        && inspects
         && own.is_ok_and(|own| own == Path::new(&std::process::id().to_string()))
         && FIRST.into_iter().all(is_first)
 }
@@ -355,6 +389,41 @@ mod tests {
         format!(
             "Name:\tserver\\nUid:\t0\nUid:\t{users}\nGid:\t0\t0\t0\t0\nCapPrm:\t{capabilities}\n"
         )
+    }
+
+    /// The right counts that it had when it opened the file.
+    #[test]
+    fn process_with_descriptor_for_writing_counts_as_server_without_right() {
+        use std::os::unix::fs::PermissionsExt as _;
+        use std::os::unix::process::CommandExt as _;
+        if !are_all_visible() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("region");
+        fs::write(&path, "x").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        for writes in [true, false] {
+            let file = fs::File::options().read(true).write(writes).open(&path);
+            let mut child = std::process::Command::new("sleep")
+                .arg("60")
+                .uid(65534)
+                .stdin(file.unwrap())
+                .spawn()
+                .unwrap();
+            let own = fs::File::open(&path).unwrap();
+            let found = Subject::of(own.as_fd()).map(|subject| subject.holders().unwrap());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let Some(found) = found else {
+                return;
+            };
+            let has = |list: &[Holder]| list.iter().any(|holder| holder.pid == child.id());
+            assert_eq!(
+                (has(&found.servers), has(&found.readers)),
+                (writes, !writes)
+            );
+        }
     }
 
     #[test]

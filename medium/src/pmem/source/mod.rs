@@ -19,6 +19,7 @@ mod substitute;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -125,6 +126,8 @@ pub struct Source {
     locked: bool,
     /// The lock of the region, if a reader has the usual one.
     substitute: Option<substitute::Substitute>,
+    /// It was without a lock for a moment, when an exclusive one was refused.
+    was_unlocked: AtomicBool,
     created: bool,
 }
 
@@ -254,6 +257,7 @@ impl Source {
             read_only: access.read_only,
             locked: access.lock,
             substitute,
+            was_unlocked: AtomicBool::new(false),
             created: false,
         };
         // Only now, under the lock, is this the length that will be mapped.
@@ -370,7 +374,23 @@ impl Source {
         if !self.locked || self.substitute.is_some() {
             return Ok(());
         }
-        lock::take(self.fd.as_fd(), &self.path, self.kind, exclusive)
+        // The kernel drops the old lock before it refuses the new one. Others may have changed the
+        // region since, so this source is never made writable again.
+        if exclusive && self.was_unlocked.load(Ordering::Relaxed) {
+            return Err(PmemError::Unusable {
+                path: self.path.display().to_string(),
+                why: "an earlier attempt to write it was refused, and others may have changed it \
+                      since; unmount it and mount it again"
+                    .into(),
+                errno: libc::EBUSY,
+            });
+        }
+        let taken = lock::take(self.fd.as_fd(), &self.path, self.kind, exclusive);
+        if exclusive && taken.is_err() {
+            self.was_unlocked.store(true, Ordering::Relaxed);
+            let _shared = lock::take(self.fd.as_fd(), &self.path, self.kind, false);
+        }
+        taken
     }
 
     /// Returns why the region is open without its usual lock, if it is: a sentence for a person.

@@ -18,7 +18,8 @@
 //! * Both have the `flock`: impossible, it is exclusive. (Servers that only read share it.)
 //! * Both have the substitute lock: impossible. It is taken under the lock of a second file, which
 //!   root alone may open, and only after a test that nobody has it.
-//! * A has the `flock` and B the substitute lock. B has looked in 3' and not seen A, so A did
+//! * A has the `flock` and B the substitute lock. B has looked in 3' and not seen A, which would
+//!   have had a descriptor for writing, so A did
 //!   1 after that, thus after B's 2'. Then A's 3 comes after B's 2' and sees B's lock.
 //!
 //! A server that is killed loses its locks when it cannot store any more. The last thread of
@@ -107,9 +108,15 @@ impl Place {
     /// Opens the directory. `None` if it does not exist, or another user than root could make
     /// names in it: then no server of root has put a lock there.
     fn open(path: &Path) -> Option<Place> {
+        Place::any(path).filter(|place| is_roots(&place.0))
+    }
+
+    /// As [`open`](Self::open), whoever the directory belongs to: in a user namespace, root's is
+    /// not root's. A lock in it counts in any case.
+    fn any(path: &Path) -> Option<Place> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-        is_roots(&directory).then_some(Place(directory))
+        Some(Place(directory))
     }
 
     fn make(path: &Path) -> Option<Place> {
@@ -182,11 +189,11 @@ impl Place {
         lease_lock::lock_first_byte(file.as_fd())?;
         let for_all = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
         rustix::fs::fchmod(&file, for_all)?;
-        rustix::fs::renameat(&self.0, &hidden, &self.0, &name)?;
         // Everybody must be able to test the lock: a server of the region's owner, too.
         let way = format!("/proc/self/fd/{}", self.0.as_raw_fd());
         let mode = Mode::from_raw_mode(rustix::fs::fstat(&self.0)?.st_mode);
         rustix::fs::chmod(way, mode | Mode::XGRP | Mode::XOTH)?;
+        rustix::fs::renameat(&self.0, &hidden, &self.0, &name)?;
         Ok(file.into())
     }
 
@@ -232,7 +239,7 @@ pub fn served_without_lock(fd: impl AsFd) -> io::Result<Option<String>> {
 }
 
 fn holder_in(directory: &Path, fd: BorrowedFd<'_>) -> io::Result<Option<Holder>> {
-    let (Some(subject), Some(place)) = (Subject::of(fd), Place::open(directory)) else {
+    let (Some(subject), Some(place)) = (Subject::of(fd), Place::any(directory)) else {
         return Ok(None);
     };
     place.holder(&subject)
