@@ -58,7 +58,8 @@ const ROWS: &[Row] = &[
     ),
 ];
 
-const fn row(id: &'static str, work: &'static str, against: &'static str, floor: f64) -> Row {
+/// Makes a row that is met at its floor.
+pub(super) const fn row(id: &'static str, work: &'static str, against: &'static str, floor: f64) -> Row {
     Row {
         id,
         work,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::preload::LIBRARY;
+use super::preload::{LIBRARY, row};
 use crate::fixture::{MIB, Mounted, debian_program, filled_file};
 use crate::harness::{Context, Group, Ops, Report, Rng, Row, Side, interleave_rounds};
 use crate::reproductions::sites::TMPFS;
@@ -50,16 +50,6 @@ const ROWS: &[Row] = &[
         0.99,
     ),
 ];
-
-const fn row(id: &'static str, work: &'static str, against: &'static str, floor: f64) -> Row {
-    Row {
-        id,
-        work,
-        against,
-        floor,
-        strictly: false,
-    }
-}
 
 /// The group.
 pub const GROUP: Group = Group {
