@@ -59,7 +59,12 @@ const ROWS: &[Row] = &[
 ];
 
 /// Makes a row that is met at its floor.
-pub(super) const fn row(id: &'static str, work: &'static str, against: &'static str, floor: f64) -> Row {
+pub(super) const fn row(
+    id: &'static str,
+    work: &'static str,
+    against: &'static str,
+    floor: f64,
+) -> Row {
     Row {
         id,
         work,

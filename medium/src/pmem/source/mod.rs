@@ -126,7 +126,7 @@ pub struct Source {
     locked: bool,
     /// The lock of the region, if a reader has the usual one.
     substitute: Option<substitute::Substitute>,
-    /// It was without a lock for a moment, when an exclusive one was refused.
+    /// It lost its lock to another process, when an exclusive one was refused.
     was_unlocked: AtomicBool,
     created: bool,
 }
@@ -374,21 +374,22 @@ impl Source {
         if !self.locked || self.substitute.is_some() {
             return Ok(());
         }
-        // The kernel drops the old lock before it refuses the new one. Others may have changed the
-        // region since, so this source is never made writable again.
+        // The kernel drops the old lock before it refuses the new one. If another process had the
+        // region meanwhile, it may have changed it, and this source is never made writable again.
         if exclusive && self.was_unlocked.load(Ordering::Relaxed) {
             return Err(PmemError::Unusable {
                 path: self.path.display().to_string(),
-                why: "an earlier attempt to write it was refused, and others may have changed it \
-                      since; unmount it and mount it again"
+                why: "its lock was lost to another process, which may have changed it; unmount it and mount it again"
                     .into(),
                 errno: libc::EBUSY,
             });
         }
         let taken = lock::take(self.fd.as_fd(), &self.path, self.kind, exclusive);
         if exclusive && taken.is_err() {
-            self.was_unlocked.store(true, Ordering::Relaxed);
-            let _shared = lock::take(self.fd.as_fd(), &self.path, self.kind, false);
+            let shared = lock::take(self.fd.as_fd(), &self.path, self.kind, false);
+            if shared.is_err() {
+                self.was_unlocked.store(true, Ordering::Relaxed);
+            }
         }
         taken
     }
