@@ -338,8 +338,7 @@ pub fn lease_ops() -> Vec<Op> {
             name,
             metadata: false,
             map: false,
-            // Of many lines.
-            wide: name == "window /foo, append 40, 200 (spanning)",
+            wide: false,
             lossy: false,
             steps,
         });
@@ -365,9 +364,6 @@ pub fn lease_ops() -> Vec<Op> {
     add("window /foo", |f| windowed(f, "/foo", 1500, &[]));
     add("window /foo, append 40", |f| {
         windowed(f, "/foo", 1500, &[40])
-    });
-    add("window /foo, append 40, 200 (spanning)", |f| {
-        windowed(f, "/foo", 1500, &[40, 200])
     });
     add("window /A/foo, append 40 (preallocated)", |f| {
         windowed(f, "/A/foo", 40, &[40])
