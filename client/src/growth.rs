@@ -250,6 +250,7 @@ impl Leased {
             if !below.is_empty() {
                 match self.store_known(below, offset, |lock| Some(lock.read()))? {
                     Now::Done(_) => {}
+                    Now::Unknown { layout, end } if self.learn(layout, end).is_ok() => continue,
                     _ => return Ok(None),
                 }
             }

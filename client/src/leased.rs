@@ -414,7 +414,7 @@ impl Leased {
     }
 
     /// Asks the server for the blocks of a layout, up to an offset in the file.
-    fn learn(&self, layout: u64, end: u64) -> Result<()> {
+    pub(crate) fn learn(&self, layout: u64, end: u64) -> Result<()> {
         // A reader holds it for the time of a copy, unless a signal handler of its thread waits
         // here.
         let known = self.blocks.try_write_for(LEARNING);

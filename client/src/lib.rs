@@ -43,7 +43,7 @@
 //! # Appending
 //! [`File::append`] stores past the end of the file, and [`File::write_at`] where it reaches past
 //! the end: without a system call, in blocks that the server has allocated ahead. That needs the
-//! only lease of the file. Beside another lease, appends go through the mount.
+//! only lease of the file, and nobody else may have it open. Otherwise appends go through the mount.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(unreachable_pub))]

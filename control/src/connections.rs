@@ -32,7 +32,7 @@ pub(crate) struct Limits {
     pub silence: Duration,
     /// Connections in all.
     pub connections: usize,
-    /// Connections of all users but root and the server's, for whom the rest is kept.
+    /// Connections of all users but root and the server's. The rest is kept for these two.
     pub of_users: usize,
     /// Of these, the connections of all users but the owner of the region.
     pub of_others: usize,

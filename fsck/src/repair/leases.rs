@@ -42,8 +42,8 @@ fn corrected(
     found
 }
 
-/// Returns the end that a word says, or that the only word says that differs from it in one
-/// byte and whose check fits.
+/// Returns the end that a word says. If its check does not fit, tries each word that differs in
+/// one byte: exactly one of them must fit.
 fn end_of(window: &AppendWindow, word: u64) -> Option<u64> {
     if let Some(end) = window.end_of(word) {
         return Some(end);

@@ -117,7 +117,11 @@ impl Adapter {
         };
         // Busy: the holder appends no more after the append that is under way.
         let closed = fs.close_file_window(ino).unwrap_or(false);
-        if closed && opens.must_open_again(ino, fs.getattr(ino)?.size) {
+        if closed
+            && fs
+                .getattr(ino)
+                .is_ok_and(|attr| opens.must_open_again(ino, attr.size))
+        {
             self.note_close(ino, opened.cached, opened.direct);
             return Err(Refusal::Request(
                 Errno::ESTALE,

@@ -42,7 +42,7 @@ const FILLED_AT_ONCE: u64 = 2 << 20;
 /// Leases that one user other than root may have.
 const OF_USER: usize = 512;
 
-/// Leases of all users but root and the owner of the region, for whom the other slots are kept.
+/// Leases of all users but root and the owner of the region. The other slots are kept for these two.
 const OF_OTHERS: usize = 3072;
 
 /// Direct access to the files of a mount.

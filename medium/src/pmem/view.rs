@@ -112,7 +112,7 @@ impl<'a> RegionView<'a> {
         Ok(Some(handle))
     }
 
-    /// Returns owner and group of the source, and who else may write it, as they are now. `None`
+    /// Returns owner and group of the source, and the right of others to write it, as they are now. `None`
     /// for memory without a source.
     ///
     /// # Errors

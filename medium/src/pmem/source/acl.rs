@@ -18,7 +18,7 @@ const VERSION: u32 = 2;
 const ENTRY: usize = 8;
 const WRITE: u16 = 2;
 
-/// Owner and group of a region's file, and who else may write it.
+/// Owner and group of a region's file, and the right of others to write it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permissions {
     /// The user who owns it.

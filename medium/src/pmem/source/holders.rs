@@ -47,7 +47,7 @@ pub(super) struct Holders {
     pub readers: Vec<Holder>,
 }
 
-/// A file that holds a region, and who may write it.
+/// A file that holds a region, with the rights to write it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject {
     device: (u32, u32),

@@ -283,6 +283,10 @@ impl Engine {
                 return Ok(());
             }
             self.note_stores_locked(&inode, &mut state)?;
+            if state.leases.has_damaged_end() {
+                // Told once. The lease keeps the bytes for the repair.
+                return Ok(());
+            }
             self.close_window(&inode, &mut state)?;
             let mut tx = self.begin(&inode);
             tx.allow_reserve();
