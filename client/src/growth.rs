@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Seek as _, SeekFrom, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use parking_lot::{Mutex, MutexGuard};
 use pramfs_control::{Blocks, ControlError, Window};
@@ -31,6 +31,7 @@ use crate::leased::{Leased, Now, through_mount};
 const LONGEST: u64 = 16 << 20;
 /// Bytes of a page of memory, at least.
 const PAGE: usize = 4096;
+static ZEROS: [u8; PAGE] = [0; PAGE];
 /// Windows that one append may try.
 const ATTEMPTS: usize = 8;
 /// Appends through the mount before a window is asked for again.
@@ -49,6 +50,8 @@ pub(crate) struct Growth {
     before: AtomicU64,
     /// Where the last append in it has ended; 0: there was none.
     end: AtomicU64,
+    /// A mapping of this process may pass the end of the file.
+    is_mapped_ahead: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -138,6 +141,12 @@ impl State {
 }
 
 impl Growth {
+    /// Notes that a mapping of this process may pass the end of the file: its bytes past the
+    /// end, up to the next page, are zeros.
+    pub(crate) fn note_mapped_ahead(&self) {
+        self.is_mapped_ahead.store(true, Ordering::Release);
+    }
+
     /// Publishes a window for the readers of this process.
     fn show_window(&self, number: u64, before: u64) {
         // A reader that finds one of these finds the window before closed.
@@ -334,7 +343,7 @@ impl Leased {
         };
         let (region, number, start) = (self.region(), open.window.number, open.end);
         let (end, faults) = (start + buf.len() as u64, region.faults_seen());
-        let mut cursor = open.at;
+        let (mut cursor, limit) = (open.at, open.window.limit);
         let copy = || {
             let (window, mut from) = (region.window(), buf);
             let (mut pending, mut lost) = (Unfenced::none(), false);
@@ -346,6 +355,16 @@ impl Leased {
                 // A page that has failed before counts no new fault.
                 lost |= region.is_faulted(at, len);
                 from = rest;
+            }
+            let mut after = cursor;
+            let mut rest = match self.growth.is_mapped_ahead.load(Ordering::Acquire) {
+                true => (end.next_multiple_of(PAGE as u64) - end).min(limit - end),
+                false => 0,
+            };
+            while rest > 0 {
+                let (at, len) = open.next(&mut after, rest).ok_or(Error::Range)?;
+                pending = pending.join(window.nt_store(at, &ZEROS[..len as usize])?);
+                rest -= len;
             }
             let durable = window.fence(pending);
             match lost || region.faults_seen() != faults {

@@ -11,6 +11,7 @@ use parking_lot::RwLock;
 use pramfs_medium::pmem::{Granularity, RegionAccess as _};
 use pramfs_medium::types::Access;
 
+use crate::blocks::KnownBlocks;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::leased::Leased;
@@ -100,33 +101,34 @@ impl File {
     /// As for [`map`](File::map); [`Error::Unstable`] for a range with a hole.
     pub fn places(&self, range: Range<u64>, access: Access) -> Result<Places> {
         let leased = self.leased().read();
-        let backend = leased.region().backend();
-        let Some((_, first)) = backend.source_fd() else {
-            return Err(Error::Unstable);
-        };
-        let unit = backend.map_unit();
         let size = leased.size_now()?;
         let end = range.end.min(size);
-        if range.start >= end || !range.start.is_multiple_of(unit) {
+        if range.start >= end {
             return Err(Error::Range);
         }
         let known = match access {
             Access::Read => leased.known(end)?,
             Access::Write => leased.written(range.start..end)?,
         };
-        let stop = end.checked_next_multiple_of(unit).ok_or(Error::Range)?;
-        // The last block is known as a whole.
-        let stop = stop.min(known.end.max(end));
-        let mut pieces = Vec::new();
-        for (place, len) in known.pieces(range.start, stop) {
-            let place = place.and_then(|place| place.checked_add(first));
-            match place {
-                Some(place) if place.is_multiple_of(unit) => pieces.push((place, len)),
-                _ => return Err(Error::Unstable),
-            }
+        places_in(&leased, &known, range.start..end)
+    }
+
+    /// Returns the places of a range of whole pages that may pass the end of the file. Blocks
+    /// past the end are allocated, and stay as long as there are leases; for a lease to read,
+    /// another one to write must have had that done. When the file grows, it grows into them.
+    /// What they show past the end is undefined, but for the rest of the last page: if the
+    /// lease is to write, that is zeros, and stays so until the file is truncated.
+    ///
+    /// # Errors
+    /// As for [`places`](Self::places); [`Error::Refused`] if that took more than a quarter of
+    /// what is free; [`Error::Range`] if the blocks are not there.
+    pub fn places_ahead(&self, range: Range<u64>) -> Result<Places> {
+        let leased = self.leased().read();
+        if range.start >= range.end {
+            return Err(Error::Range);
         }
-        let sync = backend.map_sync();
-        Ok(Places { pieces, sync })
+        let known = leased.written_ahead(range.clone())?;
+        places_in(&leased, &known, range)
     }
 
     /// Runs `f` with the descriptor that the [places](Self::places) refer to. Every mapping of
@@ -167,4 +169,29 @@ impl File {
     pub fn note_change(&self) -> Result<()> {
         self.leased().read().note_store()
     }
+}
+
+/// Returns where a range of known blocks lies in the descriptor of the region.
+fn places_in(leased: &Leased, known: &KnownBlocks, range: Range<u64>) -> Result<Places> {
+    let backend = leased.region().backend();
+    let Some((_, first)) = backend.source_fd() else {
+        return Err(Error::Unstable);
+    };
+    let (unit, end) = (backend.map_unit(), range.end);
+    let stop = end.checked_next_multiple_of(unit).ok_or(Error::Range)?;
+    if !range.start.is_multiple_of(unit) {
+        return Err(Error::Range);
+    }
+    // The last block is known as a whole.
+    let stop = stop.min(known.end.max(end));
+    let mut pieces = Vec::new();
+    for (place, len) in known.pieces(range.start, stop) {
+        let place = place.and_then(|place| place.checked_add(first));
+        match place {
+            Some(place) if place.is_multiple_of(unit) => pieces.push((place, len)),
+            _ => return Err(Error::Unstable),
+        }
+    }
+    let sync = backend.map_sync();
+    Ok(Places { pieces, sync })
 }

@@ -398,7 +398,7 @@ impl Leased {
             }
             while filled < range.end {
                 let Release { link, lease } = &self.release;
-                let ask = || link.ask(|server| server.fill(*lease, filled..range.end));
+                let ask = || link.ask(|server| server.fill(*lease, filled..range.end, false));
                 // The kernel tells the server of removed files a little late.
                 let end = asked_again(ask, Refusal::Full)?;
                 if end <= filled {
@@ -409,6 +409,41 @@ impl Leased {
             }
             // Another process may have made the file shorter and longer meanwhile.
             filled = range.start;
+        }
+        Err(Error::Unstable)
+    }
+
+    /// Returns the blocks of a range that may pass the end of the file. If the lease is to
+    /// write, they are allocated; otherwise the holder of such a lease must have done so.
+    pub(crate) fn written_ahead(&self, range: Range<u64>) -> Result<KnownBlocks> {
+        if self.stored.is_some() {
+            let size = self.size()?;
+            if range.start < size {
+                self.written(range.start..range.end.min(size))?;
+            }
+            // From now on appends keep the rest of the last page zero.
+            self.growth.note_mapped_ahead();
+            let Release { link, lease } = &self.release;
+            let mut filled = range.start.max(size);
+            while filled < range.end {
+                let end = link.ask(|server| server.fill(*lease, filled..range.end, true))?;
+                if end <= filled {
+                    // A server that does not know of blocks ahead.
+                    return Err(Error::Range);
+                }
+                filled = end;
+            }
+        }
+        for _ in 0..ATTEMPTS {
+            let layout = self.layout()?;
+            self.learn(layout, range.end)?;
+            let known = self.blocks.read();
+            if known.layout == layout {
+                return match known.end >= range.end {
+                    true => Ok(known.clone()),
+                    false => Err(Error::Range),
+                };
+            }
         }
         Err(Error::Unstable)
     }

@@ -199,13 +199,24 @@ impl Connection {
 
     /// Fills holes of a file that is leased to write. Returns the offset up to which this is
     /// done: the server fills a limited number of bytes at once, and nothing past the end of
-    /// the file.
+    /// the file, unless `ahead`: then that is allocated, and left undefined.
     ///
     /// # Errors
     /// As for [`lease`](Self::lease).
-    pub fn fill(&self, lease: LeaseKey, range: Range<u64>) -> Result<u64, ControlError> {
+    pub fn fill(
+        &self,
+        lease: LeaseKey,
+        range: Range<u64>,
+        ahead: bool,
+    ) -> Result<u64, ControlError> {
         let (offset, end) = (range.start, range.end);
-        match self.ask(&Request::Fill { lease, offset, end })?.0 {
+        let request = Request::Fill {
+            lease,
+            offset,
+            end,
+            ahead,
+        };
+        match self.ask(&request)?.0 {
             Reply::Filled { end } => Ok(end),
             other => Err(unexpected(other)),
         }

@@ -306,9 +306,14 @@ impl Connection {
                 let blocks = leases()?.blocks(lease, offset, MOST_EXTENTS)?;
                 self.say(&Reply::Blocks(blocks), &[])
             }
-            Request::Fill { lease, offset, end } => {
+            Request::Fill {
+                lease,
+                offset,
+                end,
+                ahead,
+            } => {
                 self.check(lease)?;
-                let end = leases()?.fill(lease, offset..end)?;
+                let end = leases()?.fill(lease, offset..end, ahead)?;
                 self.say(&Reply::Filled { end }, &[])
             }
             Request::Window {

@@ -267,11 +267,12 @@ pub trait Leases: fmt::Debug + Send + Sync {
     fn blocks(&self, lease: LeaseKey, offset: u64, most: usize) -> Result<Blocks, Refused>;
 
     /// Fills holes and unwritten blocks of a file that is leased to write, so that its holder
-    /// can store to all of a range. Returns how far; the caller asks again for the rest.
+    /// can store to all of a range. If `ahead`, also allocates what lies past the end of the
+    /// file, and leaves it undefined. Returns how far; the caller asks again for the rest.
     ///
     /// # Errors
     /// The reason for a refusal.
-    fn fill(&self, lease: LeaseKey, range: Range<u64>) -> Result<u64, Refused>;
+    fn fill(&self, lease: LeaseKey, range: Range<u64>, ahead: bool) -> Result<u64, Refused>;
 
     /// Opens an append window with room for a number of bytes, for a file that is leased to
     /// write. Closes the one before. `opens` says how often the client has the file open.

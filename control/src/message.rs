@@ -45,6 +45,9 @@ pub enum Request {
         offset: u64,
         /// Offset of the end.
         end: u64,
+        /// Blocks past the end of the file as well, for a mapping that reaches so far.
+        #[serde(default)]
+        ahead: bool,
     },
     /// An append window for a file that this connection has leased to write. It closes the one
     /// before.

@@ -213,12 +213,8 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
     let mount = Entry::Mount { inode };
     let entry = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Entry::Candidate { inode, calls: 0 },
-        // A new file grows through the mount. A program that is started by exec gets no copy.
-        libc::O_RDWR
-            if stat.st_size == 0
-                && flags & (libc::O_APPEND | libc::O_CLOEXEC | libc::O_DIRECT)
-                    == libc::O_CLOEXEC =>
-        {
+        // A new file grows through the mount.
+        libc::O_RDWR if stat.st_size == 0 && flags & (libc::O_APPEND | libc::O_DIRECT) == 0 => {
             Entry::Growing {
                 inode,
                 calls: 0,
@@ -226,9 +222,15 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
             }
         }
         libc::O_RDWR if stat.st_size > 0 && flags & libc::O_APPEND == 0 => {
-            let leased = write_lease(fd, flags, stat);
-            let hidden = flags & libc::O_DIRECT == 0;
-            leased.map_or(mount, |held| held.count(hidden))
+            counted(write_lease(fd, flags, stat), flags).unwrap_or(mount)
+        }
+        // Only beside a descriptor that reads as well: a lease cannot be had with this one.
+        libc::O_WRONLY if flags & libc::O_APPEND == 0 => {
+            let leased = table::find(stat.st_dev, stat.st_ino, true);
+            if leased.is_some() {
+                set_direct(fd);
+            }
+            counted(leased, flags).unwrap_or(mount)
         }
         _ => mount,
     };
@@ -238,6 +240,15 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
         // The number is too high: give the use back that was counted.
         drop(held.uncount());
     }
+}
+
+/// Returns the entry of a descriptor that was opened with these flags, and counts its use.
+fn counted(held: Option<Held>, flags: c_int) -> Option<Entry> {
+    let held = held?;
+    let reads = flags & libc::O_ACCMODE != libc::O_WRONLY;
+    let entry = held.entry(reads, flags & libc::O_DIRECT == 0);
+    held.count();
+    Some(entry)
 }
 
 /// Runs code of the client. A panic must not reach the program.
@@ -394,7 +405,7 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         let file = lease(&inside, fd, false)?;
         table::add(&inside, file, stat.st_dev, stat.st_ino, false)
     })?;
-    let entry = held.entry(false);
+    let entry = held.entry(true, false);
     if table::replace(fd, Entry::Mount { inode }, entry) {
         return Some(held.and_count());
     }
@@ -439,7 +450,24 @@ pub(crate) fn count_growing(fd: c_int, old: Entry, end: u64, write: bool) -> Opt
         );
         return None;
     }
-    if !counts || !owns_memory() || !may_wait() {
+    match counts {
+        true => replace_growing(fd, old, inode, epoch),
+        false => None,
+    }
+}
+
+/// Gets a lease for a file that was empty when it was opened, and is now to be mapped.
+#[cold]
+pub(crate) fn take_growing(fd: c_int) -> Option<Held> {
+    let old = table::entry(fd);
+    match old {
+        Entry::Growing { inode, epoch, .. } => replace_growing(fd, old, inode, epoch),
+        _ => None,
+    }
+}
+
+fn replace_growing(fd: c_int, old: Entry, inode: u16, epoch: u16) -> Option<Held> {
+    if !owns_memory() || !may_wait() {
         return None;
     }
     let errno = real::errno();
@@ -450,7 +478,7 @@ pub(crate) fn count_growing(fd: c_int, old: Entry, end: u64, write: bool) -> Opt
     }
     let held = guarded(|| replaced_lease(fd, inode, epoch));
     let held = held.map(Held::and_count);
-    let new = held.as_ref().map(|held| held.entry(true));
+    let new = held.as_ref().map(|held| held.entry(true, true));
     let replaced = table::replace(fd, changing, new.unwrap_or(Entry::Mount { inode }));
     drop(this_thread);
     real::set_errno(errno);
@@ -647,7 +675,7 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         set_direct(fd);
     }
     let held = held.and_count();
-    if !table::set(fd, held.entry(hidden)) {
+    if !table::set(fd, held.entry(true, hidden)) {
         return Some(held.uncount());
     }
     Some(held)

@@ -44,6 +44,8 @@ pub(crate) enum Entry {
         slot: u16,
         generation: u32,
         write: bool,
+        /// The program may read. False for O_WRONLY.
+        reads: bool,
         /// O_DIRECT is set, and the program has not asked for it.
         hidden: bool,
     },
@@ -65,10 +67,12 @@ impl Entry {
                 slot,
                 generation,
                 write,
+                reads,
                 hidden,
             } => {
                 3 | u64::from(write) << 4
                     | u64::from(hidden) << 5
+                    | u64::from(reads) << 6
                     | u64::from(slot) << 8
                     | u64::from(generation) << 32
             }
@@ -89,6 +93,7 @@ impl Entry {
                 generation: high,
                 write: word & 1 << 4 != 0,
                 hidden: word & 1 << 5 != 0,
+                reads: word & 1 << 6 != 0,
             },
             4 => Entry::Growing {
                 inode: low,
@@ -237,11 +242,9 @@ pub(crate) fn pass_copies(fd: i32) {
     let inode = held.inode();
     let locked = may_be_locked(inode);
     for fd in 0..USED.load(Ordering::Relaxed) as i32 {
-        for hidden in [false, true] {
-            let same = held.entry(hidden);
-            if replace(fd, same, Entry::Mount { inode }) {
-                drop_entry(same);
-            }
+        let same = entry(fd);
+        if held.is_of(same) && replace(fd, same, Entry::Mount { inode }) {
+            drop_entry(same);
         }
     }
     if locked {
@@ -263,7 +266,7 @@ pub(crate) fn copy(fd: i32, new: i32) {
         return;
     }
     if let Some(held) = hold(old) {
-        held.count(false);
+        held.count();
     } else if matches!(old, Entry::Leased { .. }) {
         // Closed meanwhile.
         set(new, Entry::Unknown);
@@ -396,20 +399,25 @@ impl Held {
     }
 
     /// Returns the entry of a descriptor with this lease.
-    pub(crate) fn entry(&self, hidden: bool) -> Entry {
+    pub(crate) fn entry(&self, reads: bool, hidden: bool) -> Entry {
         Entry::Leased {
             slot: self.number,
             generation: self.generation,
             write: self.is_writable(),
+            reads,
             hidden,
         }
     }
 
-    /// Makes the use permanent: that of an entry. Returns the entry.
-    pub(crate) fn count(self, hidden: bool) -> Entry {
-        let entry = self.entry(hidden);
+    /// Whether an entry is of a descriptor with this lease.
+    fn is_of(&self, entry: Entry) -> bool {
+        matches!(entry, Entry::Leased { slot, generation, .. }
+            if (slot, generation) == (self.number, self.generation))
+    }
+
+    /// Counts the use of a permanent entry.
+    pub(crate) fn count(self) {
         std::mem::forget(self);
-        entry
     }
 
     /// Counts the use of an entry besides this one.

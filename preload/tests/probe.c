@@ -860,6 +860,64 @@ static void stretches(void)
 }
 
 /* Bytes behind the end of a file are zeros in its last page. */
+/* A mapping that is longer than its file shows what the file grows by, as LMDB's does. */
+static void maps_ahead(void)
+{
+    size_t len = 2048 * BLOCK;
+    unlink(path);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    CHECK(fd >= 0);
+    char block[2 * BLOCK];
+    memset(block, 'a', sizeof block);
+    CHECK(pread(fd, block, 100, 0) == 0);
+    CHECK(pwrite(fd, block, 2 * BLOCK, 0) == 2 * BLOCK);
+    char *map = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    int meta = open(path, O_WRONLY | O_DSYNC | O_CLOEXEC);
+    CHECK(meta >= 0);
+    SAY("%zd %d\n", read(meta, block, 1), errno);
+    SAY("%zd %d\n", pread(meta, block, 1, 0), errno);
+    CHECK(mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, meta, 0) == MAP_FAILED);
+    SAY("%d\n", errno);
+    /* By both descriptors, at the end and across it. */
+    for (int i = 2; i < 40; i++) {
+        memset(block, 'a' + i % 26, sizeof block);
+        CHECK(pwrite(fd, block, BLOCK, (off_t)i * BLOCK) == BLOCK);
+        CHECK(map[i * BLOCK] == 'a' + i % 26 && map[(i + 1) * BLOCK - 1] == 'a' + i % 26);
+        CHECK(pwrite(meta, block, 77, 100 * i) == 77);
+        CHECK(map[100 * i + 76] == 'a' + i % 26);
+    }
+    CHECK(pwrite(meta, block, 2 * BLOCK, 39 * BLOCK) == 2 * BLOCK);
+    SAY("%c %c\n", map[40 * BLOCK], map[41 * BLOCK - 1]);
+    /* Behind a gap, and in the middle of a page. */
+    CHECK(pwrite(fd, "far", 3, 100 * BLOCK + 5) == 3);
+    SAY("%c %d %d %d\n", map[100 * BLOCK + 5], map[100 * BLOCK + 8], map[99 * BLOCK], map[101 * BLOCK - 1]);
+    /* By another process, which maps it as well. */
+    if (fork() == 0) {
+        int other = open(path, O_RDWR | O_CLOEXEC);
+        CHECK(other >= 0);
+        char *own = mmap(NULL, len, PROT_READ, MAP_SHARED, other, 0);
+        CHECK(own != MAP_FAILED);
+        CHECK(pwrite(other, "child", 5, 200 * BLOCK + 7) == 5);
+        _exit(own[200 * BLOCK + 11] == 'd' && own[3 * BLOCK] == 'd' ? 0 : 1);
+    }
+    int status;
+    CHECK(wait(&status) > 0);
+    SAY("%d %c %d %d\n", status, map[200 * BLOCK + 11], map[200 * BLOCK + 12], map[200 * BLOCK + 6]);
+    /* Longer and shorter by ftruncate. */
+    CHECK(ftruncate(fd, 300 * BLOCK + 9) == 0);
+    SAY("%d %d\n", map[300 * BLOCK + 8], map[250 * BLOCK]);
+    CHECK(ftruncate(fd, 3 * BLOCK) == 0);
+    CHECK(ftruncate(fd, 50 * BLOCK) == 0);
+    SAY("%d %d %c\n", map[3 * BLOCK], map[40 * BLOCK], map[3 * BLOCK - 1]);
+    CHECK(pwrite(fd, "again", 5, 49 * BLOCK + 3) == 5);
+    SAY("%c\n", map[49 * BLOCK + 7]);
+    CHECK(fdatasync(fd) == 0 && close(meta) == 0 && close(fd) == 0);
+    SAY("%c\n", map[49 * BLOCK + 7]);
+    CHECK(munmap(map, len) == 0);
+    show("maps ahead");
+}
+
 static void ends_in_page(void)
 {
     int fd = opened(O_RDWR);
@@ -1184,7 +1242,8 @@ int main(int count, char **arguments)
         {"locks", locks}, {"appends", appends}, {"signals", signals}, {"passes", passes},
         {"limits", limits}, {"survives", survives},
         {"filters", filters}, {"executes", executes}, {"churns", churns}, {"grows", grows}, {"cancels", cancels},
-        {"stretches", stretches}, {"ends_in_page", ends_in_page}, {"forks_raw", forks_raw},
+        {"stretches", stretches}, {"ends_in_page", ends_in_page},
+        {"maps_ahead", maps_ahead}, {"forks_raw", forks_raw},
         {"keeps_locks", keeps_locks}, {"handlers_while_layout_changes", handlers_while_layout_changes},
         {"syncs_after_refused_filter", syncs_after_refused_filter},
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},

@@ -307,13 +307,19 @@ impl Leases for Direct {
         Ok(blocks(found))
     }
 
-    fn fill(&self, lease: LeaseKey, range: Range<u64>) -> Result<u64, Refused> {
+    fn fill(&self, lease: LeaseKey, range: Range<u64>, ahead: bool) -> Result<u64, Refused> {
         let held = self.writer(lease)?;
         // So that the client learns of the end. The engine fills nothing past it.
         let size = self.fs.getattr(held.ino).map_err(refused)?.size;
         let end = range.end.min(size);
         if range.start >= end {
-            return Ok(end);
+            return match ahead && range.end > range.start {
+                true => self
+                    .fs
+                    .fill_ahead(lease.slot, lease.id, range)
+                    .map_err(refused),
+                false => Ok(end),
+            };
         }
         let stop = end.min(range.start.saturating_add(FILLED_AT_ONCE));
         self.fs

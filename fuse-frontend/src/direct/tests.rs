@@ -234,10 +234,10 @@ fn only_lease_to_write_fills_holes() {
     let fs = &scene.direct.fs;
     fs.setattr(&Credentials::ROOT, scene.file, &set).unwrap();
     let (reader, _fd) = scene.lease(ROOT).unwrap();
-    let refused = scene.direct.fill(reader.lease, 0..4096).unwrap_err();
+    let refused = scene.direct.fill(reader.lease, 0..4096, false).unwrap_err();
     assert_eq!(refused.reason, Refusal::NotPermitted);
     let (writer, _fd) = scene.lease_to(LeaseMode::Write, ROOT).unwrap();
-    let fill = |range| scene.direct.fill(writer.lease, range);
+    let fill = |range| scene.direct.fill(writer.lease, range, false);
     let blocks = || fs.getattr(scene.file).unwrap().blocks;
     let before = blocks();
     assert_eq!(fill(20 << 20..(20 << 20) + 1), Ok((20 << 20) + 1));
@@ -270,11 +270,34 @@ fn only_lease_to_write_fills_holes() {
         ..writer.lease
     };
     assert_eq!(
-        scene.direct.fill(gone, 0..1).unwrap_err().reason,
+        scene.direct.fill(gone, 0..1, false).unwrap_err().reason,
         Refusal::Ended
     );
     scene.direct.revoke(writer.lease).unwrap();
     assert!(fill(0..1).is_err());
+}
+
+#[test]
+fn blocks_ahead_are_told_to_readers_and_refused_beyond_share() {
+    let scene = scene();
+    let (writer, _fd) = scene.lease_to(LeaseMode::Write, ROOT).unwrap();
+    let fill = |range, ahead| scene.direct.fill(writer.lease, range, ahead);
+    let end = |lease| scene.direct.blocks(lease, 0, 10).unwrap().end;
+    assert_eq!(fill(0..1 << 20, false), Ok(10_000));
+    assert_eq!(end(writer.lease), 3 * 4096);
+    // First what the file has, then what it has not.
+    assert_eq!(fill(0..1 << 20, true), Ok(10_000));
+    assert_eq!(fill(10_000..1 << 20, true), Ok(1 << 20));
+    assert_eq!(end(writer.lease), 1 << 20);
+    let (reader, _fd) = scene.lease(ROOT).unwrap();
+    assert_eq!(end(reader.lease), 1 << 20);
+    let refused = scene.direct.fill(reader.lease, 10_000..2 << 20, true);
+    assert_eq!(refused.unwrap_err().reason, Refusal::NotPermitted);
+    // The region has 8 MiB.
+    let refused = fill(10_000..6 << 20, true).unwrap_err();
+    assert_eq!(refused.reason, Refusal::Full);
+    scene.direct.revoke(writer.lease).unwrap();
+    assert!(fill(10_000..1 << 20, true).is_err());
 }
 
 #[test]

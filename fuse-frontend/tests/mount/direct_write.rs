@@ -487,7 +487,7 @@ fn ticket_to_read_gives_no_right_to_write() {
     assert_eq!(view.store(0, 1u8).unwrap_err().errno(), libc::EACCES);
     // Its lease does not allow to fill holes, and the lease of another is none of its.
     let lease = leases(&mount)[0].lease;
-    assert!(connection(&mount).fill(lease, 0..B).is_err());
+    assert!(connection(&mount).fill(lease, 0..B, false).is_err());
     drop((view, direct, read_only));
     mount.unmount();
 }

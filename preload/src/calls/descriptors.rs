@@ -290,6 +290,62 @@ unsafe extern "C-unwind" fn _Fork() -> c_int {
     unsafe { real::_Fork() }
 }
 
+/// Notes that a child will share the descriptions. Returns the address of vfork(2).
+extern "C" fn note_vfork() -> *mut c_void {
+    table::note_sharing();
+    real::vfork()
+}
+
+/// vfork(2): no handler of forks runs. It returns twice to its caller, so nothing of this
+/// function may be left on the stack by then.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn vfork() -> pid_t {
+    std::arch::naked_asm!(
+        "endbr64",
+        "sub rsp, 8",
+        "call {note}",
+        "add rsp, 8",
+        "jmp rax",
+        note = sym note_vfork,
+    )
+}
+
+/// vfork(2): as above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn vfork() -> pid_t {
+    std::arch::naked_asm!(
+        "hint #34",
+        "stp x29, x30, [sp, #-16]!",
+        "bl {note}",
+        "ldp x29, x30, [sp], #16",
+        "mov x16, x0",
+        "br x16",
+        note = sym note_vfork,
+    )
+}
+
+/// clone(2): runs no handlers.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn clone(
+    start: *const c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut pid_t,
+    tls: *mut c_void,
+    child: *mut pid_t,
+) -> c_int {
+    if flags & libc::CLONE_FILES == 0 {
+        table::note_sharing();
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::clone(start, stack, flags, argument, parent, tls, child) }
+}
+
 /// system(3): spawns a shell.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {

@@ -49,9 +49,9 @@ const SERVED: c_int = libc::MAP_SHARED | libc::MAP_POPULATE | libc::MAP_NORESERV
 fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Option<*mut c_void> {
     let end = at.checked_add(len)?.checked_next_multiple_of(PAGE)?;
     let size = held.file().size_known()?;
-    // Pages past the end of the file would have to appear when it grows, and the rest of the
-    // last page would have to be zeros: on the medium it may have older bytes.
-    if end > size {
+    // A reader cannot have the rest of the last page zeroed: on the medium it may have older
+    // bytes.
+    if end > size && !held.is_writable() && !size.is_multiple_of(PAGE) {
         return None;
     }
     let _inside = Inside::enter()?;
@@ -61,7 +61,12 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
         true => Access::Write,
         false => Access::Read,
     };
-    let places = held.file().places(at..end, access).ok()?;
+    let places = match end > size {
+        // Pages past the end must be there when the file grows.
+        true => held.file().places_ahead(at..end),
+        false => held.file().places(at..end, access),
+    };
+    let places = places.ok()?;
     let whole = (end - at) as usize;
     let mapped: u64 = places.pieces.iter().map(|(_, len)| len).sum();
     if mapped.checked_next_multiple_of(PAGE)? != whole as u64 {
@@ -189,7 +194,8 @@ impl Wish {
     #[cold]
     fn insist(&self) -> Option<*mut c_void> {
         for wait in WAITS {
-            let held = table::hold(table::entry(self.fd)).or_else(|| lease::adopt(self.fd))?;
+            let entry = table::entry(self.fd);
+            let held = table::hold(entry).or_else(|| lease::adopt(self.fd))?;
             if let Some(made) = self.serve(&held) {
                 return Some(made);
             }
@@ -219,10 +225,13 @@ fn mapped(wish: Wish) -> Option<*mut c_void> {
     if !wish.is_shared() || is_inside() {
         return None;
     }
+    let errno = real::errno();
+    let early = lease::take_growing(fd);
     table::settle(fd);
-    let (entry, errno) = (table::entry(fd), real::errno());
+    let entry = table::entry(fd);
     let held = match entry {
-        Entry::Leased { .. } => table::hold(entry),
+        _ if early.is_some() => early,
+        Entry::Leased { reads: true, .. } => table::hold(entry),
         Entry::Candidate { .. } if wish.is_long_and_readable() => lease::adopt(fd),
         _ => None,
     };

@@ -28,7 +28,11 @@ fn held(fd: c_int, way: Way, end: u64) -> Option<Held> {
     let entry = table::entry(fd);
     match entry {
         Entry::Unknown => None,
-        Entry::Leased { write, .. } if way == Way::Read || write => table::hold(entry),
+        Entry::Leased { write, reads, .. } => match way {
+            Way::Read if reads => table::hold(entry),
+            Way::Write if write => table::hold(entry),
+            _ => None,
+        },
         Entry::Candidate { inode, calls } if way == Way::Read => {
             lease::count_read(fd, inode, calls)
         }

@@ -33,6 +33,8 @@ struct List {
     damaged_end: bool,
     /// The announcement of an append that was waited for in vain; 0: none.
     stopped: u64,
+    /// Offset up to which holders may have mapped blocks past the end of the file.
+    ahead: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -72,6 +74,27 @@ impl Leases {
     #[inline]
     pub(crate) fn window(&self) -> Option<(RegionOffset, AppendWindow)> {
         self.0.as_ref()?.window
+    }
+
+    /// Whether a holder may have mapped blocks past the end of the file. Then the rest of the
+    /// block that holds the end must read as zeros.
+    #[inline]
+    pub(crate) fn are_mapped_ahead(&self) -> bool {
+        self.0.as_ref().is_some_and(|list| list.ahead.is_some())
+    }
+
+    /// Returns the offset up to which holders may know blocks past the end of the file.
+    pub(crate) fn ahead(&self) -> u64 {
+        let window = self.window().map_or(0, |(_, window)| window.limit);
+        let ahead = self.0.as_ref().and_then(|list| list.ahead);
+        window.max(ahead.unwrap_or(0))
+    }
+
+    /// Notes that a holder may map blocks past the end of the file, up to an offset.
+    pub(crate) fn note_ahead(&mut self, end: u64) {
+        if let Some(list) = &mut self.0 {
+            list.ahead = list.ahead.max(Some(end));
+        }
     }
 
     /// Returns a length for the next window: twice that of the last one if that was used, or 0.

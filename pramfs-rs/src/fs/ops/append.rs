@@ -227,11 +227,12 @@ impl Engine {
 }
 
 /// Whether appends to a file follow no rule but its end: it has no flags for writes, no
-/// unfinished truncation, and no append window.
+/// unfinished truncation, no append window, and no blocks that are mapped past its end.
 fn is_plain(state: &InodeState) -> bool {
     state.disk.flags & chattr::WRITE_FLAGS == 0
         && state.orphan_slot.is_none()
         && state.leases.window().is_none()
+        && !state.leases.are_mapped_ahead()
 }
 
 #[cfg(test)]

@@ -205,7 +205,8 @@ impl Engine {
                 ..
             } = step;
             if done && extend && end > new.size {
-                self.zero_written(&mut tx, &map, new.size, end)?;
+                let zeroed = self.end_of_zeros(new.before(), end);
+                self.zero_written(&mut tx, &map, new.size, zeroed)?;
                 new.size = end;
             }
             let before = new.before();

@@ -222,11 +222,8 @@ impl Engine {
             let stored = lease.at + STORED_OFFSET;
             let size = state.disk.size;
             let start = geo.file_offset(geo.file_block(offset.min(geo.max_file_size())));
-            // The holder of an append window also needs the blocks past the end.
-            let last = state
-                .leases
-                .window()
-                .map_or(size, |(_, window)| window.limit.max(size));
+            // The holders of an append window, and of blocks ahead, also need those past the end.
+            let last = state.leases.ahead().max(size);
             let stop = geo.file_offset(geo.file_block_from(last)).max(start);
             let stop = stop.min(start.saturating_add(SCAN));
             let (mut extents, mut end) = (Vec::new(), start);
@@ -454,6 +451,10 @@ impl Engine {
             return Err(wrong("which has another generation"));
         }
         state.leases.add(slot, at);
+        if lease.mode == LeaseMode::Write {
+            // Nobody knows what its holder has mapped.
+            state.leases.note_ahead(0);
+        }
         self.leases
             .lock()
             .insert(slot, HeldLease::new(slot, at, lease, true));

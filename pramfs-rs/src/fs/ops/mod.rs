@@ -4,6 +4,7 @@
 //! locks in the lock order, and has changed nothing if it fails before its commit. Steps
 //! that several operations share are in `steps`, the credentials rules in `policy`.
 
+mod ahead;
 mod append;
 mod copy;
 #[cfg(test)]

@@ -83,6 +83,19 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         Ok(())
     }
 
+    /// Zeroes the rest of the last block of a write that makes the file longer, if other
+    /// processes may have mapped it: past its end they see zeros, up to the next page.
+    fn zero_rest(&mut self, tx: &mut Record<'_>, extent: &Extent, block: Bno) -> Result<()> {
+        let geo = &self.engine.vol.geo;
+        let (first, end) = (geo.file_offset(extent.index), self.end());
+        let last = self.engine.end_of_zeros(self.state, end);
+        let is_here = (first..geo.file_offset(extent.index + extent.count)).contains(&end);
+        if end > self.size && last > end && is_here {
+            tx.zero_new(geo.offset(block) + (end - first), last - end)?;
+        }
+        Ok(())
+    }
+
     /// As [`store`](Self::store), and zeroes the rest of the blocks.
     fn store_whole(
         &mut self,
@@ -127,6 +140,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
             }
             let step = match extent.block {
                 Some(block) if !extent.unwritten => {
+                    self.zero_rest(tx, &extent, block)?;
                     self.store(tx, block, index, index + extent.count)?;
                     Step::Stored
                 }

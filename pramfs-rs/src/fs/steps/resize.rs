@@ -49,7 +49,8 @@ impl Engine {
             let old_size = new.before().disk.size;
             let mut map = new.before().map();
             if size > old_size {
-                self.zero_written(tx, &map, old_size, size)?;
+                let end = self.end_of_zeros(new.before(), size);
+                self.zero_written(tx, &map, old_size, end)?;
                 return Ok((true, None));
             }
             if self.keeps_blocks(new.before()) {
@@ -100,6 +101,18 @@ impl Engine {
             self.free_past_end(inode, state)?;
         }
         Ok(())
+    }
+
+    /// Returns the offset up to which growth to a size zeroes what it passes over: if other
+    /// processes may have mapped the file past its end, they see zeros there, up to the next
+    /// page.
+    #[inline]
+    pub(crate) fn end_of_zeros(&self, state: &InodeState, size: u64) -> u64 {
+        let geo = &self.vol.geo;
+        match state.leases.are_mapped_ahead() {
+            true => geo.file_offset(geo.file_block_from(size)),
+            false => size,
+        }
     }
 
     /// Rule 6: whether no block may leave the map of an inode, because other processes may

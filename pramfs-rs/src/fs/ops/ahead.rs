@@ -1,0 +1,99 @@
+//! Blocks ahead: past the end of a file, for holders that map more than the file has.
+//!
+//! A mapping of the region cannot grow with the file. So the holder of a lease to write has
+//! blocks allocated up to the end of its mapping. While there is a lease, no block leaves the
+//! map (rule 6 of `docs/consistency.md`), also none past the end: when the file grows, by
+//! whatever means, it grows into these blocks, and the mapping shows it.
+//!
+//! Crash safety: the blocks are in the map, *written*, under a slot of the orphan table (a
+//! chain of records), as those of an append window are. They are freed when the last lease has
+//! ended, or by a mount that finds no lease.
+//!
+//! Blocks past the end are undefined, so they are not zeroed. Growth zeroes what it passes
+//! over, and the rest of the block that holds the new end (`Leases::are_mapped_ahead`).
+
+use crate::fs::inode::state::{InodeState, check_file};
+use crate::fs::ops::fallocate::State;
+use crate::fs::policy::chattr;
+use crate::fs::{Engine, Need};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::map;
+use pramfs_medium::types::{Ino, LeaseMode};
+use std::ops::Range;
+
+/// Most bytes that one call allocates, so that it does not hold the lock for long.
+const AT_ONCE: u64 = 64 << 20;
+/// What remains free for others: all but this part of the free blocks.
+const SHARE: u64 = 4;
+
+impl Engine {
+    /// Allocates the blocks past the end of a file that are missing in a byte range, for the
+    /// holder of a lease to write. They stay until the last lease of the file has ended. The
+    /// size does not change, and neither do the times. Returns the offset up to which this
+    /// is done; the caller asks again for the rest.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if more than a quarter of the free blocks are missing;
+    /// [`Error::Stale`] if the lease has ended; [`Error::NotPermitted`] if it is for reading,
+    /// or the file is immutable or append-only; [`Error::TooLarge`]; [`Error::Busy`] if
+    /// another process is in the middle of an append; those of [`read`](Self::read).
+    pub fn fill_ahead(&self, slot: u32, id: u64, range: Range<u64>) -> Result<u64> {
+        self.op(Need::Write, || {
+            let ended = || Error::Stale(Ino(0));
+            let lease = self.find_lease(slot, id).ok_or_else(ended)?;
+            if lease.mode != LeaseMode::Write {
+                return Err(Error::NotPermitted("the lease is for reading"));
+            }
+            let geo = &self.vol.geo;
+            if range.end > geo.max_file_size() {
+                return Err(Error::TooLarge(range.end));
+            }
+            let inode = self.iget(lease.ino)?;
+            let state = &mut *inode.state.write();
+            self.find_lease(slot, id).ok_or_else(ended)?;
+            check_file(inode.ino, state)?;
+            chattr::check_write(&state.disk)?;
+            let size = state.disk.size;
+            let whole = geo.file_offset(geo.file_block_from(size));
+            if whole > size && !state.leases.are_mapped_ahead() {
+                // The holder of a window stores there.
+                self.close_window(&inode, state)?;
+                let mut tx = self.vol.begin_at(&inode.last_record);
+                let end = state.disk.size;
+                let whole = geo.file_offset(geo.file_block_from(end));
+                self.zero_written(&mut tx, &state.map(), end, whole)?;
+                tx.settle();
+                drop(tx);
+            }
+            let start = range.start.max(whole);
+            if start >= range.end {
+                // A mapping ends in the page that holds the end of the file.
+                state.leases.note_ahead(range.end);
+                return Ok(range.end);
+            }
+            self.check_share(state, start..range.end)?;
+            let end = range.end.min(start.saturating_add(AT_ONCE));
+            // Before the blocks are there: a write that is interrupted between them finds it.
+            state.leases.note_ahead(end);
+            self.allocate(&inode, state, start, end, State::Ahead, false)?;
+            Ok(end)
+        })
+    }
+
+    /// Refuses to fill holes that take more than a share of what is free.
+    fn check_share(&self, state: &InodeState, range: Range<u64>) -> Result<()> {
+        let geo = &self.vol.geo;
+        let most = self.vol.free_blocks().1 / SHARE;
+        let (mut at, end) = (geo.file_block(range.start), geo.file_block_from(range.end));
+        let mut missing = 0;
+        while at < end {
+            let extent = map::run(&self.vol, &state.map(), at, end - at)?;
+            missing += extent.block.map_or(extent.count, |_| 0);
+            if missing > most {
+                return Err(Error::NoSpace("blocks ahead of the end of a file"));
+            }
+            at += extent.count;
+        }
+        Ok(())
+    }
+}
