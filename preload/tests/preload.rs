@@ -191,6 +191,7 @@ scenarios! {
     mapping_that_grows_shows_its_file_only: "stretches" 0.0
     rest_of_last_page_is_zeros: "ends_in_page" 0.0
     mapping_past_end_shows_growth: "maps_ahead" 20.0
+    program_without_room_to_map_gets_enomem: "no_room_to_map" 0.0
     children_of_raw_forks_use_their_own_files: "forks_raw" 0.0
     locks_of_all_kinds_survive_library: "keeps_locks" 0.0
     handler_reads_while_blocks_change: "handlers_while_layout_changes" 0.0

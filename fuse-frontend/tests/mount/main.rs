@@ -12,6 +12,7 @@ mod data;
 mod direct;
 mod direct_append;
 mod direct_client;
+mod direct_limits;
 mod direct_policy;
 mod direct_write;
 mod lifecycle;

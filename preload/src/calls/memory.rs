@@ -45,8 +45,11 @@ const WAITS: [Duration; 10] = {
 /// Flags of a mapping that can be served.
 const SERVED: c_int = libc::MAP_SHARED | libc::MAP_POPULATE | libc::MAP_NORESERVE;
 
+/// A mapping, or the number of an error that it has for the program: it has no room.
+type Made = Result<*mut c_void, c_int>;
+
 /// Makes the mapping. `None` if it cannot be served.
-fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Option<*mut c_void> {
+fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Option<Made> {
     let end = at.checked_add(len)?.checked_next_multiple_of(PAGE)?;
     let size = held.file().size_known()?;
     // A reader cannot have the rest of the last page zeroed: on the medium it may have older
@@ -84,15 +87,19 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
         )
     };
     if base == libc::MAP_FAILED {
-        return None;
+        return Some(Err(real::errno()));
     }
-    if map_pieces(held, base, &places, protection, flags).is_none() {
+    let mapped = map_pieces(held, base, &places, protection, flags);
+    if mapped != Some(Ok(())) {
         // SAFETY: reserved above, and the program does not know of it.
         unsafe { libc::munmap(base, whole) };
-        return None;
+        return match mapped {
+            Some(Err(libc::ENOMEM)) => Some(Err(libc::ENOMEM)),
+            _ => None,
+        };
     }
     held.note_view(end, protection & libc::PROT_WRITE != 0);
-    Some(base)
+    Some(Ok(base))
 }
 
 /// Maps the pieces over a reserved range, which has room for all.
@@ -102,7 +109,7 @@ fn map_pieces(
     places: &Places,
     protection: c_int,
     flags: c_int,
-) -> Option<()> {
+) -> Option<Result<(), c_int>> {
     let shared = match places.sync {
         true => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
         false => libc::MAP_SHARED,
@@ -127,11 +134,11 @@ fn map_pieces(
                 )
             };
             if at == libc::MAP_FAILED {
-                return None;
+                return Some(Err(real::errno()));
             }
             done += len;
         }
-        Some(())
+        Some(Ok(()))
     })?
 }
 
@@ -159,7 +166,7 @@ impl Wish {
     }
 
     /// Serves it. `None`: only the kernel can.
-    fn serve(&self, held: &Held) -> Option<*mut c_void> {
+    fn serve(&self, held: &Held) -> Option<Made> {
         let is_simple = self.flags & !SERVED == 0
             && self.flags & libc::MAP_TYPE == libc::MAP_SHARED
             && self.at.is_null()
@@ -190,32 +197,35 @@ impl Wish {
     }
 
     /// Makes a shared mapping that the kernel has refused with ENODEV: the file has a lease
-    /// to write, here or in another process. `None` if it stays refused.
+    /// to write, here or in another process.
     #[cold]
-    fn insist(&self) -> Option<*mut c_void> {
+    fn insist(&self) -> Made {
+        let refused = || libc::ENODEV;
         for wait in WAITS {
             let entry = table::entry(self.fd);
-            let held = table::hold(entry).or_else(|| lease::adopt(self.fd))?;
+            let held = table::hold(entry).or_else(|| lease::adopt(self.fd));
+            let held = held.ok_or_else(refused)?;
             if let Some(made) = self.serve(&held) {
-                return Some(made);
+                return made;
             }
             drop(held);
-            // Past the end of the file, for example. Another process that wants the same
+            // At an address of the program's, for example. Another process that wants the same
             // gives its lease up as well.
             if !lease::give_up(self.fd) {
-                return None;
+                return Err(refused());
             }
             // SAFETY: the arguments are those of the program.
             let made = unsafe { self.pass() };
             if made != libc::MAP_FAILED {
-                return Some(made);
+                return Ok(made);
             }
-            if real::errno() != libc::ENODEV {
-                return None;
+            let error = real::errno();
+            if error != libc::ENODEV {
+                return Err(error);
             }
             pause(wait);
         }
-        None
+        Err(refused())
     }
 }
 
@@ -237,9 +247,9 @@ fn mapped(wish: Wish) -> Option<*mut c_void> {
     };
     let served = held.and_then(|held| wish.serve(&held));
     real::set_errno(errno);
-    if served.is_some() {
+    if let Some(made) = served {
         note(true);
-        return served;
+        return Some(given(made, errno));
     }
     if entry != Entry::Unknown {
         note(false);
@@ -249,13 +259,13 @@ fn mapped(wish: Wish) -> Option<*mut c_void> {
     if made != libc::MAP_FAILED || real::errno() != libc::ENODEV {
         return Some(made);
     }
-    let insisted = wish.insist();
-    real::set_errno(if insisted.is_some() {
-        errno
-    } else {
-        libc::ENODEV
-    });
-    Some(insisted.unwrap_or(libc::MAP_FAILED))
+    Some(given(wish.insist(), errno))
+}
+
+/// Gives the program a mapping, with the errno that it had, or an error.
+fn given(made: Made, errno: c_int) -> *mut c_void {
+    real::set_errno(made.err().unwrap_or(errno));
+    made.unwrap_or(libc::MAP_FAILED)
 }
 
 macro_rules! map {
