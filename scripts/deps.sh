@@ -40,8 +40,8 @@ crates=()
 for switch; do
     case $switch in
     # mkfs.ext4 makes a file system that mkfs.pramfs must refuse to overwrite. The programs
-    # in C of capi/tests run under valgrind.
-    --test) packages+=(e2fsprogs valgrind) ;;
+    # in C of capi/tests run under valgrind. strace counts the system calls of a program.
+    --test) packages+=(e2fsprogs valgrind strace) ;;
     --suites)
         # pjdfstest links libacl.
         mounted+=(fio stress-ng dbench acl libacl1-dev)
@@ -53,7 +53,7 @@ for switch; do
         ;;
     # The kernel is not installed: tests/vm/run.sh unpacks its package.
     --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils systemd udev) ;;
-    --bench) packages+=(e2fsprogs fuse2fs bindfs dbench valgrind) ;;
+    --bench) packages+=(e2fsprogs fuse2fs bindfs dbench valgrind fio sqlite3 strace) ;;
     *)
         say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--bench]"
         exit 2

@@ -6,6 +6,7 @@
 
 mod charts;
 mod count;
+mod fio;
 mod fixture;
 mod harness;
 mod minimal;
@@ -106,6 +107,18 @@ enum Cmd {
         /// Without the page cache
         #[arg(long)]
         direct: bool,
+    },
+    /// Open and close a file again and again; runs start it themselves
+    OpenLoop {
+        /// The file
+        file: PathBuf,
+        /// How often
+        opens: u32,
+    },
+    /// Do a part of an experiment that needs a process of its own; runs start it themselves
+    Part {
+        /// What to do, as JSON
+        work: String,
     },
 }
 
@@ -221,6 +234,14 @@ fn real_main() -> Result<ExitCode> {
         }
         Cmd::PreadLoop { file, time, direct } => {
             rows::programs::pread_loop(&file, Duration::from_millis(time), direct)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::OpenLoop { file, opens } => {
+            rows::programs::open_loop(&file, opens)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::Part { work } => {
+            reproductions::part::child(&work)?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::MapOnce { file, lease } => {

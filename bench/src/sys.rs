@@ -17,6 +17,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use pramfs::MappedFile;
+use pramfs_client::MappedFile as View;
+use serde::{Deserialize, Serialize};
 
 /// Bytes of a page, and of every small read and write in the benchmarks.
 pub const PAGE: usize = 4096;
@@ -171,6 +173,15 @@ impl<'a> Words<'a> {
         Words {
             base: map.as_ptr().cast_const(),
             len: map.len() as usize,
+            owner: PhantomData,
+        }
+    }
+
+    /// Returns the words of a file of a mount that is mapped by a lease.
+    pub fn of_view(view: &'a View) -> Words<'a> {
+        Words {
+            base: view.as_ptr().cast_const(),
+            len: view.len() as usize,
             owner: PhantomData,
         }
     }
@@ -453,7 +464,7 @@ fn check(r: i32) -> io::Result<()> {
 }
 
 /// CPU time and page faults of this process, or of its children that were waited for.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Time in user mode.
     pub user: Duration,

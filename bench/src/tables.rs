@@ -24,7 +24,10 @@ const BLOCKS: &[(&str, &[(&str, &str)])] = &[
             ("MB/s", "MB/s"),
             ("IOPS", "IOPS"),
             ("mean clat", "mean latency"),
+            ("p99", "99th percentile"),
             ("to ext4 mmap", "to ext4 mmap"),
+            ("spread", "spread"),
+            ("served", "served"),
             ("in 2010", "in 2010"),
         ],
     ),
@@ -247,8 +250,12 @@ fn promises(rows: &[Value]) -> String {
     out += &head(&[
         "work", "against", "ours", "theirs", "ratio", "spread", "floor", "",
     ]);
-    let time = |v: &Value| v.as_f64().map_or_else(|| "-".to_owned(), duration);
     for row in rows {
+        let shown = |ns: &str, count: &str| match (row[ns].as_f64(), row[count].as_f64()) {
+            (Some(ns), _) => duration(ns),
+            (None, Some(count)) => format!("{count} {}", cell(&row["unit"])),
+            (None, None) => "-".to_owned(),
+        };
         let ratio = row["ratio"]
             .as_f64()
             .map_or_else(|| "-".to_owned(), |r| format!("{r:.2}"));
@@ -260,8 +267,8 @@ fn promises(rows: &[Value]) -> String {
             "| {} | {} | {} | {} | {ratio} | {spread} | {} | {} |\n",
             cell(&row["work"]),
             cell(&row["against"]),
-            time(&row["ours_ns"]),
-            time(&row["theirs_ns"]),
+            shown("ours_ns", "ours_count"),
+            shown("theirs_ns", "theirs_count"),
             cell(&row["floor"]),
             cell(&row["verdict"]),
         );
@@ -342,6 +349,9 @@ mod tests {
         let rows: Vec<Value> = serde_json::from_str(
             r#"[{"work":"a|b","against":"c","ratio":2.5,"spread":[2.0,2.5],"floor":2.0,
                  "verdict":"met","ours_ns":350.0,"theirs_ns":2400.0,"machine":"a machine"},
+                {"work":"f","against":"g","ratio":1.0,"spread":[1.0,1.0],"floor":1.0,
+                 "verdict":"met","ours_ns":null,"theirs_ns":null,"unit":"calls",
+                 "ours_count":3.0,"theirs_count":3.0},
                 {"work":"d","against":"e","ratio":null,"spread":null,"floor":1.0,
                  "verdict":"cannot measure: no fuse2fs","ours_ns":null,"theirs_ns":null}]"#,
         )
@@ -353,6 +363,8 @@ mod tests {
                 .contains("| a\\|b | c | 350.0 ns | 2.40 us | 2.50 | 2.00 to 2.50 | 2.0 | met |\n"),
             "{table}"
         );
+        let counted = "| f | g | 3 calls | 3 calls | 1.00 | 1.00 to 1.00 | 1.0 | met |\n";
+        assert!(table.contains(counted), "{table}");
         assert!(table.contains("| d | e | - | - | - | - | 1.0 | cannot measure: no fuse2fs |\n"));
     }
 }

@@ -1,6 +1,7 @@
 //! Unmodified programs with the preload library, on real mounts. They need root, /dev/fuse
 //! and a C compiler; elsewhere every test reports that it was skipped.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -329,6 +330,86 @@ fn tool_runs_program_with_library() {
     assert_eq!(out.status.code(), Some(1));
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(said.contains("/nonexistent/lib.so"), "{said}");
+}
+
+// ---- files of other file systems
+
+/// How often a program makes each system call.
+type SystemCalls = BTreeMap<String, i64>;
+
+/// Counts the system calls of the probe, which opens something so often.
+fn system_calls(kind: &str, opens: u32, directory: &Path, preload: bool) -> SystemCalls {
+    let counted = directory.join("counted");
+    let mut strace = Command::new("strace");
+    strace
+        .args(["-f", "-c", "-U", "name,calls", "-o"])
+        .arg(&counted)
+        .env("PROBE_KIND", kind)
+        .env("PROBE_OPENS", opens.to_string());
+    if preload {
+        // Into the probe alone.
+        strace.args(["-E", &format!("LD_PRELOAD={}", library().display())]);
+    }
+    let out = strace
+        .arg(probe())
+        .arg("opens")
+        .arg(directory.join("file"))
+        .output()
+        .unwrap();
+    text(&out);
+    let counted = fs::read_to_string(counted).unwrap();
+    let row = |line: &str| {
+        let (name, calls) = line.trim().split_once(' ')?;
+        Some((name.to_owned(), calls.trim().parse().ok()?))
+    };
+    counted.lines().filter_map(row).collect()
+}
+
+/// The system calls that `opens` opens make, whatever start and end of the program make.
+fn calls_of_opens(kind: &str, opens: u32, directory: &Path, preload: bool) -> SystemCalls {
+    // The first open may ask for the kind of the file system.
+    let mut calls = system_calls(kind, opens + 1, directory, preload);
+    for (name, number) in system_calls(kind, 1, directory, preload) {
+        *calls.entry(name).or_default() -= number;
+    }
+    calls.remove("total");
+    calls.retain(|_, number| *number != 0);
+    calls
+}
+
+#[test]
+fn open_of_foreign_file_costs_one_fstat_more() {
+    const OPENS: u32 = 100;
+    if !is_there("strace") || !is_there("cc") {
+        skipped("no strace or no cc: the system calls of an open have not been counted");
+        return;
+    }
+    let on_disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let on_tmpfs = tempfile::tempdir_in("/dev/shm").unwrap();
+    for directory in [on_disk.path(), on_tmpfs.path()] {
+        for (kind, more) in [
+            ("file", 1),
+            // Whether it is a file is not known before.
+            ("device", 1),
+            ("handle", 0),
+            ("directory", 0),
+            ("missing", 0),
+        ] {
+            let mut expected = calls_of_opens(kind, OPENS, directory, false);
+            let found = calls_of_opens(kind, OPENS, directory, true);
+            let opened = expected.get("openat").copied();
+            assert_eq!(opened, Some(i64::from(OPENS)), "{kind}: {expected:?}");
+            // fstat(2) is this call in some versions of the C library, and that in others.
+            let name = match found.contains_key("newfstatat") {
+                true => "newfstatat",
+                false => "fstat",
+            };
+            if more > 0 {
+                *expected.entry(name.into()).or_default() += more * i64::from(OPENS);
+            }
+            assert_eq!(found, expected, "{kind} in {}", directory.display());
+        }
+    }
 }
 
 // ---- programs

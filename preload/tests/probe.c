@@ -1273,6 +1273,34 @@ static void extends_in_handler(void)
     SAY("done\n");
 }
 
+/* Opens something of the kind PROBE_KIND, PROBE_OPENS times. */
+static void opens(void)
+{
+    const char *kind = getenv("PROBE_KIND"), *times = getenv("PROBE_OPENS");
+    CHECK(kind && times);
+    for (int left = atoi(times); left > 0; left--) {
+        int fd;
+        char some[16];
+        if (!strcmp(kind, "file")) {
+            fd = opened(O_RDWR);
+            CHECK(pread(fd, some, sizeof some, 0) == sizeof some);
+            CHECK(write(fd, some, sizeof some) == sizeof some);
+            CHECK(lseek(fd, 0, SEEK_CUR) == sizeof some);
+        } else if (!strcmp(kind, "device")) {
+            fd = open("/dev/null", O_RDWR);
+        } else if (!strcmp(kind, "handle")) {
+            fd = open(path, O_PATH);
+        } else if (!strcmp(kind, "directory")) {
+            fd = open("/", O_RDONLY | O_DIRECTORY);
+        } else {
+            CHECK(open("/nonexistent/file", O_RDONLY) == -1 && errno == ENOENT);
+            continue;
+        }
+        CHECK(fd >= 0);
+        CHECK(close(fd) == 0);
+    }
+}
+
 int main(int count, char **arguments)
 {
     static const struct { const char *name; void (*run)(void); } all[] = {
@@ -1287,7 +1315,7 @@ int main(int count, char **arguments)
         {"keeps_locks", keeps_locks}, {"handlers_while_layout_changes", handlers_while_layout_changes},
         {"syncs_after_refused_filter", syncs_after_refused_filter},
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},
-        {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler},
+        {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler}, {"opens", opens},
     };
     if (count != 3)
         return 2;

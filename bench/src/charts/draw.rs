@@ -104,6 +104,16 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("pramfs, mounted", RGBColor(0x56, 0xb4, 0xe9)),
     ("pramfs, mounted, buffered", RGBColor(0x56, 0xb4, 0xe9)),
     ("pramfs, mounted, O_DIRECT", RGBColor(0x00, 0x72, 0xb2)),
+    ("tmpfs, huge pages", RGBColor(0x66, 0x66, 0x66)),
+    (
+        "pramfs, mounted, preload library",
+        RGBColor(0xcc, 0x79, 0xa7),
+    ),
+    (
+        "pramfs, mounted, client library",
+        RGBColor(0x8a, 0x3d, 0x69),
+    ),
+    ("fio alone", RGBColor(0xdd, 0xdd, 0xcc)),
     ("pramfs, direct", RGBColor(0x00, 0x9e, 0x73)),
     ("pramfs, direct API", RGBColor(0x00, 0x9e, 0x73)),
     ("pramfs, direct, huge pages", RGBColor(0x00, 0x55, 0x3d)),

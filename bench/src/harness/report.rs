@@ -50,10 +50,16 @@ pub struct Outcome {
     pub floor: f64,
     /// `met`, `missed` or `cannot measure: REASON`.
     pub verdict: String,
-    /// Median nanoseconds of one operation.
+    /// Median nanoseconds of one operation. Null where no time is measured.
     pub ours_ns: Option<f64>,
     /// The same for the competitor.
     pub theirs_ns: Option<f64>,
+    /// What was counted instead of a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ours_count: Option<f64>,
+    /// The limit of it, or what the competitor has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub theirs_count: Option<f64>,
     /// Unit of the two.
     pub unit: &'static str,
     /// Number of counted rounds.
@@ -136,6 +142,30 @@ impl Report {
         });
     }
 
+    /// Records a row that counts something instead of measuring a time. Less is better.
+    pub fn record_count(
+        &mut self,
+        row: &Row,
+        (ours, theirs): (f64, f64),
+        unit: &'static str,
+        notes: &[String],
+    ) {
+        let ratio = theirs / ours;
+        let verdict = if ratio >= row.floor { "met" } else { "missed" };
+        self.push(Outcome {
+            ratio: Some(round3(ratio)),
+            spread: Some([round3(ratio); 2]),
+            verdict: verdict.into(),
+            ours_count: Some(round3(ours)),
+            theirs_count: Some(round3(theirs)),
+            unit,
+            rounds: 1,
+            ops_a_round: 1,
+            notes: notes.to_vec(),
+            ..self.blank(row)
+        });
+    }
+
     /// Records that a row could not be measured, and why.
     pub fn cannot(&mut self, row: &Row, why: &str) {
         let verdict = format!("cannot measure: {why}");
@@ -156,6 +186,8 @@ impl Report {
             verdict: String::new(),
             ours_ns: None,
             theirs_ns: None,
+            ours_count: None,
+            theirs_count: None,
             unit: "ns an operation",
             rounds: 0,
             ops_a_round: 0,
@@ -226,14 +258,17 @@ fn round3(x: f64) -> f64 {
 
 fn line(row: &Outcome) -> String {
     let mut s = format!("{:WORK$}  {:AGAINST$}  ", row.work, row.against);
-    let written = match (row.ratio, row.spread, row.ours_ns, row.theirs_ns) {
+    let shown = |ns: Option<f64>, count: Option<f64>| {
+        ns.map(duration)
+            .or_else(|| count.map(|n| format!("{n} {}", row.unit)))
+    };
+    let ours = shown(row.ours_ns, row.ours_count);
+    let theirs = shown(row.theirs_ns, row.theirs_count);
+    let written = match (row.ratio, row.spread, ours, theirs) {
         (Some(ratio), Some([low, high]), Some(ours), Some(theirs)) => write!(
             s,
-            "{ratio:>6.2}  {low:>5.2} ..{high:>5.2}  {:>6}  {:>9}  {:>9}  {}",
-            row.floor,
-            duration(ours),
-            duration(theirs),
-            row.verdict
+            "{ratio:>6.2}  {low:>5.2} ..{high:>5.2}  {:>6}  {ours:>9}  {theirs:>9}  {}",
+            row.floor, row.verdict
         ),
         _ => write!(
             s,
@@ -307,5 +342,18 @@ mod tests {
         assert_eq!(verdicts, ["met", "missed", "cannot measure: not installed"]);
         assert_eq!(report.tally(), (1, 1, 1));
         assert_eq!(report.rows[2].ratio, None);
+    }
+
+    #[test]
+    fn count_above_its_limit_misses_row() {
+        let mut report = Report::new("machine".into(), None);
+        report.record_count(&ROWS[1], (3.0, 3.0), "calls", &[]);
+        report.record_count(&ROWS[2], (4.0, 3.0), "calls", &[]);
+        let verdicts: Vec<_> = report.rows.iter().map(|r| r.verdict.as_str()).collect();
+        assert_eq!(verdicts, ["met", "missed"]);
+        assert!(line(&report.rows[1]).contains("4 calls    3 calls  missed"));
+        let json = serde_json::to_value(&report.rows).unwrap();
+        assert_eq!(json[1]["ours_count"], 4.0);
+        assert_eq!(json[1]["ours_ns"], serde_json::Value::Null);
     }
 }

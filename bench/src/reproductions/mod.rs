@@ -3,6 +3,7 @@
 
 pub mod odirect;
 pub mod parallel;
+pub mod part;
 pub mod sites;
 pub mod unmapped;
 pub mod xip;

@@ -5,16 +5,23 @@
 //! In the original, the disk was the limit: the throughput stayed the same, and the
 //! processor time fell from 12 to 1.5 %. In memory, nothing waits: processor time *is*
 //! throughput. So it is given for each GB moved.
+//!
+//! Beside the contenders of the original, here also the two ways past the kernel to a file of
+//! a live mount: a program that uses the client library, and the same program as for the others
+//! under the preload library.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use pramfs_client::OpenOptions;
+use serde::{Deserialize, Serialize};
 
-use super::sites::{self, EXT4, PRAMFS, Site, TMPFS};
-use crate::fixture::{Direct, MIB, filled_file, open_rw};
+use super::part::{self, under_library};
+use super::sites::{self, EXT4, LEASES, PRAMFS, Site, TMPFS};
+use crate::fixture::{Direct, MIB, fill, filled_file, open_rw};
 use crate::harness::{Context, Huge, Table};
 use crate::sys::{Aligned, Usage};
 
@@ -77,6 +84,22 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
                 Err(e) => t.cannot(&name, &format!("{e:#}")),
             }
         }
+    }
+    match LEASES.with_files(cx, 1, size) {
+        Ok(site) => {
+            let name = format!("{}, client library", LEASES.name);
+            match client_passes(&site, size) {
+                Ok((p, coherent)) => row(&mut t, &name, size, &p, coherent),
+                Err(e) => t.cannot(&name, &format!("{e:#}")),
+            }
+            cx.check_stop()?;
+            let name = format!("{}, preload library", LEASES.name);
+            match preload_passes(cx, &site, size) {
+                Ok((p, coherent)) => row(&mut t, &name, size, &p, coherent),
+                Err(e) => t.cannot(&name, &format!("{e:#}")),
+            }
+        }
+        Err(e) => t.cannot("pramfs, mounted, with leases", &format!("{e:#}")),
     }
     cx.check_stop()?;
     let ours = Direct::new(cx, "direct", size + size / 16 + 64 * MIB, 0, Huge::Never)?;
@@ -172,6 +195,102 @@ fn direct_passes(ours: &Direct, size: u64) -> Result<[Pass; 3]> {
     Ok([out, rewrite, input])
 }
 
+/// The passes of a program that uses the client library.
+fn client_passes(site: &Site, size: u64) -> Result<([Pass; 3], &'static str)> {
+    // What other programs see is in the page cache before, too.
+    checksum(&site.file(0), size)?;
+    let file = OpenOptions::new().write(true).open(site.file(0))?;
+    let mut b = Aligned::filled(CHUNK, 0x11)?;
+    // Fills the page tables.
+    for at in (0..size).step_by(CHUNK) {
+        file.read_exact_at(b.bytes_mut(), at)?;
+    }
+    let found = b.bytes().iter().all(|byte| *byte == 0x5a);
+    b.bytes_mut().fill(0x11);
+    let cpu = || site.all_time();
+    let out = pass(size, cpu, |at| Ok(file.write_all_at(b.bytes(), at)?))?;
+    let rewrite = pass(size, cpu, |at| {
+        file.read_exact_at(b.bytes_mut(), at)?;
+        b.bytes_mut()[0] ^= 1;
+        Ok(file.write_all_at(b.bytes(), at)?)
+    })?;
+    let mut sum = 0;
+    let input = pass(size, cpu, |at| Ok(file.read_exact_at(b.bytes_mut(), at)?))?;
+    for at in (0..size).step_by(CHUNK) {
+        file.read_exact_at(b.bytes_mut(), at)?;
+        sum = crc32c::crc32c_append(sum, b.bytes());
+    }
+    drop(file);
+    let same = found && sum == checksum(&site.file(0), size)?;
+    Ok(([out, rewrite, input], yes(same)))
+}
+
+/// What a process under the preload library does.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Part {
+    directory: PathBuf,
+    server: u32,
+    size: u64,
+}
+
+/// What it found.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Found {
+    passes: [Pass; 3],
+    /// Checksums of the file before and after the passes.
+    before: u32,
+    after: u32,
+}
+
+impl Part {
+    /// Writes, rewrites and reads the file.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn run(&self) -> Result<Found> {
+        let site = Site::of_other(&self.directory, self.server);
+        let before = checksum(&site.file(0), self.size)?;
+        let passes = passes(&site, self.size, false)?;
+        Ok(Found {
+            passes,
+            before,
+            after: checksum(&site.file(0), self.size)?,
+        })
+    }
+}
+
+/// The passes of a program under the preload library. Also tests whether it sees what this
+/// program, without the library, has written through the page cache, and vice versa.
+fn preload_passes(cx: &Context, site: &Site, size: u64) -> Result<([Pass; 3], &'static str)> {
+    fill(&open_rw(&site.file(0), false)?, 0, size)?;
+    let before = checksum(&site.file(0), size)?;
+    let part = part::Part::Odirect(Part {
+        directory: site.dir.clone(),
+        server: site.served_by()?,
+        size,
+    });
+    let found: Found = under_library(cx, &part)?;
+    let same = found.before == before
+        && found.after != before
+        && found.after == checksum(&site.file(0), size)?;
+    Ok((found.passes, yes(same)))
+}
+
+/// Reads a file, and returns its checksum.
+fn checksum(path: &Path, size: u64) -> Result<u32> {
+    let (file, mut b) = (File::open(path)?, Aligned::filled(CHUNK, 0)?);
+    let mut sum = 0;
+    for at in (0..size).step_by(CHUNK) {
+        file.read_exact_at(b.bytes_mut(), at)?;
+        sum = crc32c::crc32c_append(sum, b.bytes());
+    }
+    Ok(sum)
+}
+
+fn yes(same: bool) -> &'static str {
+    if same { "yes" } else { "NO" }
+}
+
 /// Tests whether a cached reader sees the bytes of an O_DIRECT writer, and vice
 /// versa, with the file open in both throughout.
 fn coherent(site: &Site) -> Result<&'static str> {
@@ -200,5 +319,5 @@ fn coherent(site: &Site) -> Result<&'static str> {
         same &= a.bytes() == b.bytes();
     }
     std::fs::remove_file(&path)?;
-    Ok(if same { "yes" } else { "NO" })
+    Ok(yes(same))
 }

@@ -6,17 +6,24 @@
 //! * `direct`: O_DIRECT, 4 MiB.
 //! * `raw`: O_DIRECT, 4 MiB, from the device or file below the file system.
 //! * `mmap`: mapped 4 MiB at a time, copied out, unmapped.
-//! * `map`: pramfs's direct mapping, made once, copied out 4 MiB at a time.
+//! * `map`: pramfs's direct mapping, made once, copied out 4 MiB at a time: of a region that
+//!   this process serves, and by a lease of a live mount.
+//! * `read_at`: of the client library, 4 MiB at a time, by a lease.
+//!
+//! `base`, `direct` and `mmap` also run in a process under the preload library.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use pramfs::Access;
+use pramfs_client::File as Leased;
+use serde::{Deserialize, Serialize};
 
-use super::sites::{self, EXT4, PRAMFS, Site, TMPFS};
+use super::part::{self, under_library};
+use super::sites::{self, EXT4, LEASES, PRAMFS, Site, TMPFS};
 use crate::fixture::{Direct, MIB, open_rw};
 use crate::harness::{Context, Huge, Table};
 use crate::sys::{Aligned, Mapping, Usage, Words};
@@ -38,7 +45,7 @@ pub struct Args {
 const BASE: usize = 8 << 10;
 const BIG: usize = 4 << 20;
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Mode {
     Base,
     NoCopy,
@@ -115,14 +122,8 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
         };
         for mode in Mode::ALL {
             cx.check_stop()?;
-            let before = site.all_time()?;
-            let result = (0..args.files)
-                .map(|i| open(&site, mode, i, args.files, size))
-                .collect::<Result<Vec<_>>>()
-                .and_then(|readers| threads(readers, mode.block(), size));
-            let cpu = site.all_time()?.saturating_sub(before);
-            match result {
-                Ok(got) => report(
+            match on_site(&site, mode, args.files, size) {
+                Ok((got, cpu)) => report(
                     &mut t,
                     args,
                     kind.name,
@@ -139,6 +140,10 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
                 ),
             }
         }
+    }
+    match LEASES.with_files(cx, args.files, size) {
+        Ok(site) => beside_mount(cx, args, &site, size, &mut t, &mut base)?,
+        Err(e) => t.cannot("pramfs, mounted, with leases", &format!("{e:#}")),
     }
     cx.check_stop()?;
     let ours = Direct::new(cx, "direct", total + total / 16 + 64 * MIB, 0, Huge::Never)?;
@@ -158,15 +163,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
         .collect::<Result<Vec<_>, _>>()?;
     let readers = maps
         .iter()
-        .map(|m| -> Result<Reader<'_>> {
-            let (words, mut b) = (Words::of_map(m), Aligned::filled(BIG, 0)?);
-            Ok(Box::new(move |at| {
-                words.lend(at as usize..at as usize + BIG, |s| {
-                    b.bytes_mut().copy_from_slice(s)
-                });
-                Ok(())
-            }))
-        })
+        .map(|m| copier(Words::of_map(m)))
         .collect::<Result<Vec<_>>>()?;
     let got = threads(readers, BIG, size)?;
     let u = Usage::now().since(before);
@@ -186,6 +183,124 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
 
 /// Reads the block at an offset.
 type Reader<'a> = Box<dyn FnMut(u64) -> Result<()> + Send + 'a>;
+
+/// Times of the threads, and processor time of all.
+type Times = (Vec<Duration>, Duration);
+
+fn copier(words: Words<'_>) -> Result<Reader<'_>> {
+    let mut b = Aligned::filled(BIG, 0)?;
+    Ok(Box::new(move |at| {
+        let at = at as usize;
+        words.lend(at..at + BIG, |s| b.bytes_mut().copy_from_slice(s));
+        Ok(())
+    }))
+}
+
+/// Reads all files of a file system.
+fn on_site(site: &Site, mode: Mode, files: usize, size: u64) -> Result<Times> {
+    let before = site.all_time()?;
+    let readers = (0..files)
+        .map(|i| open(site, mode, i, files, size))
+        .collect::<Result<Vec<_>>>()?;
+    let got = threads(readers, mode.block(), size)?;
+    Ok((got, site.all_time()?.saturating_sub(before)))
+}
+
+/// What a process under the preload library does.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Part {
+    directory: PathBuf,
+    server: u32,
+    mode: Mode,
+    files: usize,
+    size: u64,
+}
+
+impl Part {
+    /// Reads all files.
+    ///
+    /// # Errors
+    /// Those of the files.
+    pub fn run(&self) -> Result<Times> {
+        let site = Site::of_other(&self.directory, self.server);
+        on_site(&site, self.mode, self.files, self.size)
+    }
+}
+
+/// Reads files of a live mount by leases, of the client library and of the preload library.
+fn beside_mount(
+    cx: &Context,
+    args: &Args,
+    site: &Site,
+    size: u64,
+    t: &mut Table,
+    base: &mut Option<f64>,
+) -> Result<()> {
+    let client = format!("{}, client library", LEASES.name);
+    for (mode, read) in [
+        ("map", by_map as fn(&Site, usize, u64) -> Result<Times>),
+        ("read_at", by_read_at),
+    ] {
+        cx.check_stop()?;
+        match read(site, args.files, size) {
+            Ok((got, cpu)) => report(t, args, &client, mode, BIG, size, &got, cpu, base),
+            Err(e) => t.cannot(&format!("{client}, {mode}"), &format!("{e:#}")),
+        }
+    }
+    let name = format!("{}, preload library", LEASES.name);
+    for mode in [Mode::Base, Mode::Direct, Mode::Mmap] {
+        cx.check_stop()?;
+        let part = part::Part::Parallel(Part {
+            directory: site.dir.clone(),
+            server: site.served_by()?,
+            mode,
+            files: args.files,
+            size,
+        });
+        match under_library::<Times>(cx, &part) {
+            Ok((got, cpu)) => {
+                let block = mode.block();
+                report(t, args, &name, mode.name(), block, size, &got, cpu, base);
+            }
+            Err(e) => t.cannot(&format!("{name}, {}", mode.name()), &format!("{e:#}")),
+        }
+    }
+    Ok(())
+}
+
+fn leased(site: &Site, files: usize) -> Result<Vec<Leased>> {
+    let open = |i| Ok(Leased::open(site.file(i))?);
+    (0..files).map(open).collect()
+}
+
+fn by_map(site: &Site, files: usize, size: u64) -> Result<Times> {
+    let before = site.all_time()?;
+    let views = leased(site, files)?
+        .iter()
+        .map(|file| file.map(0..size, Access::Read))
+        .collect::<Result<Vec<_>, _>>()?;
+    let readers = views
+        .iter()
+        .map(|view| copier(Words::of_view(view)))
+        .collect::<Result<Vec<_>>>()?;
+    let got = threads(readers, BIG, size)?;
+    Ok((got, site.all_time()?.saturating_sub(before)))
+}
+
+fn by_read_at(site: &Site, files: usize, size: u64) -> Result<Times> {
+    let before = site.all_time()?;
+    let readers = leased(site, files)?
+        .into_iter()
+        .map(|file| -> Result<Reader<'static>> {
+            let mut b = Aligned::filled(BIG, 0)?;
+            Ok(Box::new(move |at| {
+                Ok(file.read_exact_at(b.bytes_mut(), at)?)
+            }))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let got = threads(readers, BIG, size)?;
+    Ok((got, site.all_time()?.saturating_sub(before)))
+}
 
 fn open(site: &Site, mode: Mode, i: usize, files: usize, size: u64) -> Result<Reader<'static>> {
     let path = site.file(i);

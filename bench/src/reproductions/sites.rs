@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::fixture::{MIB, Mounted, debian_program, filled_file};
 use crate::harness::daemon::Daemon;
 use crate::harness::scratch::MountDir;
 use crate::harness::{Context, Huge};
-use crate::sys::Usage;
+use crate::sys::{self, Usage};
 
 /// A mounted file system. Its fields are dropped in this order.
 #[derive(Debug)]
@@ -20,11 +20,32 @@ pub struct Site {
     pub dir: PathBuf,
     /// The file below the file system, if it is a file.
     pub raw: Option<PathBuf>,
-    daemon: Option<Daemon>,
+    /// The process of its server.
+    pub server: Option<u32>,
+    _daemon: Option<Daemon>,
     _mount_dirs: Vec<MountDir>,
 }
 
 impl Site {
+    /// A file system that another process has mounted.
+    pub fn of_other(dir: &Path, server: u32) -> Site {
+        Site {
+            dir: dir.to_owned(),
+            raw: None,
+            server: Some(server),
+            _daemon: None,
+            _mount_dirs: Vec::new(),
+        }
+    }
+
+    /// Returns the process of its server.
+    ///
+    /// # Errors
+    /// If it is a file system in the kernel.
+    pub fn served_by(&self) -> Result<u32> {
+        self.server.context("this file system has no server")
+    }
+
     /// Returns a path in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.dir.join(name)
@@ -41,9 +62,9 @@ impl Site {
     /// # Errors
     /// If the server is gone.
     pub fn server_time(&self) -> Result<Duration> {
-        self.daemon
-            .as_ref()
-            .map_or(Ok(Duration::ZERO), Daemon::cpu_time)
+        self.server.map_or(Ok(Duration::ZERO), |pid| {
+            sys::cpu_time_of(pid).context("processor time of the server")
+        })
     }
 
     /// Returns the processor time of this process and the server.
@@ -80,12 +101,19 @@ pub const PRAMFS: Kind = Kind {
     make: pramfs,
 };
 
+/// `mount.pramfs` on huge pages, which gives leases to the client library and to the preload
+/// library.
+pub const LEASES: Kind = Kind {
+    name: "pramfs, mounted",
+    make: leases,
+};
+
 impl Kind {
     /// Mounts it, and makes `count` files of `size` bytes, `file.0` and so on, all
     /// written.
     ///
+    /// # Errors
     /// If a step fails.
-    /// When any of that fails.
     pub fn with_files(self, cx: &Context, count: usize, size: u64) -> Result<Site> {
         let site = (self.make)(cx, size * count as u64)?;
         for i in 0..count {
@@ -100,7 +128,8 @@ fn tmpfs(cx: &Context, bytes: u64) -> Result<Site> {
     Ok(Site {
         dir: mount_dir.path().to_owned(),
         raw: None,
-        daemon: None,
+        server: None,
+        _daemon: None,
         _mount_dirs: vec![mount_dir],
     })
 }
@@ -129,7 +158,8 @@ fn ext4(cx: &Context, bytes: u64) -> Result<Site> {
     Ok(Site {
         dir: mount_dir.path().to_owned(),
         raw: Some(image),
-        daemon: None,
+        server: None,
+        _daemon: None,
         _mount_dirs: vec![mount_dir, tmpfs],
     })
 }
@@ -137,12 +167,23 @@ fn ext4(cx: &Context, bytes: u64) -> Result<Site> {
 fn pramfs(cx: &Context, bytes: u64) -> Result<Site> {
     let region = bytes + bytes / 16 + 64 * MIB;
     let Mounted { daemon, tmpfs } = Mounted::pramfs(cx, "pramfs", region)?;
-    Ok(Site {
+    Ok(served(daemon, tmpfs))
+}
+
+fn leases(cx: &Context, bytes: u64) -> Result<Site> {
+    let region = bytes + bytes / 16 + 64 * MIB;
+    let Mounted { daemon, tmpfs } = Mounted::for_clients(cx, region)?;
+    Ok(served(daemon, tmpfs))
+}
+
+fn served(daemon: Daemon, tmpfs: MountDir) -> Site {
+    Site {
         dir: daemon.path().to_owned(),
-        raw: Some(tmpfs.join("region")),
-        daemon: Some(daemon),
+        raw: Some(tmpfs.join("memory")),
+        server: Some(daemon.pid()),
+        _daemon: Some(daemon),
         _mount_dirs: vec![tmpfs],
-    })
+    }
 }
 
 fn run(command: &mut Command) -> Result<()> {

@@ -4,15 +4,21 @@
 //! In the original, the gain came from not mapping each buffer into the kernel. Here it
 //! comes from mapping the file once and keeping the mapping. The checksum is CRC32C; its
 //! cost is user time and the same for all contenders.
+//!
+//! A file of a live mount is also mapped by a lease of the client library, and read and mapped
+//! by the same program as for the other contenders under the preload library.
 
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pramfs::Access;
+use pramfs_client::File as Leased;
+use serde::{Deserialize, Serialize};
 
-use super::sites::{self, PRAMFS, Site, TMPFS};
+use super::part::{self, under_library};
+use super::sites::{self, LEASES, PRAMFS, Site, TMPFS};
 use crate::fixture::{Direct, MIB, open_rw};
 use crate::harness::{Context, Huge, Table};
 use crate::sys::{Aligned, Mapping, Usage, Words};
@@ -32,8 +38,8 @@ pub struct Args {
 const SHA1SUM_READ_BYTES: usize = 32 << 10;
 
 /// One pass over the file.
-#[derive(Debug, Clone, Copy)]
-struct Run {
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Run {
     wall: Duration,
     usage: Usage,
     server: Duration,
@@ -116,11 +122,13 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
         };
         for (name, method) in methods {
             let name = format!("{}: {name}", kind.name);
-            match times(cx, args, || on_site(&site, size, *method)) {
-                Ok(r) => row(&mut t, &name, &r, &mut base),
-                Err(e) => t.cannot(&name, &format!("{e:#}")),
-            }
+            let r = times(cx, args, || on_site(&site, size, *method));
+            row_or_reason(&mut t, &name, r, &mut base);
         }
+    }
+    match LEASES.with_files(cx, 1, size) {
+        Ok(site) => beside_mount(cx, args, &site, size, &mut t, &mut base)?,
+        Err(e) => t.cannot("pramfs, mounted, with leases", &format!("{e:#}")),
     }
     for (huge, kind) in [(Huge::Never, "4 KiB pages"), (Huge::Always, "huge pages")] {
         let ours = Direct::new(cx, "direct", size + size / 16 + 64 * MIB, 0, huge)?;
@@ -156,7 +164,76 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
     t.write_json(json)
 }
 
-#[derive(Debug, Clone, Copy)]
+/// What a process under the preload library does.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Part {
+    directory: PathBuf,
+    server: u32,
+    method: ReadMethod,
+    size: u64,
+    repeat: usize,
+}
+
+impl Part {
+    /// Reads the file several times.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn run(&self) -> Result<Vec<Run>> {
+        let site = Site::of_other(&self.directory, self.server);
+        (0..self.repeat)
+            .map(|_| on_site(&site, self.size, self.method))
+            .collect()
+    }
+}
+
+/// Reads a file of a live mount by a lease of the client library and of the preload library.
+fn beside_mount(
+    cx: &Context,
+    args: &Args,
+    site: &Site,
+    size: u64,
+    t: &mut Table,
+    base: &mut Option<f64>,
+) -> Result<()> {
+    let client = format!("{}, client library", LEASES.name);
+    let fresh = times(cx, args, || {
+        measured(Some(site), || {
+            let view = Leased::open(site.file(0))?.map(0..size, Access::Read)?;
+            Ok(checksum(Words::of_view(&view)))
+        })
+    });
+    row_or_reason(t, &format!("{client}: map, made for it"), fresh, base);
+    let kept = Leased::open(site.file(0)).and_then(|file| file.map(0..size, Access::Read));
+    let kept = kept.map_err(anyhow::Error::from).and_then(|view| {
+        checksum(Words::of_view(&view));
+        times(cx, args, || {
+            measured(Some(site), || Ok(checksum(Words::of_view(&view))))
+        })
+    });
+    row_or_reason(t, &format!("{client}: map, kept mapped"), kept, base);
+    let name = format!("{}, preload library", LEASES.name);
+    let read = ReadMethod::Read {
+        block: SHA1SUM_READ_BYTES,
+        direct: false,
+        forget: false,
+    };
+    for (way, method) in [("read(2)", read), ("mmap", ReadMethod::Mmap)] {
+        cx.check_stop()?;
+        let part = part::Part::Unmapped(Part {
+            directory: site.dir.clone(),
+            server: site.served_by()?,
+            method,
+            size,
+            repeat: args.repeat.max(1),
+        });
+        let runs = under_library(cx, &part).and_then(median);
+        row_or_reason(t, &format!("{name}: {way}"), runs, base);
+    }
+    cx.check_stop()
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum ReadMethod {
     Read {
         block: usize,
@@ -229,12 +306,24 @@ fn times(cx: &Context, args: &Args, mut f: impl FnMut() -> Result<Run>) -> Resul
         cx.check_stop()?;
         runs.push(f()?);
     }
+    median(runs)
+}
+
+/// Returns the pass with the median system time.
+fn median(mut runs: Vec<Run>) -> Result<Run> {
     anyhow::ensure!(
         runs.iter().all(|r| r.sum == runs[0].sum),
         "the checksums differ"
     );
     runs.sort_by_key(|r| r.usage.system + r.server);
     Ok(runs[runs.len() / 2])
+}
+
+fn row_or_reason(t: &mut Table, name: &str, run: Result<Run>, base: &mut Option<f64>) {
+    match run {
+        Ok(r) => row(t, name, &r, base),
+        Err(e) => t.cannot(name, &format!("{e:#}")),
+    }
 }
 
 fn row(t: &mut Table, name: &str, r: &Run, base: &mut Option<f64>) {

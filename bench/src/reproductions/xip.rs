@@ -1,89 +1,223 @@
 //! "True Zero-Copy with XIP vs PRAMFS" (2010): 4 KiB random reads by ten jobs, each with
-//! a file of its own, through mmap and through asynchronous O_DIRECT reads. Here also
-//! through `map()` and `read_at`, to answer the question of the original: can mapping a
-//! file be truly zero-copy, and is it faster?
+//! a file of its own, by fio itself, with the command line of the original. A file of a live
+//! mount of pramfs is read through the mount, by fio unchanged under the preload library, by
+//! the client library, and by the library in the server's own process, to answer the question
+//! of the original: can mapping a file be truly zero-copy, and is it faster?
 //!
 //! In the original, ext2 + direct_access (XIP) crashed, and reached a third of the rate
 //! of a regular mapped file. Today's kernels contain neither XIP nor the kernel's PRAMFS;
 //! the table lists them as not measured.
+//!
+//! fio cannot call a library, so a loop of this program does. It reads the mapped files of the
+//! kernel, too: each contender is compared with ext4 mapped in the same tool. fio's own work
+//! for each read takes longer than that of the loop.
+
+mod loops;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, anyhow, ensure};
-use pramfs::Access;
+use anyhow::{Result, ensure};
+use pramfs::{Access, File as DirectFile, MappedFile};
 
-use super::sites::{EXT4, Kind, PRAMFS, Site, TMPFS};
-use crate::fixture::{Direct, MIB, open_rw, random_page};
+use super::sites::{EXT4, LEASES, Site, TMPFS};
+use crate::fio::{Counted, Fio, make_files, preload_library};
+use crate::fixture::{Direct, MIB};
+use crate::harness::compare::quantile;
+use crate::harness::machine::available_memory;
 use crate::harness::report::duration;
-use crate::harness::{Context, Huge, Rng, Table};
-use crate::sys::{Aio, Aligned, Mapping, PAGE, Words};
+use crate::harness::scratch::MountDir;
+use crate::harness::{Context, Huge, Table};
+use crate::sys::PAGE;
+use loops::{Engine, jobs, of_kernel, of_library, of_mount};
 
 /// Options of the experiment.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Threads, each with its own file
+    /// Jobs, each with its own file
     #[arg(long, default_value_t = 10)]
     pub jobs: usize,
     /// Size of each file in MiB (original: 180)
     #[arg(long, default_value_t = 90)]
     pub size: u64,
-    /// Seconds for each line of the table (original: 60)
+    /// Seconds of each run (original: 60)
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
+    /// Rounds, in each of which every contender runs once; the median counts
+    #[arg(long, default_value_t = 3)]
+    pub repeat: usize,
 }
 
 impl Args {
-    /// Returns the duration of a line.
-    fn line(&self, cx: &Context) -> Duration {
+    /// Returns the duration of a run.
+    fn length(&self, cx: &Context) -> Duration {
         Duration::from_secs_f64(if cx.quick {
             self.seconds / 10.0
         } else {
             self.seconds
         })
     }
+
+    /// Returns the size of a file.
+    fn bytes(&self) -> u64 {
+        self.size * MIB
+    }
+
+    fn total(&self) -> u64 {
+        self.bytes() * self.jobs as u64
+    }
 }
 
-/// How the jobs read a page.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Engine {
-    /// Copy it out of a mapping, like fio's mmap engine.
-    Mmap,
-    /// Use it in place: one load from each cache line.
-    InPlace,
-    /// O_DIRECT through io_submit.
-    Libaio,
+/// A line of the table.
+struct Contender<'a> {
+    name: &'static str,
+    engine: String,
+    in_2010: &'static str,
+    /// The number of its reference: ext4 mapped, in the same tool.
+    base: usize,
+    #[allow(
+        clippy::type_complexity,
+        reason = "named by the field, used nowhere else"
+    )]
+    run: Box<dyn Fn(Duration) -> Result<Counted> + 'a>,
+    /// The rounds, or why it could not be measured.
+    rounds: Result<Vec<Counted>>,
 }
 
-impl Engine {
-    fn name(self) -> &'static str {
-        match self {
-            Engine::Mmap => "mmap, copied",
-            Engine::InPlace => "mmap, in place",
-            Engine::Libaio => "libaio, O_DIRECT",
+/// All contenders, in the order of the table.
+#[derive(Default)]
+struct Plan<'a>(Vec<Contender<'a>>);
+
+impl<'a> Plan<'a> {
+    fn add(
+        &mut self,
+        (name, engine): (&'static str, &str),
+        base: usize,
+        in_2010: &'static str,
+        run: impl Fn(Duration) -> Result<Counted> + 'a,
+    ) {
+        self.0.push(Contender {
+            name,
+            engine: engine.to_owned(),
+            in_2010,
+            base,
+            run: Box::new(run),
+            rounds: Ok(Vec::new()),
+        });
+    }
+
+    /// Runs all contenders in turn: first a round that is not counted, then the counted ones.
+    /// One that fails is left out from then on.
+    ///
+    /// # Errors
+    /// When interrupted.
+    fn run(&mut self, cx: &Context, rounds: usize, length: Duration) -> Result<()> {
+        for round in 0..=rounds.max(1) {
+            let count = self.0.len();
+            for turn in 0..count {
+                // Alternate the order, so that none always goes first.
+                let at = if round % 2 == 0 {
+                    turn
+                } else {
+                    count - 1 - turn
+                };
+                let contender = &mut self.0[at];
+                let Ok(done) = &mut contender.rounds else {
+                    continue;
+                };
+                let time = if round == 0 { length / 5 } else { length };
+                match (contender.run)(time) {
+                    Ok(counted) if round > 0 => done.push(counted),
+                    Ok(_) => {}
+                    Err(e) => contender.rounds = Err(e),
+                }
+                cx.check_stop()?;
+            }
+            eprintln!("xip: round {round} of {rounds}");
+        }
+        Ok(())
+    }
+
+    fn tabulate(&self, t: &mut Table) {
+        for contender in &self.0 {
+            match &contender.rounds {
+                Ok(rounds) => t.row(contender.cells(rounds, &self.0[contender.base].rounds)),
+                Err(e) => t.cannot(
+                    &format!("{}, {}", contender.name, contender.engine),
+                    &format!("{e:#}"),
+                ),
+            }
         }
     }
 }
 
-/// Reads the page at an offset.
-type Op<'a> = Box<dyn FnMut(u64) -> Result<()> + 'a>;
+impl Contender<'_> {
+    fn cells(&self, rounds: &[Counted], base: &Result<Vec<Counted>>) -> Vec<String> {
+        let median = |f: fn(&Counted) -> f64| {
+            let values: Vec<f64> = rounds.iter().map(f).collect();
+            quantile(&values, 0.5)
+        };
+        let iops = median(|c| c.iops);
+        // Of the same round: drift of the machine affects both.
+        let ratios: Option<Vec<f64>> = base.as_ref().ok().map(|base| {
+            let pairs = rounds.iter().zip(base);
+            pairs.map(|(ours, base)| ours.iops / base.iops).collect()
+        });
+        let (ratio, spread) = ratios.map_or(("-".into(), "-".into()), |ratios| {
+            let at = |q| format!("{:.2}", quantile(&ratios, q));
+            (at(0.5), format!("{} to {}", at(0.0), at(1.0)))
+        });
+        let shares = rounds.iter().filter_map(|c| c.served);
+        let served = shares.fold(None, |least: Option<f64>, share| {
+            Some(least.map_or(share, |least| least.min(share)))
+        });
+        vec![
+            self.name.into(),
+            self.engine.clone(),
+            format!("{:.0}", iops * PAGE as f64 / 1e6),
+            format!("{:.0} K", iops / 1e3),
+            duration(median(|c| c.mean_ns)),
+            duration(median(|c| c.p99_ns)),
+            ratio,
+            spread,
+            served.map_or(String::new(), |share| format!("{share:.1} %")),
+            self.in_2010.into(),
+        ]
+    }
+}
 
 /// Runs the experiment.
 ///
 /// # Errors
 /// When interrupted, or if the setup fails.
 pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
-    let size = args.size * MIB;
-    let total = size * args.jobs as u64;
+    // Six file systems, and the page cache of two.
+    let needed = 9 * args.total() + 512 * MIB;
+    ensure!(
+        available_memory() >= needed,
+        "{} MiB of memory are available, {} are needed; choose a smaller --size or --jobs",
+        available_memory() / MIB,
+        needed / MIB
+    );
     println!(
-        "4 KiB random read, {} jobs, {} MiB each, {:?} a line\n",
+        "4 KiB random read, {} jobs, {} MiB each, {} rounds of {:?} each\n",
         args.jobs,
         args.size,
-        args.line(cx)
+        args.repeat,
+        args.length(cx)
     );
+    let kernel = Kernel::new(cx, args)?;
+    let small = InProcess::new(cx, args, "direct", Huge::Never)?;
+    let huge = InProcess::new(cx, args, "direct-huge", Huge::Always)?;
+    let mut plan = Plan::default();
+    kernel.with_fio(cx, args, &mut plan)?;
+    let base = plan.0.len();
+    kernel.with_loop(cx, args, &mut plan, base);
+    small.add(cx, args, &mut plan, "pramfs, direct", base);
+    huge.add(cx, args, &mut plan, "pramfs, direct, huge pages", base);
+    plan.run(cx, args.repeat, args.length(cx))?;
     let mut t = Table::new(
-        44,
+        34,
         &[
             "contender",
             "engine",
@@ -92,6 +226,8 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
             "mean clat",
             "p99",
             "to ext4 mmap",
+            "spread",
+            "served",
             "in 2010",
         ],
     );
@@ -101,239 +237,200 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
     );
     t.cannot(
         "PRAMFS (kernel module)",
-        "never merged, last for Linux 3; 2010: mmap 6367 MB/s",
+        "never merged, last for Linux 3; 2010: mmap 6367 MB/s, libaio 841",
     );
-    let mut reference = None;
-    let mut line = |t: &mut Table, name: &str, engine: &str, in_2010: &str, got: &Got| {
-        let rate = got.iops * PAGE as f64 / 1e6;
-        let base = *reference.get_or_insert(rate);
-        t.row(vec![
-            name.into(),
-            engine.into(),
-            format!("{rate:.0}"),
-            format!("{:.0} K", got.iops / 1e3),
-            duration(got.mean_ns),
-            duration(got.p99_ns),
-            format!("{:.2}", rate / base),
-            in_2010.into(),
-        ]);
-    };
-    // The first measured line is the reference of the others.
-    let plan: [(Kind, [(Engine, &str); 3]); 3] = [
-        (
-            EXT4,
-            [
-                (Engine::Mmap, "1.00"),
-                (Engine::InPlace, ""),
-                (Engine::Libaio, "0.67"),
-            ],
-        ),
-        (
-            TMPFS,
-            [
-                (Engine::Mmap, ""),
-                (Engine::InPlace, ""),
-                (Engine::Libaio, ""),
-            ],
-        ),
-        (
-            PRAMFS,
-            [
-                (Engine::Mmap, "0.97"),
-                (Engine::InPlace, ""),
-                (Engine::Libaio, "0.13"),
-            ],
-        ),
-    ];
-    for (kind, engines) in plan {
-        cx.check_stop()?;
-        let site = match kind.with_files(cx, args.jobs, size) {
-            Ok(s) => s,
-            Err(e) => {
-                t.cannot(kind.name, &format!("{e:#}"));
-                continue;
-            }
-        };
-        for (engine, in_2010) in engines {
-            match jobs(cx, args, size, |i| on_site(&site, i, size, engine)) {
-                Ok(got) => line(&mut t, kind.name, engine.name(), in_2010, &got),
-                Err(e) => t.cannot(
-                    &format!("{}, {}", kind.name, engine.name()),
-                    &format!("{e:#}"),
-                ),
-            }
-        }
-    }
-    for (huge, name) in [
-        (Huge::Never, "pramfs, direct"),
-        (Huge::Always, "pramfs, direct, huge pages"),
-    ] {
-        cx.check_stop()?;
-        let ours = Direct::new(cx, "direct", total + total / 16 + 64 * MIB, 0, huge)?;
-        let chunk = vec![0x5au8; 2 * MIB as usize];
-        let mut files = Vec::new();
-        for i in 0..args.jobs {
-            let f = ours.create(&format!("job.{i}"))?;
-            for at in (0..size).step_by(chunk.len()) {
-                f.write_at(&chunk[..chunk.len().min((size - at) as usize)], at)?;
-            }
-            files.push(f);
-        }
-        let maps = files
-            .iter()
-            .map(|f| f.map(0..size, Access::Read))
-            .collect::<Result<Vec<_>, _>>()?;
-        for engine in [Engine::Mmap, Engine::InPlace] {
-            let got = jobs(cx, args, size, |i| {
-                on_words(Words::of_map(&maps[i]), engine)
-            })?;
-            line(
-                &mut t,
-                name,
-                &engine.name().replace("mmap", "map()"),
-                "",
-                &got,
-            );
-        }
-        let got = jobs(cx, args, size, |i| {
-            let (file, mut b) = (&files[i], Aligned::filled(PAGE, 0)?);
-            Ok(Box::new(move |at| {
-                ensure!(file.read_at(b.bytes_mut(), at)? == PAGE, "short read");
-                Ok(())
-            }))
-        })?;
-        line(&mut t, name, "read_at", "", &got);
-    }
+    plan.tabulate(&mut t);
     t.write_json(json)
 }
 
-fn on_site(site: &Site, job: usize, size: u64, engine: Engine) -> Result<Op<'static>> {
-    let file = open_rw(&site.file(job), engine == Engine::Libaio)?;
-    if engine == Engine::Libaio {
-        let (aio, mut b) = (Aio::new()?, Aligned::filled(PAGE, 0)?);
-        return Ok(Box::new(move |at| {
-            ensure!(aio.read(&file, b.bytes_mut(), at)? == PAGE, "short read");
-            Ok(())
-        }));
-    }
-    let map = Mapping::of_file(&file, size as usize, false, false)?;
-    if engine == Engine::InPlace {
-        return Ok(Box::new(move |at| {
-            in_place(map.words(), at);
-            Ok(())
-        }));
-    }
-    let mut b = Aligned::filled(PAGE, 0)?;
-    Ok(Box::new(move |at| {
-        map.copy_out(at as usize, b.bytes_mut());
-        Ok(())
-    }))
+const HUGE_TMPFS: &str = "tmpfs, huge pages";
+const PRELOAD: &str = "pramfs, mounted, preload library";
+const CLIENT: &str = "pramfs, mounted, client library";
+
+/// The mounted file systems, each with the files of all jobs.
+struct Kernel {
+    ext4: Site,
+    tmpfs: Site,
+    huge_tmpfs: MountDir,
+    mount: Site,
 }
 
-fn on_words(words: Words<'_>, engine: Engine) -> Result<Op<'_>> {
-    let mut b = Aligned::filled(PAGE, 0)?;
-    Ok(Box::new(move |at| {
-        if engine == Engine::InPlace {
-            in_place(words, at);
-        } else {
-            let start = at as usize;
-            words.lend(start..start + PAGE, |s| b.bytes_mut().copy_from_slice(s));
+impl Kernel {
+    fn new(cx: &Context, args: &Args) -> Result<Kernel> {
+        let huge_tmpfs = cx
+            .scratch
+            .tmpfs("tmpfs-huge", args.total() + 64 * MIB, Huge::Always)?;
+        make_files(huge_tmpfs.path(), args.jobs, args.bytes())?;
+        Ok(Kernel {
+            ext4: EXT4.with_files(cx, args.jobs, args.bytes())?,
+            tmpfs: TMPFS.with_files(cx, args.jobs, args.bytes())?,
+            huge_tmpfs,
+            mount: LEASES.with_files(cx, args.jobs, args.bytes())?,
+        })
+    }
+
+    fn with_fio(&self, cx: &Context, args: &Args, plan: &mut Plan<'_>) -> Result<()> {
+        let library = preload_library(cx)?;
+        let jobs = format!("--numjobs={}", args.jobs);
+        let fio = Fio::new(&self.ext4.dir, args.bytes())?.with(&[
+            "--name=rand-read",
+            "--rw=randread",
+            "--iodepth=1",
+            "--direct=1",
+            &jobs,
+        ]);
+        let engine = |name: &str| fio.with(&[&format!("--ioengine={name}")]);
+        let (mmap, libaio, psync) = (engine("mmap"), engine("libaio"), engine("psync"));
+        let mut add = |contender, in_2010, fio: Fio| {
+            plan.add(contender, 0, in_2010, move |time| fio.run(time));
+        };
+        for (name, dir, [mmap_2010, libaio_2010]) in [
+            (
+                EXT4.name,
+                self.ext4.dir.as_path(),
+                ["6549 MB/s, 1.00", "4410 MB/s, 0.67"],
+            ),
+            (TMPFS.name, &self.tmpfs.dir, ["", ""]),
+            (HUGE_TMPFS, self.huge_tmpfs.path(), ["", ""]),
+            (
+                LEASES.name,
+                &self.mount.dir,
+                ["6367 MB/s, 0.97", "841 MB/s, 0.13"],
+            ),
+        ] {
+            add((name, "fio mmap"), mmap_2010, mmap.on(dir));
+            add((name, "fio libaio"), libaio_2010, libaio.on(dir));
+            add((name, "fio psync"), "", psync.on(dir));
         }
+        let dir = &self.mount.dir;
+        let passes = "fio libaio, passes to the mount";
+        add((PRELOAD, "fio mmap"), "", mmap.on(dir).under(&library));
+        let libaio = libaio.on(dir).passing_under(&library);
+        add((PRELOAD, passes), "", libaio);
+        add((PRELOAD, "fio psync"), "", psync.on(dir).under(&library));
+        add(("fio alone", "fio null"), "", engine("null"));
         Ok(())
-    }))
-}
-
-fn in_place(words: Words<'_>, at: u64) {
-    let sum = (0..PAGE)
-        .step_by(64)
-        .fold(0u64, |s, o| s.wrapping_add(words.load(at as usize + o)));
-    std::hint::black_box(sum);
-}
-
-/// A line of the table.
-#[derive(Debug)]
-struct Got {
-    iops: f64,
-    mean_ns: f64,
-    p99_ns: f64,
-}
-
-/// Counts latencies by size, with 16 classes for each power of two.
-struct Histogram(Vec<u64>);
-
-impl Histogram {
-    fn add(&mut self, ns: u64) {
-        let n = ns.max(16);
-        let top = 63 - n.leading_zeros();
-        let class = (top as usize) * 16 + ((n >> (top - 4)) & 15) as usize;
-        self.0[class] += 1;
     }
 
-    fn quantile(&self, q: f64) -> f64 {
-        let all: u64 = self.0.iter().sum();
-        let mut seen = 0;
-        for (class, n) in self.0.iter().enumerate() {
-            seen += n;
-            if seen as f64 >= q * all as f64 {
-                return (1u64 << (class / 16)) as f64 * (1.0 + (class % 16) as f64 / 16.0);
+    fn with_loop<'a>(&'a self, cx: &'a Context, args: &'a Args, plan: &mut Plan<'a>, base: usize) {
+        let size = args.bytes();
+        let file = |dir: &Path, job: usize| dir.join(format!("file.{job}"));
+        for (name, dir) in [
+            (EXT4.name, self.ext4.dir.as_path()),
+            (TMPFS.name, &self.tmpfs.dir),
+            (HUGE_TMPFS, self.huge_tmpfs.path()),
+        ] {
+            for (engine, shown) in [
+                (Engine::Copied, "loop: map, copied"),
+                (Engine::InPlace, "loop: map, in place"),
+            ] {
+                plan.add((name, shown), base, "", move |time| {
+                    jobs(cx, args.jobs, size, time, |job| {
+                        of_kernel(&file(dir, job), size, engine)
+                    })
+                });
             }
         }
-        0.0
+        let dir = &self.mount.dir;
+        for (engine, shown) in ENGINES {
+            plan.add((CLIENT, shown), base, "", move |time| {
+                jobs(cx, args.jobs, size, time, |job| {
+                    of_mount(&file(dir, job), size, engine)
+                })
+            });
+        }
     }
 }
 
-/// Runs the jobs concurrently for the given time.
-fn jobs<'a>(
-    cx: &Context,
-    args: &Args,
-    size: u64,
-    make: impl Fn(usize) -> Result<Op<'a>> + Sync,
-) -> Result<Got> {
-    cx.check_stop()?;
-    let length = args.line(cx);
-    let ready = std::sync::Barrier::new(args.jobs);
-    let failed = AtomicBool::new(false);
-    let job = |i: usize| -> Result<(u64, u64, Histogram)> {
-        let op = make(i);
-        failed.fetch_or(op.is_err(), Ordering::Relaxed);
-        ready.wait();
-        let mut op = op?;
-        let mut rng = Rng::new(i as u64);
-        let mut counts = Histogram(vec![0; 64 * 16]);
-        let (mut ops, mut busy) = (0, 0);
-        let start = Instant::now();
-        let mut last = start;
-        while last - start < length && !failed.load(Ordering::Relaxed) {
-            op(random_page(&mut rng, size / PAGE as u64))?;
-            let now = Instant::now();
-            let ns = (now - last).as_nanos() as u64;
-            counts.add(ns);
-            busy += ns;
-            ops += 1;
-            last = now;
-            if ops % 4096 == 0 {
-                cx.check_stop()?;
+const ENGINES: [(Engine, &str); 3] = [
+    (Engine::Copied, "loop: map, copied"),
+    (Engine::InPlace, "loop: map, in place"),
+    (Engine::ReadAt, "loop: read_at"),
+];
+
+/// Files of a region that this process serves.
+struct InProcess {
+    files: Vec<(DirectFile, MappedFile)>,
+    _region: Direct,
+}
+
+impl InProcess {
+    fn new(cx: &Context, args: &Args, name: &str, huge: Huge) -> Result<InProcess> {
+        let (size, total) = (args.bytes(), args.total());
+        let region = Direct::new(cx, name, total + total / 16 + 64 * MIB, 0, huge)?;
+        let chunk = vec![0x5au8; 2 * MIB as usize];
+        let mut files = Vec::new();
+        for job in 0..args.jobs {
+            let file = region.create(&format!("file.{job}"))?;
+            for at in (0..size).step_by(chunk.len()) {
+                file.write_at(&chunk[..chunk.len().min((size - at) as usize)], at)?;
             }
+            let map = file.map(0..size, Access::Read)?;
+            files.push((file, map));
         }
-        Ok((ops, busy, counts))
-    };
-    let parts = std::thread::scope(|s| {
-        let handles: Vec<_> = (0..args.jobs).map(|i| s.spawn(move || job(i))).collect();
-        handles
-            .into_iter()
-            .map(|h| h.join().map_err(|_| anyhow!("a job panicked"))?)
-            .collect::<Result<Vec<_>>>()
-    })?;
-    let mut sum = Histogram(vec![0; 64 * 16]);
-    let (mut ops, mut busy) = (0, 0);
-    for (n, ns, h) in &parts {
-        ops += n;
-        busy += ns;
-        sum.0.iter_mut().zip(&h.0).for_each(|(a, b)| *a += b);
+        Ok(InProcess {
+            files,
+            _region: region,
+        })
     }
-    Ok(Got {
-        iops: ops as f64 / length.as_secs_f64(),
-        mean_ns: busy as f64 / ops.max(1) as f64,
-        p99_ns: sum.quantile(0.99),
-    })
+
+    fn add<'a>(
+        &'a self,
+        cx: &'a Context,
+        args: &'a Args,
+        plan: &mut Plan<'a>,
+        name: &'static str,
+        base: usize,
+    ) {
+        for (engine, shown) in ENGINES {
+            plan.add((name, shown), base, "", move |time| {
+                jobs(cx, args.jobs, args.bytes(), time, |job| {
+                    let (file, map) = &self.files[job];
+                    of_library(file, map, engine)
+                })
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(iops: f64, served: Option<f64>) -> Counted {
+        Counted {
+            iops,
+            mean_ns: 1e9 / iops,
+            p99_ns: 2e9 / iops,
+            served,
+        }
+    }
+
+    #[test]
+    fn contenders_that_fail_stay_in_table_with_reason() {
+        let cx = Context::for_tests(1);
+        let runs = std::cell::Cell::new(0);
+        let length = Duration::from_secs(5);
+        let mut plan = Plan::default();
+        plan.add(("ext4", "fio mmap"), 0, "1.00", |time| {
+            runs.set(runs.get() + 1);
+            // The first round is shorter, and does not count.
+            let rate = if time < length { 1.0 } else { 1e6 };
+            Ok(counted(rate, None))
+        });
+        plan.add(("ours", "fio mmap"), 0, "", |_| {
+            Ok(counted(2e6, Some(100.0 - f64::from(runs.get()))))
+        });
+        plan.add(("theirs", "fio mmap"), 0, "", |_| anyhow::bail!("gone"));
+        plan.run(&cx, 3, length).unwrap();
+        let mut t = Table::new(9, &["contender"]);
+        plan.tabulate(&mut t);
+        let rows = t.rows();
+        assert_eq!(runs.get(), 4);
+        let ext4 = ["4096", "1000 K", "1.00 us", "2.00 us", "1.00"];
+        assert_eq!(rows[0][2..7], ext4);
+        let ours = ["2.00", "2.00 to 2.00", "97.0 %", ""];
+        assert_eq!(rows[1][6..], ours);
+        assert_eq!(rows[2], ["theirs, fio mmap", "cannot measure: gone"]);
+    }
 }

@@ -13,6 +13,7 @@ mod peers;
 mod preload;
 pub mod programs;
 mod read_write;
+mod server_memory;
 mod threads;
 mod untouched;
 
@@ -32,5 +33,6 @@ pub const GROUPS: &[&Group] = &[
     &leases::GROUP,
     &preload::GROUP,
     &programs::GROUP,
+    &server_memory::GROUP,
     &threads::GROUP,
 ];

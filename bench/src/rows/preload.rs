@@ -1,15 +1,15 @@
 //! Rows: fio, unchanged, on files of a live mount under the preload library.
 //!
 //! A side is one run of fio for a fixed time. Its result is the mean time of an operation, as
-//! fio counts them.
+//! fio counts them. A run under the library fails unless the library serves nearly all of its
+//! data calls.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 
-use crate::fixture::{MIB, Mounted, debian_program, filled_file};
+use crate::fio::{FILE, Fio, make_files, preload_library};
+use crate::fixture::{MIB, Mounted};
 use crate::harness::{Context, Group, Huge, Ops, Report, Row, Side, interleave_rounds};
 use crate::reproductions::sites::{EXT4, TMPFS};
 
@@ -82,103 +82,19 @@ pub const GROUP: Group = Group {
 
 /// Files, one for each job.
 const JOBS: usize = 10;
-/// Bytes of each.
-const FILE: u64 = 32 * MIB;
 const ROUNDS: u32 = 7;
-/// The preload library.
-pub(super) const LIBRARY: &str = "libpramfs_preload.so";
 
-/// One way to run fio.
-#[derive(Debug, Clone)]
-struct Fio {
-    program: PathBuf,
-    directory: PathBuf,
-    preload: Option<PathBuf>,
-    arguments: Vec<String>,
-    time: Duration,
-}
-
-impl Fio {
-    fn with(&self, arguments: &[&str]) -> Fio {
-        let mut new = self.clone();
-        new.arguments
-            .extend(arguments.iter().map(|a| (*a).to_owned()));
-        new
-    }
-
-    fn on(&self, directory: &Path) -> Fio {
-        Fio {
-            directory: directory.to_owned(),
-            preload: None,
-            ..self.clone()
-        }
-    }
-
-    /// Returns the mean time from one operation to the next, of all jobs together.
-    fn run(&self) -> Result<Duration> {
-        let mut command = Command::new(&self.program);
-        command
-            .args([
-                "--name=file",
-                "--bs=4k",
-                "--time_based",
-                "--group_reporting",
-            ])
-            .args(["--fallocate=none", "--fadvise_hint=0", "--invalidate=0"])
-            .args(["--filename_format=file.$jobnum", "--output-format=json"])
-            .arg(format!("--directory={}", self.directory.display()))
-            .arg(format!("--size={FILE}"))
-            .arg(format!("--runtime={}ms", self.time.as_millis()))
-            .args(&self.arguments)
-            .current_dir(&self.directory);
-        if let Some(library) = &self.preload {
-            command.env("LD_PRELOAD", library);
-        }
-        let done = command.output()?;
-        let said = String::from_utf8_lossy(&done.stdout);
-        ensure!(
-            done.status.success(),
-            "fio: {}{said}",
-            String::from_utf8_lossy(&done.stderr)
-        );
-        let json = said.find('{').map_or("", |start| &said[start..]);
-        let json: serde_json::Value =
-            serde_json::from_str(json).context("the answer of fio is no JSON")?;
-        let job = &json["jobs"][0];
-        let rate = ["read", "write"]
-            .iter()
-            .filter_map(|way| job[way]["iops"].as_f64())
-            .sum::<f64>();
-        ensure!(rate > 0.0, "fio has done nothing: {said}");
-        Ok(Duration::from_secs_f64(1.0 / rate))
-    }
-
-    fn side(self, name: &str) -> Side<'static> {
-        Side::timed(name, move |_, _| self.run())
-    }
+fn side(fio: Fio, time: Duration, name: &str) -> Side<'static> {
+    Side::timed(name, move |_, _| Ok(fio.run(time)?.each()))
 }
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
-    let program = debian_program("fio", "fio")?;
-    let library = cx.programs.join(LIBRARY);
-    ensure!(
-        library.is_file(),
-        "{LIBRARY} is not built: cargo build --release -p pramfs-preload"
-    );
+    let library = preload_library(cx)?;
     let mount = Mounted::for_clients(cx, JOBS as u64 * FILE + 128 * MIB)?;
     let ours = mount.daemon.path().to_owned();
-    make_files(&ours)?;
-    let fio = Fio {
-        program,
-        directory: ours.clone(),
-        preload: Some(library),
-        arguments: Vec::new(),
-        time: if cx.quick {
-            Duration::from_millis(200)
-        } else {
-            Duration::from_secs(1)
-        },
-    };
+    make_files(&ours, JOBS, FILE)?;
+    let fio = Fio::new(&ours, FILE)?.with(&["--name=file"]);
+    let time = Duration::from_millis(if cx.quick { 200 } else { 1000 });
     let tmpfs = TMPFS.with_files(cx, JOBS, FILE)?;
     let [huge, ext4, small, read, write, cached, direct] = ROWS else {
         unreachable!("there are seven rows");
@@ -191,17 +107,17 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         ]);
         let space = JOBS as u64 * FILE + 64 * MIB;
         let huge_tmpfs = cx.scratch.tmpfs("preload-huge", space, Huge::Always)?;
-        make_files(huge_tmpfs.path())?;
+        make_files(huge_tmpfs.path(), JOBS, FILE)?;
         let disk = EXT4.with_files(cx, JOBS, FILE)?;
         let m = interleave_rounds(
             cx,
             ROUNDS,
             Ops::Fixed(1),
             &mut [
-                mmap.clone().side("preload"),
-                mmap.on(huge_tmpfs.path()).side("tmpfs, huge pages"),
-                mmap.on(&disk.dir).side("ext4"),
-                mmap.on(&tmpfs.dir).side("tmpfs"),
+                side(mmap.under(&library), time, "preload"),
+                side(mmap.on(huge_tmpfs.path()), time, "tmpfs, huge pages"),
+                side(mmap.on(&disk.dir), time, "ext4"),
+                side(mmap.on(&tmpfs.dir), time, "tmpfs"),
             ],
         )?;
         for (theirs, row) in [(1, huge), (2, ext4), (3, small)] {
@@ -211,8 +127,8 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let null = fio
         .on(&tmpfs.dir)
         .with(&["--rw=randread", "--ioengine=null"])
-        .run()?;
-    let null = format!("fio alone (ioengine=null): {} ns", null.as_nanos());
+        .run(time)?;
+    let null = format!("fio alone (ioengine=null): {} ns", null.each().as_nanos());
     if [read, cached, direct].iter().any(|row| out.wants(row.id)) {
         let psync = fio.with(&["--rw=randread", "--ioengine=psync"]);
         let m = interleave_rounds(
@@ -220,13 +136,10 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
             ROUNDS,
             Ops::Fixed(1),
             &mut [
-                psync.clone().side("preload"),
-                psync.on(&tmpfs.dir).side("tmpfs"),
-                psync.on(&ours).side("the mount, cached"),
-                psync
-                    .on(&ours)
-                    .with(&["--direct=1"])
-                    .side("the mount, O_DIRECT"),
+                side(psync.under(&library), time, "preload"),
+                side(psync.on(&tmpfs.dir), time, "tmpfs"),
+                side(psync.clone(), time, "the mount, cached"),
+                side(psync.with(&["--direct=1"]), time, "the mount, O_DIRECT"),
             ],
         )?;
         for (theirs, row) in [(1, read), (2, cached), (3, direct)] {
@@ -240,18 +153,11 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
             ROUNDS,
             Ops::Fixed(1),
             &mut [
-                psync.clone().side("preload"),
-                psync.on(&tmpfs.dir).side("tmpfs"),
+                side(psync.under(&library), time, "preload"),
+                side(psync.on(&tmpfs.dir), time, "tmpfs"),
             ],
         )?;
         out.record(write, &m, (0, 1), &[null]);
-    }
-    Ok(())
-}
-
-fn make_files(directory: &Path) -> Result<()> {
-    for job in 0..JOBS {
-        drop(filled_file(&directory.join(format!("file.{job}")), FILE)?);
     }
     Ok(())
 }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::preload::{LIBRARY, row};
+use super::preload::row;
+use crate::fio::preload_library;
 use crate::fixture::{MIB, Mounted, debian_program, filled_file};
 use crate::harness::{Context, Group, Ops, Report, Rng, Row, Side, interleave_rounds};
 use crate::reproductions::sites::TMPFS;
@@ -44,6 +45,12 @@ const ROWS: &[Row] = &[
         1.0,
     ),
     row(
+        "preload-open",
+        "system calls of open + close on tmpfs, preload",
+        "without, and one fstat",
+        1.0,
+    ),
+    row(
         "preload-others",
         "bare loop of pread on tmpfs, preload",
         "without",
@@ -64,6 +71,8 @@ const FILE: u64 = 64 * MIB;
 const START: Duration = Duration::from_micros(400);
 /// Starts in one round.
 const STARTS: u32 = 20;
+/// Opens whose system calls are counted.
+const OPENS: u32 = 1000;
 
 /// Programs, and the library to run them with.
 #[derive(Debug, Clone)]
@@ -137,6 +146,40 @@ impl Setting {
         Ok(Duration::from_secs_f64(ns / 1e9))
     }
 
+    /// Counts the system calls of one open and close of a file: all, and those to fstat.
+    fn opens(&self, strace: &Path, file: &Path, preload: bool) -> Result<(f64, f64)> {
+        let count = |opens: u32| -> Result<(f64, f64)> {
+            let counted = file.with_extension("counted");
+            let mut command = Command::new(strace);
+            command.args(["-f", "-c", "-U", "name,calls", "-o"]);
+            command.arg(&counted);
+            if preload {
+                // Into the program alone, and not into strace.
+                command.arg(format!("-ELD_PRELOAD={}", self.library.display()));
+            }
+            command.arg(std::env::current_exe()?).arg("open-loop");
+            command.arg(file).arg(opens.to_string());
+            let done = command.output()?;
+            let errors = String::from_utf8_lossy(&done.stderr);
+            ensure!(done.status.success(), "strace: {errors}");
+            let text = std::fs::read_to_string(&counted)?;
+            std::fs::remove_file(&counted)?;
+            let calls = |names: &[&str]| -> f64 {
+                let rows = text.lines().filter_map(|l| l.trim().split_once(' '));
+                let named = rows.filter(|(name, _)| names.contains(name));
+                named
+                    .filter_map(|(_, n)| n.trim().parse::<f64>().ok())
+                    .sum()
+            };
+            Ok((calls(&["total"]), calls(&["fstat", "newfstatat"])))
+        };
+        // What start and end of the program make, and the first open on a file system, do not
+        // count.
+        let (few, many) = (count(1)?, count(1 + OPENS)?);
+        let each = |few: f64, many: f64| (many - few) / f64::from(OPENS);
+        Ok((each(few.0, many.0), each(few.1, many.1)))
+    }
+
     /// Starts a program that does nothing. Returns the time until it has ended.
     fn start(&self, preload: bool) -> Result<Duration> {
         let start = Instant::now();
@@ -153,14 +196,10 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         sqlite: debian_program("sqlite3", "sqlite3")?,
         inserts: if cx.quick { 2000 } else { 100_000 },
         time: Duration::from_millis(if cx.quick { 100 } else { 500 }),
-        library: cx.programs.join(LIBRARY),
+        library: preload_library(cx)?,
     };
-    ensure!(
-        setting.library.is_file(),
-        "{LIBRARY} is not built: cargo build --release -p pramfs-preload"
-    );
-    let [sqlite_tmpfs, sqlite_mount, bare, start, others] = ROWS else {
-        unreachable!("there are five rows");
+    let [sqlite_tmpfs, sqlite_mount, bare, start, open, others] = ROWS else {
+        unreachable!("there are six rows");
     };
     let mount = Mounted::for_clients(cx, 512 * MIB)?;
     let ours = mount.daemon.path().to_owned();
@@ -217,6 +256,15 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         )?;
         out.record(start, &m, (0, 1), &[]);
     }
+    if out.wants(open.id) {
+        let strace = debian_program("strace", "strace")?;
+        let (ours, our_fstats) = s.opens(&strace, &there, true)?;
+        let (theirs, their_fstats) = s.opens(&strace, &there, false)?;
+        let notes = [format!(
+            "fstat calls for each open: {our_fstats:.3}, without {their_fstats:.3}"
+        )];
+        out.record_count(open, (ours, theirs + 1.0), "calls", &notes);
+    }
     if out.wants(others.id) {
         let m = interleave_rounds(
             cx,
@@ -262,5 +310,16 @@ pub fn pread_loop(path: &Path, time: Duration, direct: bool) -> Result<()> {
     }
     let ns = start.elapsed().as_nanos() as f64 / done as f64;
     writeln!(std::io::stdout(), "{ns:.1}")?;
+    Ok(())
+}
+
+/// Opens and closes a file again and again.
+///
+/// # Errors
+/// Those of the file.
+pub fn open_loop(path: &Path, opens: u32) -> Result<()> {
+    for _ in 0..opens {
+        drop(std::fs::File::open(path)?);
+    }
     Ok(())
 }
