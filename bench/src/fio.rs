@@ -93,7 +93,7 @@ pub struct Fio {
 pub struct Counted {
     /// Operations a second, of all jobs together.
     pub iops: f64,
-    /// Mean latency of an operation.
+    /// Mean latency of an operation, its submission included.
     pub mean_ns: f64,
     /// 99th percentile of the latency.
     pub p99_ns: f64,
@@ -155,6 +155,8 @@ impl Fio {
         let mut command = Command::new(&self.program);
         command
             .args(["--bs=4k", "--time_based", "--group_reporting"])
+            // The submission of libaio does all the work on some of the file systems.
+            .args(["--lat_percentiles=1", "--clat_percentiles=0"])
             // The files exist, and stay in the page cache.
             .args(["--fallocate=none", "--fadvise_hint=0", "--invalidate=0"])
             .args(["--filename_format=file.$jobnum", "--output-format=json"])
@@ -207,8 +209,14 @@ fn counted(said: &str) -> Result<Counted> {
         .iter()
         .map(|way| &json["jobs"][0][way])
         .find(|way| way["iops"].as_f64().is_some_and(|iops| iops > 0.0))
-        .with_context(|| format!("fio has done nothing: {said}"))?;
-    let latency = &way["clat_ns"];
+        .with_context(|| match json["jobs"][0]["error"].as_i64() {
+            Some(errno) if errno != 0 => {
+                let error = std::io::Error::from_raw_os_error(errno as i32);
+                format!("fio has done nothing: {error}")
+            }
+            _ => "fio has done nothing".to_owned(),
+        })?;
+    let latency = &way["lat_ns"];
     Ok(Counted {
         iops: way["iops"].as_f64().unwrap_or(f64::NAN),
         mean_ns: latency["mean"].as_f64().unwrap_or(f64::NAN),
@@ -241,13 +249,15 @@ mod tests {
     #[test]
     fn answer_of_fio_gives_rate_and_latencies_of_what_it_did() {
         let said = "note: both iodepth >= 1\n{\"jobs\":[{\
-            \"read\":{\"iops\":0.0,\"clat_ns\":{\"mean\":0.0}},\
-            \"write\":{\"iops\":2e6,\"clat_ns\":{\"mean\":450.5,\
+            \"read\":{\"iops\":0.0,\"lat_ns\":{\"mean\":0.0}},\
+            \"write\":{\"iops\":2e6,\"lat_ns\":{\"mean\":450.5,\
             \"percentile\":{\"50.000000\":400,\"99.000000\":900}}}}]}";
         let got = counted(said).unwrap();
         assert_eq!((got.iops, got.mean_ns, got.p99_ns), (2e6, 450.5, 900.0));
         assert_eq!(got.each(), Duration::from_nanos(500));
         assert!(counted("{\"jobs\":[{}]}").is_err());
+        let failed = counted("{\"jobs\":[{\"error\":19}]}").unwrap_err();
+        assert!(failed.to_string().contains("No such device"), "{failed}");
         assert!(counted("").is_err());
     }
 }

@@ -2,8 +2,7 @@
 //! benchmarks.
 //!
 //! Purpose: mappings, copies out of mappings (the competitor "copying from a plain
-//! mapping" is exactly [`Mapping::copy_out`]), page-aligned buffers for `O_DIRECT`,
-//! kernel asynchronous I/O, CPU times.
+//! mapping" is exactly [`Mapping::copy_out`]), page-aligned buffers for `O_DIRECT`, CPU times.
 //!
 //! Invariant: only this process uses the live memory of a [`Mapping`], by raw copies. No
 //! `&[u8]` into it escapes except from [`Mapping::lend`].
@@ -246,102 +245,6 @@ impl Aligned {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and &mut self makes it the only borrow.
         unsafe { std::slice::from_raw_parts_mut(self.memory.base, self.memory.len) }
-    }
-}
-
-/// Kernel asynchronous I/O (below libaio) with a queue depth of one.
-#[derive(Debug)]
-pub struct Aio {
-    context: libc::c_ulong,
-}
-
-/// `struct iocb` of the kernel's `aio_abi.h`.
-#[repr(C)]
-#[derive(Default)]
-struct Iocb {
-    data: u64,
-    key: u32,
-    rw_flags: i32,
-    opcode: u16,
-    priority: i16,
-    fd: u32,
-    buffer: u64,
-    bytes: u64,
-    offset: i64,
-    reserved: u64,
-    flags: u32,
-    result_fd: u32,
-}
-
-/// `struct io_event` of `aio_abi.h`.
-#[repr(C)]
-#[derive(Default)]
-struct IoEvent {
-    data: u64,
-    object: u64,
-    result: i64,
-    result2: i64,
-}
-
-const _: () = assert!(size_of::<Iocb>() == 64 && size_of::<IoEvent>() == 32);
-
-impl Aio {
-    /// Makes a queue.
-    pub fn new() -> io::Result<Aio> {
-        let mut context: libc::c_ulong = 0;
-        // SAFETY: the kernel writes one word to `context`.
-        let r = unsafe { libc::syscall(libc::SYS_io_setup, 4, &raw mut context) };
-        if r < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(Aio { context })
-        }
-    }
-
-    /// Submits one read and waits for it.
-    pub fn read(&self, file: &File, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut request = Iocb {
-            fd: file.as_raw_fd() as u32,
-            buffer: into.as_mut_ptr() as u64,
-            bytes: into.len() as u64,
-            offset: offset as i64,
-            ..Iocb::default()
-        };
-        let list = [&raw mut request];
-        let mut event = IoEvent::default();
-        let null = std::ptr::null::<libc::timespec>();
-        // SAFETY: request, list, event and `into` outlive the two calls, and the
-        // second returns only when the request is finished.
-        unsafe {
-            if libc::syscall(libc::SYS_io_submit, self.context, 1, list.as_ptr()) != 1 {
-                return Err(io::Error::last_os_error());
-            }
-            loop {
-                let n = libc::syscall(
-                    libc::SYS_io_getevents,
-                    self.context,
-                    1,
-                    1,
-                    &raw mut event,
-                    null,
-                );
-                match n {
-                    1 => break,
-                    _ if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
-                    // The kernel may still write to the buffer: abort.
-                    _ => std::process::abort(),
-                }
-            }
-        }
-        usize::try_from(event.result)
-            .map_err(|_| io::Error::from_raw_os_error(-event.result as i32))
-    }
-}
-
-impl Drop for Aio {
-    fn drop(&mut self) {
-        // SAFETY: the context is ours, and no request is in flight.
-        unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }
 

@@ -110,14 +110,6 @@ impl Daemon {
             .and_then(|v| v.trim().parse().ok())
             .with_context(|| format!("{path}: no syscr"))
     }
-
-    /// Returns user and system time of the server's threads so far.
-    ///
-    /// # Errors
-    /// If the process is gone.
-    pub fn cpu_time(&self) -> Result<Duration> {
-        sys::cpu_time_of(self.pid()).with_context(|| format!("processor time of {}", self.name))
-    }
 }
 
 impl Drop for Daemon {

@@ -278,7 +278,7 @@ fn preload_passes(cx: &Context, site: &Site, size: u64) -> Result<([Pass; 3], &'
 
 /// Reads a file, and returns its checksum.
 fn checksum(path: &Path, size: u64) -> Result<u32> {
-    let (file, mut b) = (File::open(path)?, Aligned::filled(CHUNK, 0)?);
+    let (file, mut b) = (open_rw(path, false)?, Aligned::filled(CHUNK, 0)?);
     let mut sum = 0;
     for at in (0..size).step_by(CHUNK) {
         file.read_exact_at(b.bytes_mut(), at)?;
