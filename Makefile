@@ -76,6 +76,7 @@ bench: deps-bench ## measures speed against the competitors, in one run
 	$(CARGO) run --release -p pramfs-bench -- run
 
 experiments: deps-bench ## repeats the four published experiments, renews their tables and charts
+	$(CARGO) build --release -p pramfs-preload
 	$(CARGO) run --release -p pramfs-bench -- xip
 	$(CARGO) run --release -p pramfs-bench -- odirect
 	$(CARGO) run --release -p pramfs-bench -- parallel

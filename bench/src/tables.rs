@@ -23,7 +23,7 @@ const BLOCKS: &[(&str, &[(&str, &str)])] = &[
             ("engine", "engine"),
             ("MB/s", "MB/s"),
             ("IOPS", "IOPS"),
-            ("mean clat", "mean latency"),
+            ("mean latency", "mean latency"),
             ("p99", "99th percentile"),
             ("to ext4 mmap", "to ext4 mmap"),
             ("spread", "spread"),

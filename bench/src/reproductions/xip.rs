@@ -226,7 +226,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
             "engine",
             "MB/s",
             "IOPS",
-            "mean clat",
+            "mean latency",
             "p99",
             "to ext4 mmap",
             "spread",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::fio::{FILE, Fio, make_files, preload_library};
+use crate::fio::{Fio, make_files, preload_library};
 use crate::fixture::{MIB, Mounted};
 use crate::harness::{Context, Group, Huge, Ops, Report, Row, Side, interleave_rounds};
 use crate::reproductions::sites::{EXT4, TMPFS};
@@ -82,6 +82,8 @@ pub const GROUP: Group = Group {
 
 /// Files, one for each job.
 const JOBS: usize = 10;
+/// Bytes of each.
+const FILE: u64 = 32 * MIB;
 const ROUNDS: u32 = 7;
 
 fn side(fio: Fio, time: Duration, name: &str) -> Side<'static> {
