@@ -440,6 +440,64 @@ fn descriptor_passed_to_control_socket_is_refused() {
     mount.unmount();
 }
 
+/// The memory of the server in KiB, and its descriptors.
+fn used(mount: &Mounted) -> (u64, usize) {
+    let server = mount.process().as_raw_nonzero();
+    let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = kib.unwrap().trim().trim_end_matches(" kB");
+    let descriptors = fs::read_dir(format!("/proc/{server}/fd")).unwrap();
+    (kib.parse().unwrap(), descriptors.count())
+}
+
+#[test]
+fn leases_up_to_their_limit_cost_server_no_descriptors() {
+    const LEASES: usize = 4096;
+    const OF_ONE: usize = 512;
+    let Some((mount, _dog)) = mounted("many leases", OPTIONS) else {
+        return;
+    };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if limit.is_some_and(|most| most < LEASES as u64 + 100) {
+        pramfs_tests::skip::skipped(format_args!(
+            "{LEASES} leases need as many descriptors: raise the limit with `ulimit -n 8192`"
+        ));
+        return;
+    }
+    let file = file(&mount, "file", 4);
+    let (kib, descriptors) = used(&mount);
+    let connections: Vec<_> = (0..=LEASES / OF_ONE).map(|_| connection(&mount)).collect();
+    let mut held = Vec::new();
+    let mut lease = |turn: usize| {
+        let bytes = lease_ticket(file.as_fd(), LeaseMode::Read).unwrap();
+        let ticket = pramfs_control::TicketReply::decode(&bytes).unwrap().ticket;
+        let leased = connections[turn % connections.len()].lease(ticket);
+        leased.map(|lease| held.push(lease))
+    };
+    (0..LEASES).for_each(|turn| lease(turn).unwrap());
+    let refused = lease(LEASES).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            pramfs_control::ControlError::Refused {
+                reason: Refusal::Full,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    // One that the server has just sent may not be closed yet.
+    let bound = descriptors + connections.len();
+    assert!(wait_until(|| used(&mount).1 <= bound), "{:?}", used(&mount));
+    let kib_now = used(&mount).0;
+    println!("{LEASES} leases: {kib} KiB before, {kib_now} KiB afterwards");
+    assert!(kib_now < kib + (16 << 10), "{kib_now} KiB");
+    drop((held, connections, file));
+    assert!(wait_until(|| leases(&mount).is_empty()));
+    mount.unmount();
+    assert_checked(&mount);
+}
+
 #[test]
 fn connections_of_owner_leave_room_for_root() {
     if !socket_can_be_open_to_users() {
@@ -448,19 +506,11 @@ fn connections_of_owner_leave_room_for_root() {
     let Some((mount, _dog)) = mounted_for_owner("connections", 0o600) else {
         return;
     };
-    let server = mount.process().as_raw_nonzero();
-    let used = || {
-        let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
-        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = kib.unwrap().trim().trim_end_matches(" kB");
-        let descriptors = fs::read_dir(format!("/proc/{server}/fd")).unwrap();
-        (kib.parse::<u64>().unwrap(), descriptors.count())
-    };
-    let (kib, descriptors) = used();
+    let (kib, descriptors) = used(&mount);
     let flood = start(Some(OWNER), &mount, "connect", &[]);
     assert_eq!(flood.said, "connected");
     assert_eq!(leases(&mount), []);
-    let (kib_now, descriptors_now) = used();
+    let (kib_now, descriptors_now) = used(&mount);
     println!(
         "10000 connections: {kib} KiB and {descriptors} descriptors before, {kib_now} KiB and \
          {descriptors_now} descriptors afterwards"
