@@ -96,7 +96,7 @@ impl Histogram {
         let mut seen = 0;
         for (class, n) in self.0.iter().enumerate() {
             seen += n;
-            if seen as f64 >= q * all as f64 {
+            if seen > 0 && seen as f64 >= q * all as f64 {
                 return (1u64 << (class / 16)) as f64 * (1.0 + (class % 16) as f64 / 16.0);
             }
         }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_read_every_page_of_their_own_file() {
+    fn jobs_that_fail_to_open_end_all_jobs() {
         let cx = Context::for_tests(1);
         let got = jobs(&cx, 2, 4 * PAGE as u64, Duration::from_millis(20), |_| {
             Ok(Box::new(|at| {
