@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Kills processes in the middle of their work, KILLS times, and checks what they
-# leave. `make test` does the same 200 times. Then kills processes that access files of a
-# mount directly, and their servers, a quarter as often in each of five tests.
+# leave, a tenth of it beside clients with leases. `make test` does the same 200 times. Then
+# kills processes that access files of a mount directly, and their servers, a quarter as often
+# in each of five tests.
 #
 #   scripts/sigkill.sh [KILLS]    number without those of direct access, 4000 by default
 set -euo pipefail

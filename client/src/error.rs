@@ -75,7 +75,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOTTY) => " (it is not on a pramfs mount)",
-        Some(libc::EOPNOTSUPP) => " (mount it with the option direct=owner)",
+        Some(libc::EOPNOTSUPP) => {
+            " (mount it with the option direct=owner; a region on a device has none)"
+        }
         Some(libc::EACCES) => " (the policy of the mount does not allow this user)",
         Some(libc::EPERM) => " (the file is immutable or append-only)",
         _ => "",

@@ -3,54 +3,133 @@
 //! `tests/vm` runs it.
 //!
 //! ```text
-//! life begin PLACE RECORD SEED        makes their directories, in an empty file system
-//! life live  PLACE RECORD SEED [OPS]  works until killed, or OPS operations each
-//! life check PLACE RECORD SEED        compares, and prints what was counted
+//! kill begin   PLACE RECORD SEED        makes their directories, in an empty file system
+//! kill live    PLACE RECORD SEED [OPS]  works until killed, or OPS operations each
+//! kill clients PLACE RECORD SEED [OPS]  as live, those that have leases beside a mount
+//! kill calls   PLACE RECORD SEED [OPS]  as live, the one for the preload library
+//! kill check   PLACE RECORD SEED        compares, and prints what was counted
+//! kill refused PLACE                    succeeds if there are no leases, and prints why
 //! ```
 //! `PLACE` is a directory, on which a file system is mounted, or a region.
 
+use std::ops::Range;
 use std::path::Path;
 use std::process::ExitCode;
 
 use pramfs::pmem::RegionOptions;
 use pramfs::{MountOptions, inode::Fs};
-use pramfs_tests::kill::Record;
-use pramfs_tests::stress::{EngineAccess, MountAccess, Target};
+use pramfs_tests::kill::{Record, Work};
+use pramfs_tests::stress::{ClientAccess, EngineAccess, Leased, MountAccess, Synced, Target};
 
-const WRITERS: u32 = 3;
+/// All writers. Each has one number in every record.
+const WORKS: [Work; 6] = [
+    Work::Everything,
+    Work::Everything,
+    Work::Everything,
+    Work::Overwrites,
+    Work::Appends,
+    Work::Both,
+];
+/// Those of the mount or the library.
+const PLAIN: Range<u32> = 0..3;
+/// Those with the client library.
+const CLIENTS: Range<u32> = 3..5;
+/// That for the preload library.
+const CALLS: u32 = 5;
+
+/// Runs writers, each in a thread, until the first error or the end of all.
+fn live<D: Target>(record: &Record, writers: &[(u32, &D)], most: u64) -> Result<(), String> {
+    std::thread::scope(|scope| {
+        let lives: Vec<_> = writers
+            .iter()
+            .map(|(w, access)| {
+                scope.spawn(move || {
+                    let lived = record.live(*access, *w, most);
+                    // The others would work on, and hide it until the power cut.
+                    if let (Err(error), true) = (&lived, most == u64::MAX) {
+                        eprintln!("{error}");
+                        std::process::exit(1);
+                    }
+                    lived
+                })
+            })
+            .collect();
+        let lived = lives.into_iter().map(|l| l.join().expect("a writer"));
+        lived.collect()
+    })
+}
 
 fn run<D: Target>(access: &D, what: &str, record: &Record, most: u64) -> Result<(), String> {
     match what {
         "begin" => record.begin(access),
-        "live" => std::thread::scope(|scope| {
-            let lives: Vec<_> = (0..WRITERS)
-                .map(|w| scope.spawn(move || record.live(access, w, most)))
-                .collect();
-            let lived = lives.into_iter().map(|l| l.join().expect("a writer"));
-            lived.collect()
-        }),
+        "live" => {
+            let writers: Vec<_> = PLAIN.map(|w| (w, access)).collect();
+            live(record, &writers, most)
+        }
         "check" => {
             let outcome = record.check(access)?;
             println!("{outcome:?}");
             Ok(())
         }
-        _ => Err(format!("life: {what}: not one of begin, live, check")),
+        _ => Err(format!("kill: {what}: see the head of the source")),
+    }
+}
+
+/// The writers with leases. Most of the appends need no call.
+fn clients(directory: &Path, record: &Record, most: u64) -> Result<(), String> {
+    let accesses: Vec<ClientAccess<Leased>> = CLIENTS
+        .map(|_| ClientAccess::new(directory.to_owned()))
+        .collect();
+    let writers: Vec<_> = CLIENTS.zip(&accesses).collect();
+    live(record, &writers, most)?;
+    for (w, access) in writers {
+        let [without_call, all] = access.appends();
+        println!("writer {w}: {without_call} of {all} appends without a call");
+        if WORKS[w as usize] == Work::Appends && without_call * 2 < all {
+            return Err(format!("writer {w}: too few appends without a call"));
+        }
+    }
+    Ok(())
+}
+
+/// Asks for a lease, which must be refused.
+fn refused(directory: &Path) -> Result<(), String> {
+    let path = directory.join("refused");
+    std::fs::write(&path, [1; 100]).map_err(|e| format!("{}: {e}", path.display()))?;
+    let opened = pramfs_client::OpenOptions::new().write(true).open(&path);
+    let removed = std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()));
+    match opened {
+        Ok(_) => Err("a lease was granted".into()),
+        Err(error) if error.errno() == libc::EOPNOTSUPP => {
+            println!("{error}");
+            removed
+        }
+        Err(error) => Err(format!("another error than EOPNOTSUPP: {error}")),
     }
 }
 
 fn work(args: &[String]) -> Result<(), String> {
     let (what, access, record, seed, most) = match args {
+        [what, access] if what == "refused" => return refused(Path::new(access)),
         [what, access, record, seed] => (what, access, record, seed, u64::MAX),
         [what, access, record, seed, most] => {
             let most = most.parse().map_err(|e| format!("{most}: {e}"))?;
             (what, access, record, seed, most)
         }
-        _ => return Err("usage: life begin|live|check PLACE RECORD SEED [OPS]".into()),
+        _ => return Err("usage: kill WHAT PLACE RECORD SEED [OPS]".into()),
     };
     let seed = seed.parse().map_err(|e| format!("{seed}: {e}"))?;
-    let record = Record::new(Path::new(record), WRITERS, seed);
-    if Path::new(access).is_dir() {
-        return run(&MountAccess(access.into()), what, &record, most);
+    let record = Record::of(Path::new(record), &WORKS, seed);
+    let place = Path::new(access);
+    if place.is_dir() {
+        return match what.as_str() {
+            "clients" => clients(place, &record, most),
+            "calls" => {
+                let access = ClientAccess::<Synced>::new(place.to_owned());
+                live(&record, &[(CALLS, &access)], most)
+            }
+            _ => run(&MountAccess(place.to_owned()), what, &record, most),
+        };
     }
     let region = RegionOptions::new()
         .open(access)

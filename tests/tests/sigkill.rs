@@ -1,13 +1,16 @@
 //! Kills processes with SIGKILL at random moments, and compares the file system with logs
 //! that the writers keep outside of it. In one run, the writers use a mount and its
-//! server is killed; in the other, they link the library and are killed themselves.
+//! server is killed; in the other, they link the library and are killed themselves. In a
+//! third one, some writers have leases beside the mount, and work on without the server.
 //!
-//! `PRAMFS_TEST_KILLS` is the number of kills in each of the two runs, by default 100.
+//! `PRAMFS_TEST_KILLS` is the number of kills in each of the first two runs, by default 100;
+//! the third has a fifth of it.
 //! `PRAMFS_TEST_KILLS_SEED` repeats the operations of a run and the chosen moments, which
 //! are numbers of operations and up to a millisecond more.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,11 +18,11 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
 use pramfs::{MountOptions, inode::Fs};
 use pramfs_fsck::{self as fsck, CheckOptions};
-use pramfs_tests::kill::{Outcome, Record};
+use pramfs_tests::kill::{Outcome, Record, Work};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::random::Random;
 use pramfs_tests::region::quiet;
-use pramfs_tests::stress::{EngineAccess, MountAccess, remove_all};
+use pramfs_tests::stress::{ClientAccess, EngineAccess, Leased, MountAccess, Target, remove_all};
 use pramfs_tests::watchdog::Watchdog;
 
 const SEED: &str = "PRAMFS_TEST_KILLS_SEED";
@@ -76,8 +79,12 @@ struct Fixture {
 
 impl Fixture {
     fn new(region: PathBuf, seed: u64) -> Fixture {
+        Fixture::of(region, &[Work::Everything; WRITERS as usize], seed)
+    }
+
+    fn of(region: PathBuf, works: &[Work], seed: u64) -> Fixture {
         let logs = directory();
-        let record = Record::new(logs.path(), WRITERS, seed);
+        let record = Record::of(logs.path(), works, seed);
         let fs = open(&region);
         record.begin(&EngineAccess(&fs)).unwrap();
         fs.close().unwrap();
@@ -229,6 +236,114 @@ fn completed_ops_survive_sigkill_of_server() {
     summary.end(test);
 }
 
+/// A writer through the mount, and two clients that store to their files and append to them
+/// for a while after the death of the server.
+#[test]
+fn completed_ops_of_clients_survive_sigkill_of_server() {
+    const CLIENTS: [Work; 3] = [Work::Everything, Work::Overwrites, Work::Appends];
+    let test = "the server of a mount with clients is killed";
+    if !available(test) {
+        return;
+    }
+    let _alone = alone();
+    let seed = Random::seed_from_env(SEED);
+    let dog = Watchdog::new(&format!("{test}, {SEED}={seed}"), TIMEOUT);
+    let mut random = Random::new(seed.rotate_left(1));
+    let mut summary = Summary::new();
+    let (mut without_call, mut appends) = (0, 0);
+    while summary.deaths < deaths().div_ceil(5) {
+        let options = FormatOptions {
+            block_size: 4096,
+            ..FormatOptions::default()
+        };
+        let mount = Mounted::formatted(&program(), 48 << 20, &options);
+        let fixture = Fixture::of(mount.region(), &CLIENTS, random.word());
+        let context = format!("{SEED}={seed}");
+        for _ in 0..LIVES.min(deaths().div_ceil(5) - summary.deaths) {
+            dog.touch();
+            mount.mount("direct=owner");
+            let moment = Moment::random(&mut random);
+            let (record, plain) = (&fixture.record, &MountAccess(mount.path()));
+            let clients = [(); 2].map(|()| ClientAccess::<Leased>::new(mount.path()));
+            let stop = &AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let go_on = |_| !stop.load(Ordering::Relaxed);
+                let mut writers = vec![scope.spawn(move || record.live(plain, 0, u64::MAX))];
+                for (w, client) in (1..).zip(&clients) {
+                    writers.push(scope.spawn(move || record.live_while(client, w, go_on)));
+                }
+                moment.wait(record, || writers.iter().any(|w| w.is_finished()));
+                mount.crash();
+                // Nothing else ends one that only stores to blocks that it knows.
+                std::thread::sleep(moment.more);
+                stop.store(true, Ordering::Relaxed);
+                for writer in writers {
+                    let lived = writer.join().unwrap();
+                    lived.unwrap_or_else(|e| panic!("{context}: {e}"));
+                }
+            });
+            let [window, all] = clients[1].appends();
+            (without_call, appends) = (without_call + window, appends + all);
+            // The end of their leases.
+            drop(clients);
+            let outcome = if random.one_in(2) {
+                mount.mount("direct=owner");
+                let outcome = record.check(plain);
+                mount.unmount();
+                fixture.fsck();
+                outcome
+            } else {
+                while mount.is_mounted() {
+                    mount.detach();
+                }
+                fixture.check()
+            };
+            let outcome = outcome.unwrap_or_else(|e| panic!("{context}: {e}"));
+            summary.add(outcome, &moment);
+        }
+        leave_nothing(&fixture);
+    }
+    println!("{without_call} of {appends} appends without a call");
+    summary.end(test);
+}
+
+/// The last append is not in the log, and one byte of it is missing.
+#[test]
+fn part_of_append_is_found_only_where_it_may_be_left() {
+    let _alone = alone();
+    for (work, is_allowed) in [(Work::Both, true), (Work::Appends, false)] {
+        let dir = directory();
+        let path = dir.path().join("region");
+        let region = RegionOptions::new().create(&path, 16 << 20).unwrap();
+        format(&region, &FormatOptions::default()).unwrap();
+        drop(region);
+        let fixture = Fixture::of(path.clone(), &[work], 7);
+        let fs = open(&path);
+        let access = EngineAccess(&fs);
+        let size = || {
+            let own = access.lookup(&access.root().unwrap(), b"w0").unwrap();
+            let file = access.lookup(&own, b"file").ok()?;
+            let size = access.about(&file).unwrap().size;
+            Some((file, size))
+        };
+        // The first append makes the file longer; later operations may overwrite it.
+        fixture.record.live(&access, 0, 2).unwrap();
+        let (file, long) = size().unwrap();
+        assert!(long > 1);
+        access.truncate(&file, long - 1).unwrap();
+        drop(file);
+        fs.close().unwrap();
+        let log = fixture.logs.path().join("w0.log");
+        let log = std::fs::File::options().write(true).open(log).unwrap();
+        log.set_len(8).unwrap();
+        let found = fixture.check();
+        match is_allowed {
+            true => assert_eq!(found.unwrap().part, 1),
+            false => assert!(found.unwrap_err().contains("neither the state before")),
+        }
+    }
+}
+
 /// Everything can be removed, and then the file system is empty.
 fn leave_nothing(fixture: &Fixture) {
     let fs = open(&fixture.region);
@@ -345,7 +460,6 @@ fn kill_check_detects_missing_and_extra_state() {
     let lost = fixture.check().unwrap_err();
     assert!(lost.contains("neither the state before"), "{lost}");
 
-    use pramfs_tests::stress::Target;
     type Harm = fn(&EngineAccess<'_>);
     let harms: [(&str, Harm); 4] = [
         ("bytes 5..6 differ", |access| {

@@ -13,7 +13,7 @@ shared=/run/shared
 record=$shared/record
 programs=$(cat $shared/programs)
 seed=$(cat $shared/seed)
-region='' dax=''
+region='' dax='' leases=''
 
 say() { printf '   %s\n' "$*"; }
 
@@ -53,6 +53,7 @@ attach() {
         mount -t ext4 -o dax=always /dev/pmem0 /run/dax
         dax=/run/dax
         region=$dax/region
+        leases=granted
         ;;
     pmem) region=/dev/pmem0 ;;
     devdax) region=/dev/dax0.0 ;;
@@ -120,12 +121,50 @@ begin() {
 }
 
 door() {
-    if [[ $1 == mount ]]; then
-        "$programs/mount-pramfs" "$region" /run/mnt 2>&1 | sed 's/^/   /'
-        door=/run/mnt
+    door=$region
+    [[ $1 == mount ]] || return 0
+    door=/run/mnt
+    local said refusal='no direct access: .*those of a device'
+    said=$("$programs/mount-pramfs" "$region" /run/mnt -o direct=owner 2>&1) || { printf '%s\n' "$said" && return 1; }
+    sed 's/^/   /' <<<"$said"
+    # The mount says whether it grants leases.
+    if [[ -n $leases ]]; then
+        ! grep -q 'no direct access' <<<"$said"
     else
-        door=$region
+        grep -q "$refusal" <<<"$said"
     fi
+}
+
+# The writers with leases beside the mount, and the one for the preload library: OPS
+# operations each, or until the power cut.
+clients() { "$programs/examples/kill" clients /run/mnt "$record" "$seed" "$@"; }
+calls() {
+    PRAMFS_PRELOAD_APPEND=1 PRAMFS_PRELOAD_STATS=1 "$programs/pramfs" run \
+        "$programs/examples/kill" calls /run/mnt "$record" "$seed" "$@" 2>&1
+}
+
+# Checks that the mount grants leases and the library serves calls, or that both say why
+# not and the calls go through the mount.
+direct() {
+    local said served all
+    door mount
+    if [[ -n $leases ]]; then
+        clients 150 | sed 's/^/   /'
+    else
+        "$programs/examples/kill" refused /run/mnt | sed 's/^/   refused: /'
+    fi
+    said=$(calls 150) || { printf '%s\n' "$said" && return 1; }
+    sed 's/^/   /' <<<"$said"
+    read -r served all < <(grep -o '[0-9][0-9]* of [0-9][0-9]*' <<<"$said" | tr -d of)
+    if [[ -n $leases ]]; then
+        ((served * 2 > all))
+    else
+        ((served == 0))
+    fi
+    close mount
+    door region
+    "$programs/examples/kill" check "$door" "$record" "$seed" | sed 's/^/   /'
+    "$programs/fsck-pramfs" -n "$region" | sed 's/^/   /'
 }
 
 # umount returns before the server has released the region.
@@ -138,8 +177,13 @@ close() {
 # Runs the writers until the power cut.
 live() {
     door "$1"
-    "$programs/examples/kill" live "$door" "$record" "$seed"
-    say "the writers ended before the power cut"
+    "$programs/examples/kill" live "$door" "$record" "$seed" &
+    if [[ $1 == mount && -n $leases ]]; then
+        clients &
+        calls &
+    fi
+    wait -n || true
+    say "a writer ended before the power cut"
     return 1
 }
 

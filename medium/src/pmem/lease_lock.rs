@@ -41,6 +41,16 @@ impl Region {
             )
     }
 
+    /// Why this kind of source has no leases.
+    fn not_leased(&self) -> io::Error {
+        unsupported(match self.backend.source_kind() {
+            Some(SourceKind::DevDax | SourceKind::BlockDevice) => {
+                "those of a device belong to its node, and a second node of it has others"
+            }
+            _ => "memory of a process has none",
+        })
+    }
+
     /// Opens the source anew, for reading or also for writing, and locks the byte of a slot
     /// through that description. The lock lasts until the descriptor, its copies and the
     /// mappings of it are gone.
@@ -53,7 +63,7 @@ impl Region {
             .backend
             .source_fd()
             .filter(|_| self.can_be_leased())
-            .ok_or_else(unsupported)?;
+            .ok_or_else(|| self.not_leased())?;
         let way = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let write = mode == LeaseMode::Write;
         let anew = File::options().read(true).write(write).open(way)?;
@@ -79,7 +89,7 @@ impl Region {
         // Another server's trial may hold it for a moment; that is no reason to refuse.
         match kept {
             true => Ok(()),
-            false => Err(unsupported()),
+            false => Err(unsupported("a mapping of the region does not keep them")),
         }
     }
 
@@ -172,8 +182,8 @@ pub fn lease_ticket(file: BorrowedFd<'_>, mode: LeaseMode) -> io::Result<[u8; TI
     }
 }
 
-fn unsupported() -> io::Error {
-    io::Error::from_raw_os_error(libc::EOPNOTSUPP)
+fn unsupported(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
 fn byte_of(slot: u32, kind: libc::c_short) -> libc::flock {
@@ -296,7 +306,7 @@ mod tests {
     fn memory_of_process_has_no_leases() {
         let region = Region::new("heap", super::super::heap::HeapBackend::boxed(1 << 20));
         let refused = region.lease_descriptor(0, LeaseMode::Read).unwrap_err();
-        assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+        assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
         assert!(!region.is_lease_held(0).unwrap());
     }
 }

@@ -14,6 +14,7 @@
 //! * `op`: operations: the next one, its effect, and how it is done.
 //! * `found`: what a file system shows.
 //! * `partial`: what a crash may leave of a write.
+//! * `work`: which operations a writer does.
 //!
 //! A [`Record`] is a directory that outlives the writers: for each of them
 //! what it had at the start, and its log.
@@ -22,6 +23,7 @@ mod found;
 mod op;
 mod partial;
 mod state;
+mod work;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -31,6 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use found::Found;
 use op::Op;
 pub use state::State;
+pub use work::Work;
 
 use crate::random::Random;
 use crate::stress::Target;
@@ -40,7 +43,7 @@ use found::{COMMON, home};
 #[derive(Debug, Clone)]
 pub struct Record {
     dir: PathBuf,
-    writers: u32,
+    works: Vec<Work>,
     seed: u64,
 }
 
@@ -99,13 +102,22 @@ fn is_alive<D: Target>(access: &D) -> bool {
 }
 
 impl Record {
-    /// A record in `dir`, which exists.
+    /// A record in `dir`, which exists, of writers that do everything.
     pub fn new(dir: &Path, writers: u32, seed: u64) -> Record {
+        Record::of(dir, &vec![Work::Everything; writers as usize], seed)
+    }
+
+    /// A record in `dir`, which exists, of writers with these works.
+    pub fn of(dir: &Path, works: &[Work], seed: u64) -> Record {
         Record {
             dir: dir.to_owned(),
-            writers,
+            works: works.to_owned(),
             seed,
         }
+    }
+
+    fn writers(&self) -> std::ops::Range<u32> {
+        0..self.works.len() as u32
     }
 
     /// Makes the directories of the writers in an empty file system, and
@@ -117,7 +129,7 @@ impl Record {
         let errno = |e: i32| format!("the directories of the writers: errno {e}");
         let root = access.root().map_err(errno)?;
         access.mkdir(&root, COMMON).map_err(errno)?;
-        for writer in 0..self.writers {
+        for writer in self.writers() {
             access.mkdir(&root, &home(writer)).map_err(errno)?;
             self.save(writer, &State::new())
                 .map_err(|e| self.broken(writer, &e))?;
@@ -188,7 +200,7 @@ impl Record {
 
     /// Returns how many operations have returned in this life.
     pub fn returned(&self) -> u64 {
-        let logs = (0..self.writers).map(|writer| self.path(writer, "log"));
+        let logs = self.writers().map(|writer| self.path(writer, "log"));
         // A writer that has not begun has no log.
         let bytes = logs.filter_map(|log| Some(std::fs::metadata(log).ok()?.len()));
         bytes.sum::<u64>() / 8
@@ -203,7 +215,7 @@ impl Record {
         let mut outcome = Outcome::default();
         let mut found = Found::see(access, None).map_err(|e| e.what)?;
         let mut next = Vec::new();
-        for writer in 0..self.writers {
+        for writer in self.writers() {
             let mut state = self.load(writer).map_err(|e| self.broken(writer, &e))?;
             let log = self.log(writer).map_err(|e| self.broken(writer, &e))?;
             for (n, returned) in log.iter().enumerate() {
@@ -257,7 +269,11 @@ impl Record {
             outcome.after += 1;
             return Ok(after);
         }
-        match partial::explain(&before, &after, under_way, own, writer) {
+        let partial = match self.works[writer as usize].may_tear(under_way) {
+            true => partial::explain(&before, &after, under_way, own, writer),
+            false => None,
+        };
+        match partial {
             Some(Ok(state)) => {
                 outcome.part += 1;
                 return Ok(state);
@@ -276,7 +292,7 @@ impl Record {
         let mut random = Random::new(self.seed ^ u64::from(writer) << 56 ^ state.life << 32 ^ n);
         // Neighbouring seeds have neighbouring first words.
         let mut random = Random::new(random.word());
-        Op::next(state, writer, &mut random)
+        self.works[writer as usize].next(state, writer, &mut random)
     }
 
     fn path(&self, writer: u32, what: &str) -> PathBuf {

@@ -11,7 +11,7 @@ use crate::syscalls::Sys;
 /// Inodes of a writer, at most.
 const NODES: usize = 40;
 /// Bytes of a file, at most.
-const SIZE: u64 = 192 << 10;
+pub(super) const SIZE: u64 = 192 << 10;
 /// Directories above a name, at most.
 const DEPTH: usize = 4;
 /// Files without a name that a writer keeps open.

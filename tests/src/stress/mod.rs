@@ -7,6 +7,7 @@
 //!   own whose every byte it knows.
 //! * [`walk`]: the whole tree at the end, and its removal.
 
+mod client;
 mod engine;
 mod mount;
 pub mod pattern;
@@ -15,6 +16,7 @@ mod target;
 mod walk;
 mod worker;
 
+pub use client::{ClientAccess, Leased, Synced, Writer};
 pub use engine::EngineAccess;
 pub use mount::MountAccess;
 pub use target::{About, Target};
