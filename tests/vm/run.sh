@@ -265,7 +265,7 @@ boot() {
 
 has_ended() { ! kill -0 "$qemu" 2>/dev/null; }
 bytes_of() { [[ $(stat -c %s "$1" 2>/dev/null || echo 0) -ge $2 ]]; }
-operations() { stat -c %s "$work"/shared/record/*.log | awk '{ printf "%s%d", NR > 1 ? " + " : "", $1 / 8 }'; }
+operations() { stat -c %s "$work"/shared/record/*.log | awk '{ printf "%s%d", sep, $1 / 8; sep = " + " }'; }
 show() { tr -d '\r' <"$work/console" | sed 's/^/  guest| /'; }
 fail() {
     say "FAILED: $*"
