@@ -64,6 +64,15 @@ pub enum Error {
     /// The range is empty or exceeds the file.
     #[error("the range is empty or extends past the end of the file")]
     Range,
+    /// Blocks of the file do not begin at pages of the region.
+    #[error(
+        "the file cannot be mapped: its blocks do not begin at pages of {unit} bytes; read_at and \
+         write_at work"
+    )]
+    NotWholePages {
+        /// Bytes of a page.
+        unit: u64,
+    },
     /// The file changes faster than its blocks can be asked for.
     #[error("the file changed again and again while it was mapped")]
     Unstable,
@@ -110,7 +119,7 @@ impl Error {
             Error::Medium(error) => error.errno(),
             Error::NotWritable => libc::EBADF,
             Error::Faulted | Error::AppendUnknown => libc::EIO,
-            Error::Range => libc::EINVAL,
+            Error::Range | Error::NotWholePages { .. } => libc::EINVAL,
             Error::Unstable => libc::EAGAIN,
         }
     }

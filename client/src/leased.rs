@@ -71,6 +71,8 @@ pub(crate) struct Leased {
     blocks: RwLock<KnownBlocks>,
     /// What of them a read can use without the lock.
     places: Places,
+    /// Bytes of a block.
+    block_size: u64,
     /// What this process appends.
     pub growth: Growth,
 }
@@ -136,6 +138,7 @@ impl Leased {
             identity: (granted.filesystem, granted.inode, granted.generation),
             blocks: RwLock::new(KnownBlocks::new(&granted.blocks)),
             places: Places::default(),
+            block_size: granted.block_size,
             growth: Growth::default(),
         })
     }
@@ -416,6 +419,10 @@ impl Leased {
     /// Returns the blocks of a range that may pass the end of the file. If the lease is to
     /// write, they are allocated; otherwise the holder of such a lease must have done so.
     pub(crate) fn written_ahead(&self, range: Range<u64>) -> Result<KnownBlocks> {
+        // The server zeroes the rest of a block, not that of a page.
+        if self.block_size < rustix::param::page_size() as u64 {
+            return Err(Error::Range);
+        }
         if self.stored.is_some() {
             let size = self.size()?;
             if range.start < size {
@@ -424,7 +431,8 @@ impl Leased {
             // From now on appends keep the rest of the last page zero.
             self.growth.note_mapped_ahead();
             let Release { link, lease } = &self.release;
-            let mut filled = range.start.max(size);
+            // From the end on: the server leaves no gap before the range.
+            let mut filled = size;
             while filled < range.end {
                 let end = link.ask(|server| server.fill(*lease, filled..range.end, true))?;
                 if end <= filled {

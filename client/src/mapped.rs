@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pramfs_medium::pmem::{Atom, RegionAccess as _, StitchSource, StitchedMap, Stitcher, Unfenced};
+use pramfs_medium::pmem::{
+    Atom, PmemError, RegionAccess as _, StitchSource, StitchedMap, Stitcher, Unfenced,
+};
 use pramfs_medium::types::Access;
 
 use crate::error::{Error, Result};
@@ -69,7 +71,11 @@ impl MappedFile {
         let mut at = 0;
         for (place, len) in pieces {
             if let Some(place) = place {
-                stitcher.stitch(&source, at, place, len, writable)?;
+                let stitched = stitcher.stitch(&source, at, place, len, writable);
+                stitched.map_err(|error| match error {
+                    PmemError::Misaligned { align, .. } => Error::NotWholePages { unit: align },
+                    other => other.into(),
+                })?;
             }
             at += len;
         }

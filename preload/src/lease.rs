@@ -467,9 +467,11 @@ pub(crate) fn take_growing(fd: c_int) -> Option<Held> {
 }
 
 fn replace_growing(fd: c_int, old: Entry, inode: u16, epoch: u16) -> Option<Held> {
-    if !owns_memory() || !may_wait() {
+    if process::is_sealed() || !owns_memory() || !may_wait() {
         return None;
     }
+    // Before the descriptor changes.
+    process::make_forks_wait(&Inside::enter()?);
     let errno = real::errno();
     let this_thread = Changing::begin();
     let changing = Entry::Changing { inode };
@@ -491,6 +493,8 @@ fn replace_growing(fd: c_int, old: Entry, inode: u16, epoch: u16) -> Option<Held
 
 /// Replaces a descriptor whose position was never used.
 fn replaced_lease(fd: c_int, inode: u16, epoch: u16) -> Option<Held> {
+    // Before the look at the epoch: who shares descriptions changes it, and then waits for this.
+    let _change = table::Change::begin(inode)?;
     let (flags, stat) = (flags(fd)?, stat(fd)?);
     // SAFETY: asks for the position.
     let position = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };

@@ -24,6 +24,7 @@ mod views;
 /// mount.
 extern "C" fn load() {
     real::resolve();
+    real::vfork();
     process::start();
     stats::start();
 }

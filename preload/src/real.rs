@@ -125,6 +125,8 @@ functions! {
     fn _Fork() -> c_int;
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    fn pidfd_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    fn pidfd_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn system(command: *const c_char) -> c_int;
     fn clone(start: *const c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t, tls: *mut c_void, child: *mut pid_t) -> c_int;
 }
@@ -133,7 +135,10 @@ functions! {
 /// that ends.
 pub(crate) fn vfork() -> *mut c_void {
     static VFORK: Symbol = Symbol::new(c"vfork");
-    VFORK.get()
+    match VFORK.get() {
+        none if none.is_null() => symbols::_Fork.get(),
+        found => found,
+    }
 }
 
 /// mmap(2) of the next library. Apart from the others: its failure is another value.

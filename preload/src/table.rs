@@ -226,6 +226,15 @@ pub(crate) fn note_sharing() {
     EPOCH.fetch_add(1, Ordering::SeqCst);
 }
 
+/// As [`note_sharing`], before the descriptions are shared: a replacement of a descriptor that
+/// has not seen it ends first.
+pub(crate) fn begin_sharing() {
+    note_sharing();
+    while CHANGES.load(Ordering::SeqCst) != 0 && may_wait() {
+        pause(std::time::Duration::from_micros(50));
+    }
+}
+
 /// Forgets the descriptors of a range.
 pub(crate) fn forget_range(first: u32, last: u32) {
     let used = USED.load(Ordering::Relaxed) as u32;

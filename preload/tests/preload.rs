@@ -424,6 +424,8 @@ fn fio(engine: &str, mount: &Mounted, more: &[&str]) -> f64 {
             "--output-format=terse",
         ])
         .arg(format!("--ioengine={engine}"))
+        // It leaves files in its directory.
+        .current_dir(mount.region().parent().unwrap())
         .arg(format!("--filename={}", mount.at("fio").display()))
         .args(more)
         .output()

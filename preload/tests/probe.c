@@ -541,6 +541,12 @@ static void filters(void)
     fd = opened(O_RDWR);
     CHECK(pread(fd, block, 10, 0) == 10);
     CHECK(close(fd) == 0 && close(second) == 0);
+    /* A new file that is mapped. */
+    CHECK(unlink(path) == 0);
+    fd = opened(O_RDWR | O_CREAT);
+    CHECK(ftruncate(fd, BLOCK) == 0 || pwrite(fd, block, BLOCK, 0) == BLOCK);
+    char *map = mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && map[0] == 0);
     _exit(0);
 }
 
@@ -915,6 +921,29 @@ static void maps_ahead(void)
     CHECK(fdatasync(fd) == 0 && close(meta) == 0 && close(fd) == 0);
     SAY("%c\n", map[49 * BLOCK + 7]);
     CHECK(munmap(map, len) == 0);
+    show("maps ahead");
+    /* A mapping that begins behind the end. */
+    fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    memset(block, 'x', sizeof block);
+    CHECK(pwrite(fd, block, BLOCK, 0) == BLOCK);
+    CHECK(close(fd) == 0);
+    fd = opened(O_RDWR);
+    map = mmap(NULL, 256 * BLOCK, PROT_READ, MAP_SHARED, fd, 16 * BLOCK);
+    CHECK(map != MAP_FAILED);
+    for (int i = 1; i < 20; i++) {
+        CHECK(pwrite(fd, block, BLOCK, (off_t)i * BLOCK) == BLOCK);
+        CHECK(pread(fd, block + BLOCK, BLOCK, (off_t)i * BLOCK) == BLOCK);
+        CHECK(memcmp(block, block + BLOCK, BLOCK) == 0);
+    }
+    SAY("%c\n", map[3 * BLOCK]);
+    /* More than there is room for, while another descriptor of the file is open. */
+    meta = open(path, O_WRONLY | O_DSYNC | O_CLOEXEC);
+    CHECK(meta >= 0 && munmap(map, 256 * BLOCK) == 0);
+    map = mmap(NULL, (size_t)1 << 32, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    CHECK(pwrite(meta, "meta", 4, 20 * BLOCK) == 4);
+    CHECK(pwrite(fd, "data", 4, 30 * BLOCK) == 4);
+    SAY("%c %c\n", map[20 * BLOCK + 1], map[30 * BLOCK + 2]);
     show("maps ahead");
 }
 

@@ -88,6 +88,18 @@ fn garble(fs: &Fs, places: &[(u64, u64)], from: u64) {
     }
 }
 
+/// Stores garbage past the end of the file, in the block that holds it.
+fn garble_past_end(fs: &Fs, size: u64) {
+    let lease = fs.leases()[0];
+    let found = fs
+        .leased_extents(lease.slot, lease.id, 0, usize::MAX)
+        .unwrap();
+    let places: Vec<_> = (found.extents.iter())
+        .map(|e| (e.region_offset.unwrap(), e.len))
+        .collect();
+    garble(fs, &places, size);
+}
+
 fn small(test: impl FnOnce(&Fs)) {
     let (_sim, fs) = fresh(8 << 20, 512).unwrap();
     test(&fs);
@@ -136,14 +148,71 @@ fn growth_of_any_kind_shows_in_mapping_past_end() {
         same(fs, &places, "append window");
         fs.append(&CX, leased(fs), &pattern(10, 2)).unwrap();
         same(fs, &places, "append after the window");
-        // Past the end there may be old bytes until the file grows again.
-        set_size(fs, 1024);
+        set_size(fs, 1001);
+        same(fs, &places, "a shorter file");
         set_size(fs, 9000);
         same(fs, &places, "a longer file after a shorter one");
         fs.unlink(Ino::ROOT, b"f").unwrap();
         fs.write(&CX, leased(fs), 9500, &pattern(100, 6)).unwrap();
         same(fs, &places, "write to an unlinked file");
     });
+}
+
+/// A holder that has learned a hole would read zeros there when the file has grown into it: it is
+/// not told, since nothing below the size changes.
+#[test]
+fn holder_learns_no_hole_past_end() {
+    small(|fs| {
+        held(fs);
+        let lease = fs.leases()[0];
+        let known = || {
+            let found = fs
+                .leased_extents(lease.slot, lease.id, 0, usize::MAX)
+                .unwrap();
+            let len: u64 = found.extents.iter().map(|e| e.len).sum();
+            assert_eq!(len, found.end, "{:?}", found.extents);
+            found.end
+        };
+        assert_eq!(known(), 1024);
+        // Preallocated blocks are unwritten.
+        let keep = Fallocate::Allocate { keep_size: true };
+        fs.fallocate(&CX, lease.ino, keep, 2048, 1024).unwrap();
+        assert_eq!(known(), 1024);
+        // A mapping that begins behind them.
+        let end = fs.fill_ahead(lease.slot, lease.id, 8192..MAPPED).unwrap();
+        assert_eq!((end, known()), (MAPPED, MAPPED));
+        let places = places(fs);
+        fs.write(&CX, lease.ino, 1024, &pattern(1024, 7)).unwrap();
+        same(fs, &places, "growth into what was a hole");
+        // One that does not fit leaves none either.
+        let refused = fs.fill_ahead(lease.slot, lease.id, 8192..6 << 20);
+        assert_eq!(refused.map_err(|e| e.errno()), Err(libc::ENOSPC));
+        assert_eq!(known(), MAPPED);
+    });
+}
+
+/// A window's blocks are not zeroed, and the next server does not know what is mapped.
+#[test]
+fn rest_of_last_block_is_zeros_in_mapping_made_after_restart_or_cut() {
+    let (sim, fs) = fresh(8 << 20, 512).unwrap();
+    held(&fs);
+    let slot = fs.leases()[0].slot;
+    let holder = Appender::of(&fs, leased(&fs)).unwrap();
+    holder.open(&fs, 1000).unwrap();
+    assert_eq!(holder.append(&fs, &pattern(900, 5)).unwrap(), Appended::Yes);
+    garble_past_end(&fs, 1600);
+    drop(fs);
+    let region = pramfs_tests::region::region_of(&sim);
+    region.pretend_lease(slot, true);
+    let fs = Fs::open(region, pramfs::MountOptions::default()).unwrap();
+    assert_eq!(fill_ahead(&fs).unwrap(), MAPPED);
+    let places = places(&fs);
+    same(&fs, &places, "after a restart");
+    set_size(&fs, 1000);
+    same(&fs, &places, "after a cut");
+    garble(&fs, &places, 1000);
+    assert_eq!(fill_ahead(&fs).unwrap(), MAPPED);
+    same(&fs, &places, "mapped again");
 }
 
 #[test]

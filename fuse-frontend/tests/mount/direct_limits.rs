@@ -48,9 +48,9 @@ fn formatted(test: &str, len: u64, options: &FormatOptions) -> Option<(Mounted, 
 }
 
 #[track_caller]
-fn assert_names_alignment(error: &Error) {
+fn assert_names_pages(error: &Error) {
     let said = error.to_string();
-    assert!(said.contains("not aligned to"), "{said}");
+    assert!(said.contains("do not begin at pages of"), "{said}");
     assert_eq!(error.errno(), libc::EINVAL, "{said}");
 }
 
@@ -120,7 +120,7 @@ fn blocks_smaller_than_page_are_read_stored_and_mapped_or_refused() {
                 assert_eq!(seen, [9; 4], "{test}");
             }
             // Blocks that are not whole pages cannot be mapped.
-            Err(error) => assert_names_alignment(&error),
+            Err(error) => assert_names_pages(&error),
         }
         assert!(direct.append(&[8; 300]).is_ok());
         assert!(contents(&direct) == fs::read(mount.at("file")).unwrap());
@@ -196,7 +196,7 @@ fn region_on_hugetlbfs_gives_leases_or_names_reason() {
             match direct.map(0..4 * BLOCK as u64, Access::Write) {
                 Ok(view) => view.store(16, 9u32).unwrap(),
                 // The file does not begin at a huge page.
-                Err(error) => assert_names_alignment(&error),
+                Err(error) => assert_names_pages(&error),
             }
             assert!(contents(&direct) == fs::read(mount.at("file")).unwrap());
         }

@@ -264,7 +264,7 @@ macro_rules! spawn {
                 arguments: *const *mut c_char,
                 environment: *const *mut c_char,
             ) -> c_int {
-                table::note_sharing();
+                table::begin_sharing();
                 // SAFETY: the arguments are those of the program.
                 unsafe { real::$name(pid, path, actions, attributes, arguments, environment) }
             }
@@ -272,7 +272,7 @@ macro_rules! spawn {
     };
 }
 
-spawn! { posix_spawn posix_spawnp }
+spawn! { posix_spawn posix_spawnp pidfd_spawn pidfd_spawnp }
 
 fn is_fork(number: c_long) -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -285,14 +285,14 @@ fn is_fork(number: c_long) -> bool {
 /// _Fork(3): runs no handlers.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Fork() -> c_int {
-    table::note_sharing();
+    table::begin_sharing();
     // SAFETY: takes no arguments.
     unsafe { real::_Fork() }
 }
 
 /// Notes that a child will share the descriptions. Returns the address of vfork(2).
 extern "C" fn note_vfork() -> *mut c_void {
-    table::note_sharing();
+    table::begin_sharing();
     real::vfork()
 }
 
@@ -340,7 +340,7 @@ unsafe extern "C-unwind" fn clone(
     child: *mut pid_t,
 ) -> c_int {
     if flags & libc::CLONE_FILES == 0 {
-        table::note_sharing();
+        table::begin_sharing();
     }
     // SAFETY: the arguments are those of the program.
     unsafe { real::clone(start, stack, flags, argument, parent, tls, child) }
@@ -349,7 +349,7 @@ unsafe extern "C-unwind" fn clone(
 /// system(3): spawns a shell.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
-    table::note_sharing();
+    table::begin_sharing();
     // SAFETY: the arguments are those of the program.
     unsafe { real::system(command) }
 }
@@ -357,7 +357,7 @@ unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
 /// popen(3): spawns a shell.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
-    table::note_sharing();
+    table::begin_sharing();
     // SAFETY: the arguments are those of the program.
     unsafe { real::popen(command, mode) }
 }
@@ -367,7 +367,7 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program gives a message for this call.
     if !message.is_null() && unsafe { (*message).msg_controllen } > 0 {
-        table::note_sharing();
+        table::begin_sharing();
     }
     // SAFETY: the arguments are those of the program.
     unsafe { real::sendmsg(fd, message, flags) }
@@ -381,7 +381,7 @@ unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    table::note_sharing();
+    table::begin_sharing();
     // SAFETY: the arguments are those of the program.
     unsafe { real::sendmmsg(fd, messages, count, flags) }
 }
@@ -433,7 +433,7 @@ unsafe extern "C-unwind" fn syscall(
         libc::SYS_dup3 => unsafe { dup3(a as c_int, b as c_int, c as c_int) }.into(),
         _ => {
             if is_fork(number) {
-                table::note_sharing();
+                table::begin_sharing();
             }
             if number == libc::SYS_seccomp {
                 process::seal(true);

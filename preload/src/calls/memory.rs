@@ -165,19 +165,24 @@ impl Wish {
         self.protection == libc::PROT_READ && self.len >= LONG
     }
 
-    /// Serves it. `None`: only the kernel can.
-    fn serve(&self, held: &Held) -> Option<Made> {
-        let is_simple = self.flags & !SERVED == 0
+    /// Whether it can be served with the right lease.
+    fn is_simple(&self) -> bool {
+        self.flags & !SERVED == 0
             && self.flags & libc::MAP_TYPE == libc::MAP_SHARED
             && self.at.is_null()
             && self.len > 0
             && self.len <= isize::MAX as usize
             && self.protection & !(libc::PROT_READ | libc::PROT_WRITE) == 0
-            && (held.is_writable() || self.protection & libc::PROT_WRITE == 0);
-        let place = u64::try_from(self.offset).ok()?;
-        if !is_simple || !place.is_multiple_of(PAGE) {
+            && u64::try_from(self.offset).is_ok_and(|place| place.is_multiple_of(PAGE))
+    }
+
+    /// Serves it. `None`: only the kernel can.
+    fn serve(&self, held: &Held) -> Option<Made> {
+        let is_allowed = held.is_writable() || self.protection & libc::PROT_WRITE == 0;
+        if !self.is_simple() || !is_allowed {
             return None;
         }
+        let place = self.offset as u64;
         let make = || view(held, self.len as u64, self.protection, self.flags, place);
         catch_unwind(AssertUnwindSafe(make)).unwrap_or(None)
     }
@@ -236,7 +241,10 @@ fn mapped(wish: Wish) -> Option<*mut c_void> {
         return None;
     }
     let errno = real::errno();
-    let early = lease::take_growing(fd);
+    let early = match wish.is_simple() {
+        true => lease::take_growing(fd),
+        false => None,
+    };
     table::settle(fd);
     let entry = table::entry(fd);
     let held = match entry {

@@ -33,8 +33,8 @@ struct List {
     damaged_end: bool,
     /// The announcement of an append that was waited for in vain; 0: none.
     stopped: u64,
-    /// Offset up to which holders may have mapped blocks past the end of the file.
-    ahead: Option<u64>,
+    /// A holder may have mapped the file past its end.
+    is_mapped_ahead: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -76,24 +76,17 @@ impl Leases {
         self.0.as_ref()?.window
     }
 
-    /// Whether a holder may have mapped blocks past the end of the file. Then the rest of the
-    /// block that holds the end must read as zeros.
+    /// Whether a holder may have mapped the file past its end. Then the rest of the block that
+    /// holds the end must read as zeros.
     #[inline]
     pub(crate) fn are_mapped_ahead(&self) -> bool {
-        self.0.as_ref().is_some_and(|list| list.ahead.is_some())
+        self.0.as_ref().is_some_and(|list| list.is_mapped_ahead)
     }
 
-    /// Returns the offset up to which holders may know blocks past the end of the file.
-    pub(crate) fn ahead(&self) -> u64 {
-        let window = self.window().map_or(0, |(_, window)| window.limit);
-        let ahead = self.0.as_ref().and_then(|list| list.ahead);
-        window.max(ahead.unwrap_or(0))
-    }
-
-    /// Notes that a holder may map blocks past the end of the file, up to an offset.
-    pub(crate) fn note_ahead(&mut self, end: u64) {
+    /// Notes that a holder may map the file past its end.
+    pub(crate) fn note_mapped_ahead(&mut self) {
         if let Some(list) = &mut self.0 {
-            list.ahead = list.ahead.max(Some(end));
+            list.is_mapped_ahead = true;
         }
     }
 

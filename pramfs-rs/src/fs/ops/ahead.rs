@@ -53,47 +53,48 @@ impl Engine {
             self.find_lease(slot, id).ok_or_else(ended)?;
             check_file(inode.ino, state)?;
             chattr::check_write(&state.disk)?;
+            // The holder of a window stores there, and zeroes nothing.
+            self.close_window(&inode, state)?;
             let size = state.disk.size;
             let whole = geo.file_offset(geo.file_block_from(size));
-            if whole > size && !state.leases.are_mapped_ahead() {
-                // The holder of a window stores there.
-                self.close_window(&inode, state)?;
-                let mut tx = self.vol.begin_at(&inode.last_record);
-                let end = state.disk.size;
-                let whole = geo.file_offset(geo.file_block_from(end));
-                self.zero_written(&mut tx, &state.map(), end, whole)?;
-                tx.settle();
-                drop(tx);
-            }
-            let start = range.start.max(whole);
-            if start >= range.end {
+            let mut tx = self.vol.begin_at(&inode.last_record);
+            self.zero_written(&mut tx, &state.map(), size, whole)?;
+            tx.settle();
+            drop(tx);
+            state.leases.note_mapped_ahead();
+            if whole >= range.end {
                 // A mapping ends in the page that holds the end of the file.
-                state.leases.note_ahead(range.end);
                 return Ok(range.end);
             }
-            self.check_share(state, start..range.end)?;
+            // From the end of the file on, without a gap, also for a mapping that begins later:
+            // holders learn the blocks up to the first hole, and are not told when it is filled.
+            let Some(start) = self.first_missing(state, whole..range.end)? else {
+                return Ok(range.end);
+            };
             let end = range.end.min(start.saturating_add(AT_ONCE));
-            // Before the blocks are there: a write that is interrupted between them finds it.
-            state.leases.note_ahead(end);
             self.allocate(&inode, state, start, end, State::Ahead, false)?;
             Ok(end)
         })
     }
 
-    /// Refuses to fill holes that take more than a share of what is free.
-    fn check_share(&self, state: &InodeState, range: Range<u64>) -> Result<()> {
+    /// Returns where the first block of a range is missing, or unwritten. Refuses holes that
+    /// take more than a share of what is free.
+    fn first_missing(&self, state: &InodeState, range: Range<u64>) -> Result<Option<u64>> {
         let geo = &self.vol.geo;
         let most = self.vol.free_blocks().1 / SHARE;
         let (mut at, end) = (geo.file_block(range.start), geo.file_block_from(range.end));
-        let mut missing = 0;
+        let (mut missing, mut first) = (0, None);
         while at < end {
             let extent = map::run(&self.vol, &state.map(), at, end - at)?;
+            if extent.block.is_none() || extent.unwritten {
+                first = first.or(Some(geo.file_offset(at)));
+            }
             missing += extent.block.map_or(extent.count, |_| 0);
             if missing > most {
                 return Err(Error::NoSpace("blocks ahead of the end of a file"));
             }
             at += extent.count;
         }
-        Ok(())
+        Ok(first)
     }
 }

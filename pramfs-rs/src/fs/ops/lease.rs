@@ -18,6 +18,7 @@ use crate::fs::policy::chattr;
 use crate::fs::steps::lease_table::{LeaseSlots, UsedSlot};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::map;
 use pramfs_medium::media::lease::{
     CLOSED_WORD, Lease, LeaseSlot, OPEN_WORD, RECORDED, STORED_OFFSET, SlotContents, VIEW_OFFSET,
 };
@@ -222,9 +223,8 @@ impl Engine {
             let stored = lease.at + STORED_OFFSET;
             let size = state.disk.size;
             let start = geo.file_offset(geo.file_block(offset.min(geo.max_file_size())));
-            // The holders of an append window, and of blocks ahead, also need those past the end.
-            let last = state.leases.ahead().max(size);
-            let stop = geo.file_offset(geo.file_block_from(last)).max(start);
+            let stop = geo.file_offset(geo.file_block_from(size)).max(start);
+            let complete = stop;
             let stop = stop.min(start.saturating_add(SCAN));
             let (mut extents, mut end) = (Vec::new(), start);
             // In pieces, so that a file of many extents is not walked for each message.
@@ -252,6 +252,27 @@ impl Engine {
                         add(&mut extents, extent);
                     }
                 }
+            }
+            // The holders of an append window, and of a mapping past the end, also need the
+            // blocks there. They are told up to the first hole: nobody is told when one there is
+            // filled.
+            let past = state.leases.window().is_some() || state.leases.are_mapped_ahead();
+            while past && end >= complete && end < complete.saturating_add(SCAN) {
+                let (index, last) = (geo.file_block(end), geo.file_block(geo.max_file_size()));
+                let run = map::run(&self.vol, &state.map(), index, last - index)?;
+                let Some(block) = run.block.filter(|_| !run.unwritten && extents.len() < max)
+                else {
+                    break;
+                };
+                let extent = FileExtent {
+                    file_offset: end,
+                    region_offset: Some(geo.offset(block).0),
+                    len: geo.bytes(run.count),
+                    unwritten: false,
+                    lost: false,
+                };
+                end += extent.len;
+                add(&mut extents, extent);
             }
             Ok(LeasedExtents {
                 layout: self.vol.medium().load_u64(view)?,
@@ -451,10 +472,8 @@ impl Engine {
             return Err(wrong("which has another generation"));
         }
         state.leases.add(slot, at);
-        if lease.mode == LeaseMode::Write {
-            // Nobody knows what its holder has mapped.
-            state.leases.note_ahead(0);
-        }
+        // Nobody knows what its holder has mapped.
+        state.leases.note_mapped_ahead();
         self.leases
             .lock()
             .insert(slot, HeldLease::new(slot, at, lease, true));

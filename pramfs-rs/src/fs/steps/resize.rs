@@ -78,6 +78,13 @@ impl Engine {
         if slot.is_some() {
             state.orphan_slot = slot;
         }
+        if state.leases.are_mapped_ahead() {
+            // After a cut as well: the rest of the block is in mappings of the file.
+            let mut tx = self.vol.begin_at(&inode.last_record);
+            self.zero_written(&mut tx, &state.map(), size, self.end_of_zeros(state, size))?;
+            tx.settle();
+            drop(tx);
+        }
         if done {
             Ok(())
         } else {
