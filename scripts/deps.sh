@@ -50,6 +50,8 @@ for switch; do
     --programs)
         mounted+=(git sqlite3 postgresql rsync tar attr acl python3 nfs-ganesha nfs-ganesha-vfs libnfs13)
         mounted+=("$(python_testsuite)")
+        # For the tests of the preload library: 20 MB.
+        mounted+=(redis-server redis-tools rocksdb-tools lmdb-utils python3-lmdb)
         ;;
     # The kernel is not installed: tests/vm/run.sh unpacks its package.
     --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils systemd udev) ;;

@@ -19,6 +19,7 @@ use pramfs_client::OpenOptions;
 use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
 
+pub(crate) use crate::give_up::give_up;
 use crate::process::{self, Changing, Inside, is_inside, may_wait, owns_memory};
 use crate::real;
 use crate::table::{self, Entry, Held};
@@ -80,7 +81,7 @@ fn was_busy(inode: u16) -> bool {
 }
 
 /// Flags of open(2) that a second open of the same file keeps.
-const KEPT: c_int = libc::O_ACCMODE
+pub(crate) const KEPT: c_int = libc::O_ACCMODE
     | libc::O_APPEND
     | libc::O_DSYNC
     | libc::O_SYNC
@@ -341,7 +342,7 @@ fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File>
 }
 
 /// Opens the file of a descriptor again.
-fn open_again(fd: c_int, flags: c_int) -> Option<OwnedFd> {
+pub(crate) fn open_again(fd: c_int, flags: c_int) -> Option<OwnedFd> {
     let mut path = [0u8; 32];
     write!(&mut path[..31], "/proc/self/fd/{fd}").ok()?;
     let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
@@ -580,48 +581,8 @@ pub(crate) fn note_stores() {
     }
 }
 
-/// Gives up the lease of a descriptor, for a mapping that only the page cache can serve.
-/// False if the descriptor cannot be opened through it.
-#[cold]
-pub(crate) fn give_up(fd: c_int) -> bool {
-    let entry = table::entry(fd);
-    let Some(held) = table::hold(entry) else {
-        return false;
-    };
-    let inode = held.inode();
-    // Another descriptor of the file shares the lease, or another call uses it: then the
-    // page cache stays away. Closing this descriptor would release record locks.
-    if table::may_be_locked(inode) || held.users() > 2 {
-        return false;
-    }
-    let Some(mut flags) = flags(fd) else {
-        return false;
-    };
-    flags &= !libc::O_DIRECT;
-    // SAFETY: asks for the position.
-    let at = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
-    // A position that others share would be another one from then on.
-    if at < 0 || held.may_be_shared() {
-        return false;
-    }
-    let changing = Entry::Changing { inode };
-    let Some(change) = table::Change::begin(inode) else {
-        return false;
-    };
-    if !table::replace(fd, entry, changing) {
-        return false;
-    }
-    // The use of the entry, and then the last one.
-    drop(held.uncount());
-    // SAFETY: sets the position of the descriptor that was opened.
-    let done = reopen(fd, flags, 0) && unsafe { real::lseek64(fd, at, libc::SEEK_SET) } == at;
-    table::replace(fd, changing, Entry::Mount { inode });
-    drop(change);
-    done
-}
-
 /// Returns the flags of a descriptor as open(2) takes them.
-fn flags(fd: c_int) -> Option<c_int> {
+pub(crate) fn flags(fd: c_int) -> Option<c_int> {
     // SAFETY: asks for flags.
     let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
     // SAFETY: as above.

@@ -6,13 +6,14 @@
 //! Invariant: what it does not see, or refuses, does the same through the mount.
 //!
 //! - `table`: what is known about the numbers of descriptors. `lease`: how a file gets its
-//!   lease. `process`: threads that are inside the library, forks.
+//!   lease. `give_up`: how it loses it. `process`: threads that are inside the library, forks.
 //! - `views`: mappings of the region, which must not grow.
 //! - `calls/`: the functions that take the place of those of the C library.
 //!
 //! `docs/preload.md` lists the calls that are served.
 
 mod calls;
+mod give_up;
 mod lease;
 mod process;
 mod real;

@@ -1,19 +1,34 @@
-//! Counts of the data calls, printed at the end if `PRAMFS_PRELOAD_STATS` is set.
+//! Counts of the data calls, printed at the end if `PRAMFS_PRELOAD_STATS` is set: on standard
+//! error, or at the end of a file if the variable has an absolute path.
 //!
 //! A data call reads, writes or maps a file of a mount. A call on another file counts
 //! nowhere.
 
+use std::ffi::{CStr, CString, c_int};
 use std::io::Write as _;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static ON: AtomicBool = AtomicBool::new(false);
 static SERVED: AtomicU64 = AtomicU64::new(0);
 static PASSED: AtomicU64 = AtomicU64::new(0);
 
+/// A copy: some programs write over their variables.
+static FILE: OnceLock<CString> = OnceLock::new();
+
 pub(crate) fn start() {
     // SAFETY: the name ends with a zero. At the start, no other thread changes variables.
     let set = unsafe { libc::getenv(c"PRAMFS_PRELOAD_STATS".as_ptr()) };
-    ON.store(!set.is_null(), Ordering::Relaxed);
+    if set.is_null() {
+        return;
+    }
+    ON.store(true, Ordering::Relaxed);
+    // SAFETY: a variable that is set is a string.
+    let value = unsafe { CStr::from_ptr(set) };
+    if value.to_bytes().starts_with(b"/") {
+        // Once in each process.
+        let _ = FILE.set(value.to_owned());
+    }
 }
 
 /// Notes a data call: served from memory, or passed to the mount.
@@ -50,8 +65,29 @@ pub(crate) fn print() {
     );
     let left = rest.len();
     if written.is_ok() {
-        let n = line.len() - left;
-        // SAFETY: the first n bytes of the line. A failure changes nothing.
-        let _ = unsafe { crate::real::write(2, line.as_ptr().cast(), n) };
+        emit(&line[..line.len() - left]);
+    }
+}
+
+/// Writes the line. A failure changes nothing.
+fn emit(line: &[u8]) {
+    let write = |fd: c_int| {
+        // SAFETY: the bytes of the line.
+        let _ = unsafe { crate::real::write(fd, line.as_ptr().cast(), line.len()) };
+    };
+    let Some(path) = FILE.get() else {
+        return write(2);
+    };
+    // A filter may forbid to open it.
+    if crate::process::is_sealed() {
+        return;
+    }
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
+    // SAFETY: the path ends with a zero.
+    let fd = unsafe { crate::real::open64(path.as_ptr(), flags, 0o666) };
+    if fd >= 0 {
+        write(fd);
+        // SAFETY: opened above.
+        unsafe { crate::real::close(fd) };
     }
 }

@@ -12,7 +12,7 @@ use pramfs_client::File;
 use crate::process::{Changing, Inside, is_inside, may_wait, notice_fork, owns_memory, pause};
 
 /// Descriptors with higher numbers are left to the mount.
-const DESCRIPTORS: usize = 4096;
+pub(crate) const DESCRIPTORS: usize = 4096;
 const LEASES: usize = 256;
 
 /// Descriptors that are files of a mount.
@@ -260,6 +260,15 @@ pub(crate) fn pass_copies(fd: i32) {
         // Its end would close a descriptor of the file. It stays until the process ends.
         std::mem::forget(held);
     }
+}
+
+/// Returns the descriptors with a lease, and their entries.
+pub(crate) fn with_lease(held: &Held) -> Vec<(i32, Entry)> {
+    let same = [held.entry(false), held.entry(true)];
+    (0..USED.load(Ordering::Relaxed) as i32)
+        .map(|fd| (fd, entry(fd)))
+        .filter(|(_, entry)| same.contains(entry))
+        .collect()
 }
 
 /// Whether a descriptor has O_DIRECT set, of which the program does not know.

@@ -1,8 +1,9 @@
 //! Unmodified programs with the preload library, on real mounts. They need root, /dev/fuse
 //! and a C compiler; elsewhere every test reports that it was skipped.
 
+mod support;
+
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -13,55 +14,9 @@ use std::time::Duration;
 use pramfs_tests::mounted::{self, Mounted, copy_program, wait_until};
 use pramfs_tests::skip::skipped;
 use pramfs_tests::watchdog::Watchdog;
+use support::{Share, built, end, library, preloaded, text};
 
 const REGION: u64 = 128 << 20;
-
-/// The directory of what cargo has built.
-fn built() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.ancestors().nth(2).unwrap().to_owned()
-}
-
-/// The library. Cargo does not build it for tests: nothing links it.
-fn library() -> PathBuf {
-    let path = built().join("libpramfs_preload.so");
-    let changed = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let newest = ["", "calls"]
-        .iter()
-        .flat_map(|dir| fs::read_dir(source.join(dir)).unwrap().flatten())
-        .filter_map(|entry| changed(&entry.path()))
-        .max();
-    assert!(
-        changed(&path) >= newest,
-        "{} is missing or old; type: cargo build -p pramfs-preload",
-        path.display()
-    );
-    path
-}
-
-fn is_there(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
-}
-
-/// Whether a test can run.
-fn available(test: &str, programs: &[&str]) -> bool {
-    if let Some(missing) = programs.iter().find(|program| !is_there(program)) {
-        skipped(format_args!("no {missing}: {test} has not been run"));
-        return false;
-    }
-    mounted::available(test)
-}
-
-fn mount(test: &str, programs: &[&str]) -> Option<(Mounted, Watchdog)> {
-    if !available(test, programs) {
-        return None;
-    }
-    let dog = Watchdog::new(test, Duration::from_secs(120));
-    let mount = Mounted::new(&mounted::program(), REGION, "direct=owner");
-    Some((mount, dog))
-}
 
 /// The C program that uses files.
 fn probe() -> &'static Path {
@@ -80,49 +35,13 @@ fn probe() -> &'static Path {
     })
 }
 
-fn preloaded(program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new(program);
-    command
-        .env("LD_PRELOAD", library())
-        .env("PRAMFS_PRELOAD_STATS", "1");
-    command
-}
-
 /// What the library says of its data calls: served, and all, of all processes.
-fn calls(stderr: &str) -> (u64, u64) {
-    let mut sums = (0, 0);
-    for line in stderr.lines().filter(|l| l.starts_with("pramfs-preload:")) {
-        let numbers: Vec<u64> = line.split(' ').filter_map(|w| w.parse().ok()).collect();
-        sums.0 += numbers[0];
-        sums.1 += numbers[1];
-    }
-    sums
-}
-
 fn share(out: &Output) -> f64 {
-    let (served, all) = calls(&String::from_utf8_lossy(&out.stderr));
-    assert!(all > 0, "no data calls: {out:?}");
-    100.0 * served as f64 / all as f64
+    Share::of(&String::from_utf8_lossy(&out.stderr)).percent()
 }
 
-#[track_caller]
-fn text(out: &Output) -> String {
-    let (stdout, stderr) = (
-        String::from_utf8_lossy(&out.stdout),
-        String::from_utf8_lossy(&out.stderr),
-    );
-    assert!(out.status.success(), "{}: {stdout}{stderr}", out.status);
-    stdout.into_owned()
-}
-
-/// Unmounts, and checks the file system.
-fn end(mount: &Mounted) {
-    mount.unmount();
-    let fsck = built().join("fsck-pramfs");
-    if fsck.is_file() {
-        let out = Command::new(fsck).arg("-n").arg(mount.region()).output();
-        text(&out.unwrap());
-    }
+fn mount(test: &str, programs: &[&str]) -> Option<(Mounted, Watchdog)> {
+    support::mount(test, programs, REGION)
 }
 
 /// Scenarios in which files grow without the kernel.
@@ -202,6 +121,7 @@ scenarios! {
     writes_at_the_end_are_those_of_tmpfs: "extends" 80.0
     file_size_limit_holds_at_the_end: "limits_size" 0.0
     handler_writes_at_the_end_meanwhile: "extends_in_handler" 0.0
+    mapping_of_copied_descriptor_keeps_positions: "maps_with_copies" 0.0
 }
 
 #[test]
@@ -551,32 +471,5 @@ f.close()
     expected[..5].copy_from_slice(b"there");
     expected.extend(b"he");
     assert_eq!(fs::read(mount.at("file")).unwrap(), expected);
-    end(&mount);
-}
-
-#[test]
-fn git_clones_and_checks() {
-    let Some((mount, _dog)) = mount("git", &["git"]) else {
-        return;
-    };
-    let git = |args: &[&str]| {
-        let out = preloaded("git")
-            .current_dir(mount.path())
-            .args(["-c", "user.name=a", "-c", "user.email=a@b"])
-            .args(args)
-            .output()
-            .unwrap();
-        text(&out)
-    };
-    git(&["init", "-q", "one"]);
-    for i in 0..20 {
-        fs::write(mount.at(format!("one/file{i}")), vec![i; 10_000]).unwrap();
-    }
-    git(&["-C", "one", "add", "."]);
-    git(&["-C", "one", "commit", "-q", "-m", "first"]);
-    git(&["clone", "-q", "--no-hardlinks", "one", "two"]);
-    git(&["-C", "two", "gc", "-q"]);
-    git(&["-C", "two", "fsck", "--full"]);
-    assert_eq!(git(&["-C", "two", "status", "--short"]), "");
     end(&mount);
 }

@@ -1330,6 +1330,40 @@ static void opens(void)
     }
 }
 
+/* A mapping that the kernel must make, of a file with several descriptors. Copies go on sharing
+   their position. */
+static void maps_with_copies(void)
+{
+    int fd = opened(O_RDWR | O_CLOEXEC), copy = dup(fd), other = opened(O_RDWR);
+    CHECK(copy >= 0 && lseek(fd, 77, SEEK_SET) == 77 && lseek(other, 5, SEEK_SET) == 5);
+    char c;
+    CHECK(pread(copy, &c, 1, 0) == 1);
+    char *at = mmap(NULL, BLOCK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    /* At an address, by the copy. */
+    char *map = mmap(at, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, copy, BLOCK);
+    SAY("%s\n", map == MAP_FAILED ? strerror(errno) : "mapped");
+    CHECK(map == at);
+    CHECK(pwrite(other, "new", 3, BLOCK) == 3);
+    SAY("%.4s\n", map);
+    map[3] = '!';
+    CHECK(msync(map, BLOCK, MS_SYNC) == 0);
+    char bytes[4];
+    CHECK(pread(fd, bytes, 4, BLOCK) == 4);
+    SAY("%.4s\n", bytes);
+    CHECK(lseek(copy, 0, SEEK_CUR) == 77 && read(copy, &c, 1) == 1);
+    SAY("%lld %lld %lld\n", (long long)lseek(fd, 0, SEEK_CUR), (long long)lseek(copy, 0, SEEK_CUR),
+        (long long)lseek(other, 0, SEEK_CUR));
+    SAY("%d %d %d\n", fcntl(fd, F_GETFD), fcntl(copy, F_GETFD), fcntl(other, F_GETFD));
+    SAY("%x %x\n", fcntl(fd, F_GETFL) & ~O_LARGEFILE, fcntl(other, F_GETFL) & ~O_LARGEFILE);
+    close(fd);
+    CHECK(write(copy, "+", 1) == 1 && write(other, "-", 1) == 1);
+    close(copy);
+    close(other);
+    munmap(map, BLOCK);
+    show("maps with copies");
+}
+
 int main(int count, char **arguments)
 {
     static const struct { const char *name; void (*run)(void); } all[] = {
@@ -1344,7 +1378,8 @@ int main(int count, char **arguments)
         {"keeps_locks", keeps_locks}, {"handlers_while_layout_changes", handlers_while_layout_changes},
         {"syncs_after_refused_filter", syncs_after_refused_filter},
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},
-        {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler}, {"opens", opens},
+        {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler},
+        {"maps_with_copies", maps_with_copies}, {"opens", opens},
     };
     if (count != 3)
         return 2;

@@ -9,6 +9,7 @@
 //! * [`kill`]: writers that are killed, and the check of what they leave.
 //! * [`mounted`]: real mounts that come to an end whatever the test did.
 //! * [`model`]: a reference model, and a runner that compares it with the engine.
+//! * [`postgres`]: a PostgreSQL server on a mount.
 //! * [`random`]: a small generator whose seed is printed, so that a run of
 //!   many threads can be repeated.
 //! * [`recorded`]: a file system that can be crashed at any store.
@@ -38,6 +39,7 @@ pub mod kill;
 #[cfg(feature = "testing")]
 pub mod model;
 pub mod mounted;
+pub mod postgres;
 pub mod random;
 pub mod readable;
 #[cfg(feature = "testing")]
