@@ -35,7 +35,7 @@ touch -d '1999-12-31 01:02:03.5' random sources
 const STEPS: [(&str, &str); 6] = [
     (
         "tar",
-        "tar -C \"$1\" --sort=name --format=pax --pax-option=exthdr.name=%d/pax/%f,delete=atime,delete=ctime --sparse -cf tree.tar .
+        "tar -C \"$1\" --sort=name --format=gnu --sparse -cf tree.tar .
          mkdir tar; tar -C tar -xpf tree.tar; tar -C tar -df tree.tar",
     ),
     (
