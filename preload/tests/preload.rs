@@ -159,6 +159,7 @@ fn programs_with_and_without_library_see_the_same() {
             .output()
             .unwrap();
         text(&out);
+        println!("coherence {seed}: {:.1} % served", share(&out));
         assert!(share(&out) >= 50.0, "{:.1} % served", share(&out));
     }
     end(&mount);
