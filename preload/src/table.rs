@@ -264,10 +264,9 @@ pub(crate) fn pass_copies(fd: i32) {
 
 /// Returns the descriptors with a lease, and their entries.
 pub(crate) fn with_lease(held: &Held) -> Vec<(i32, Entry)> {
-    let same = [held.entry(false), held.entry(true)];
     (0..USED.load(Ordering::Relaxed) as i32)
         .map(|fd| (fd, entry(fd)))
-        .filter(|(_, entry)| same.contains(entry))
+        .filter(|(_, entry)| held.is_of(*entry))
         .collect()
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use pramfs_tests::mounted::{self, Mounted, copy_program, wait_until};
 use pramfs_tests::skip::skipped;
 use pramfs_tests::watchdog::Watchdog;
-use support::{Share, built, end, library, preloaded, text};
+use support::{Share, built, end, is_there, library, preloaded, text};
 
 const REGION: u64 = 128 << 20;
 

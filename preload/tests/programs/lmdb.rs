@@ -10,10 +10,9 @@ use crate::{Both, PYTHON, Place, TIMEOUT, full, same};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/use_lmdb.py");
 
-/// Shares that are required, in percent. LMDB maps its file to the end of the largest size
-/// that it may get, which the library leaves to the kernel: so nothing is served yet. To be
-/// raised when such mappings are served.
-const LEAST: f64 = 0.0;
+/// The share of changes that is required, in percent. With `writemap`, changes are stores and
+/// no calls; the few calls are maps and file sizes.
+const LEAST: f64 = 95.0;
 
 /// What LMDB's tools say of the database in `db` and of its copies.
 const VIEW: &str = r#"
@@ -83,7 +82,10 @@ fn lmdb_contents_are_those_of_tmpfs() {
         let is = view(&on_mount);
         same(mode, &is, &view(&on_tmpfs));
         let tools = both.library.share();
-        assert!(changes.percent() >= LEAST && tools.percent() >= LEAST);
+        assert!(
+            mode == "writemap" || changes.percent() >= LEAST,
+            "{mode}: changes {changes}"
+        );
         let least = if full() { 20_000 } else { 1000 };
         let (acknowledged, kept) = life(&both.on_mount(&format!("killed-{mode}")), mode, least);
         assert!(

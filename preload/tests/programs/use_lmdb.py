@@ -10,7 +10,7 @@ DELETED = b""
 
 
 def open_env(path, mode, **more):
-    return lmdb.open(path, map_size=256 << 20, writemap=mode == "writemap", max_dbs=4, **more)
+    return lmdb.open(path, map_size=128 << 20, writemap=mode == "writemap", max_dbs=4, **more)
 
 
 def check(txn):

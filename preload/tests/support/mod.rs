@@ -37,7 +37,8 @@ pub fn library() -> PathBuf {
     path
 }
 
-fn is_there(program: &str) -> bool {
+/// Whether a program is in the search path.
+pub fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
