@@ -20,20 +20,13 @@ use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
 
 pub(crate) use crate::give_up::give_up;
-use crate::process::{self, Changing, Inside, is_inside, may_wait, owns_memory};
+use crate::process::{self, Inside, is_inside, owns_memory};
 use crate::real;
 use crate::table::{self, Entry, Held};
 
 /// Reads by offset before a file that is open for reading gets a lease, which costs as much as
 /// many reads from the page cache.
 const CALLS: u16 = 64;
-
-/// Reads and overwrites by offset before a file that was empty gets a lease. With
-/// [`process::may_append`], growing writes count too.
-const EARLY: u8 = 64;
-
-/// Ends of the writes by offset to files that were empty, by descriptor.
-static ENDS: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
 
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
@@ -128,7 +121,7 @@ fn limits() -> &'static Limits {
     })
 }
 
-fn stat(fd: c_int) -> Option<libc::stat64> {
+pub(crate) fn stat(fd: c_int) -> Option<libc::stat64> {
     // SAFETY: a zeroed stat is a valid value.
     let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
     // SAFETY: the result is written to a variable of this type.
@@ -253,12 +246,12 @@ fn counted(held: Option<Held>, flags: c_int) -> Option<Entry> {
 }
 
 /// Runs code of the client. A panic must not reach the program.
-fn guarded<T>(f: impl FnOnce() -> Option<T>) -> Option<T> {
+pub(crate) fn guarded<T>(f: impl FnOnce() -> Option<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or(None)
 }
 
 /// Gets a lease to write for a descriptor that nobody else knows of yet.
-fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
+pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
     let (device, inode) = (stat.st_dev, stat.st_ino);
     let find = || table::find(device, inode, true);
     if let Some(held) = find() {
@@ -414,99 +407,6 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     drop(inside);
     drop(held);
     None
-}
-
-/// Counts a call on a file that was empty when it was opened, which ends at this offset. If
-/// such calls read or overwrite what is there, the file gets a lease: its descriptor is
-/// replaced as if it had just been opened.
-#[cold]
-pub(crate) fn count_growing(fd: c_int, old: Entry, end: u64, write: bool) -> Option<Held> {
-    let Entry::Growing {
-        inode,
-        calls,
-        epoch,
-    } = old
-    else {
-        return None;
-    };
-    let highest = usize::try_from(fd).ok().and_then(|fd| ENDS.get(fd))?;
-    if calls == 0 {
-        highest.store(0, Ordering::Relaxed);
-    }
-    let before = match write {
-        true => highest.fetch_max(end, Ordering::Relaxed),
-        false => u64::MAX,
-    };
-    let counts = end <= before || process::may_append();
-    if calls == 0 || counts && calls < EARLY {
-        let calls = calls + 1;
-        table::replace(
-            fd,
-            old,
-            Entry::Growing {
-                inode,
-                calls,
-                epoch,
-            },
-        );
-        return None;
-    }
-    match counts {
-        true => replace_growing(fd, old, inode, epoch),
-        false => None,
-    }
-}
-
-/// Gets a lease for a file that was empty when it was opened, and is now to be mapped.
-#[cold]
-pub(crate) fn take_growing(fd: c_int) -> Option<Held> {
-    let old = table::entry(fd);
-    match old {
-        Entry::Growing { inode, epoch, .. } => replace_growing(fd, old, inode, epoch),
-        _ => None,
-    }
-}
-
-fn replace_growing(fd: c_int, old: Entry, inode: u16, epoch: u16) -> Option<Held> {
-    if process::is_sealed() || !owns_memory() || !may_wait() {
-        return None;
-    }
-    // Before the descriptor changes.
-    process::make_forks_wait(&Inside::enter()?);
-    let errno = real::errno();
-    let this_thread = Changing::begin();
-    let changing = Entry::Changing { inode };
-    if !table::replace(fd, old, changing) {
-        return None;
-    }
-    let held = guarded(|| replaced_lease(fd, inode, epoch));
-    let held = held.map(Held::and_count);
-    let new = held.as_ref().map(|held| held.entry(true, true));
-    let replaced = table::replace(fd, changing, new.unwrap_or(Entry::Mount { inode }));
-    drop(this_thread);
-    real::set_errno(errno);
-    match replaced {
-        true => held,
-        // Closed by a signal handler.
-        false => held.map(Held::uncount),
-    }
-}
-
-/// Replaces a descriptor whose position was never used.
-fn replaced_lease(fd: c_int, inode: u16, epoch: u16) -> Option<Held> {
-    // Before the look at the epoch: who shares descriptions changes it, and then waits for this.
-    let _change = table::Change::begin(inode)?;
-    let (flags, stat) = (flags(fd)?, stat(fd)?);
-    // SAFETY: asks for the position.
-    let position = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
-    let is_new = epoch == table::epoch()
-        && table::hash(stat.st_dev, stat.st_ino) == inode
-        && stat.st_size > 0
-        && position == 0;
-    match is_new {
-        true => write_lease(fd, flags, &stat),
-        false => None,
-    }
 }
 
 /// Learns the blocks of a file up to an offset. False if they cannot be known.

@@ -6,7 +6,7 @@
 //! Invariant: what it does not see, or refuses, does the same through the mount.
 //!
 //! - `table`: what is known about the numbers of descriptors. `lease`: how a file gets its
-//!   lease. `give_up`: how it loses it. `process`: threads that are inside the library, forks.
+//!   lease. `growing`: files that were empty. `give_up`: how a lease is lost. `process`: threads that are inside the library, forks.
 //! - `views`: mappings of the region, which must not grow.
 //! - `calls/`: the functions that take the place of those of the C library.
 //!
@@ -14,6 +14,7 @@
 
 mod calls;
 mod give_up;
+mod growing;
 mod lease;
 mod process;
 mod real;

@@ -16,7 +16,7 @@ use pramfs_client::{Access, Places};
 use crate::process::{Inside, is_inside, pause};
 use crate::stats::note;
 use crate::table::{self, Entry, Held};
-use crate::{lease, real, views};
+use crate::{growing, lease, real, views};
 
 const PAGE: u64 = 4096;
 
@@ -242,7 +242,7 @@ fn mapped(wish: Wish) -> Option<*mut c_void> {
     }
     let errno = real::errno();
     let early = match wish.is_simple() {
-        true => lease::take_growing(fd),
+        true => growing::take_growing(fd),
         false => None,
     };
     table::settle(fd);

@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::{off64_t, size_t, ssize_t};
 
-use crate::lease;
 use crate::process::{Copying, is_inside, is_sealed, notice_fork};
 use crate::real;
 use crate::stats::note;
 use crate::table::{self, Entry, Held};
+use crate::{growing, lease};
 
 /// Most bytes that the kernel transfers in one call.
 const MOST: usize = 0x7fff_f000;
@@ -36,7 +36,7 @@ fn held(fd: c_int, way: Way, end: u64) -> Option<Held> {
         Entry::Candidate { inode, calls } if way == Way::Read => {
             lease::count_read(fd, inode, calls)
         }
-        Entry::Growing { .. } => lease::count_growing(fd, entry, end, way == Way::Write),
+        Entry::Growing { .. } => growing::count_growing(fd, entry, end, way == Way::Write),
         _ => None,
     }
 }
