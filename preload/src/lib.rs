@@ -5,8 +5,10 @@
 //! and writes that need nothing but memory, and passes everything else to the C library.
 //! Invariant: what it does not see, or refuses, does the same through the mount.
 //!
-//! - `table`: what is known about the numbers of descriptors. `lease`: how a file gets its
-//!   lease. `growing`: files that were empty. `give_up`: how a lease is lost. `process`: threads that are inside the library, forks.
+//! - `table`: what is known about the numbers of descriptors. `process`: threads that are
+//!   inside the library, forks.
+//! - `lease`: how a file gets its lease. `growing`: files that were empty. `give_up`: how a lease
+//!   is lost.
 //! - `views`: mappings of the region, which must not grow.
 //! - `calls/`: the functions that take the place of those of the C library.
 //!
