@@ -358,11 +358,12 @@ impl Leased {
             }
             let mut after = cursor;
             let mut rest = match self.growth.is_mapped_ahead.load(Ordering::Acquire) {
-                true => (end.next_multiple_of(PAGE as u64) - end).min(limit - end),
+                true => (end.next_multiple_of(self.block_size()) - end).min(limit - end),
                 false => 0,
             };
             while rest > 0 {
-                let (at, len) = open.next(&mut after, rest).ok_or(Error::Range)?;
+                let now = rest.min(PAGE as u64);
+                let (at, len) = open.next(&mut after, now).ok_or(Error::Range)?;
                 pending = pending.join(window.nt_store(at, &ZEROS[..len as usize])?);
                 rest -= len;
             }

@@ -117,7 +117,7 @@ impl File {
     /// past the end are allocated, and stay as long as there are leases; for a lease to read,
     /// another one to write must have had that done. When the file grows, it grows into them.
     /// What they show past the end is undefined, but for the rest of the last page: if the
-    /// lease is to write, that is zeros, and stays so until the file is truncated.
+    /// lease is to write, that is zeros.
     ///
     /// # Errors
     /// As for [`places`](Self::places); [`Error::Refused`] if that took more than a quarter of

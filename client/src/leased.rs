@@ -173,6 +173,11 @@ impl Leased {
         Ok(stored + beside_stored(offset))
     }
 
+    /// Returns the bytes of a block.
+    pub(crate) fn block_size(&self) -> u64 {
+        self.block_size
+    }
+
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }

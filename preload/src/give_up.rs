@@ -11,7 +11,7 @@ use libc::c_int;
 use crate::lease::{KEPT, flags, open_again};
 use crate::process::is_sealed;
 use crate::real;
-use crate::table::{self, Entry};
+use crate::table::{self, Entry, Held};
 
 /// Asks whether two descriptors are copies: fcntl(2) since Linux 6.10.
 const F_DUPFD_QUERY: c_int = 1027;
@@ -29,94 +29,123 @@ struct Description {
 /// cache.
 #[cold]
 pub(crate) fn give_up(fd: c_int) -> bool {
-    let Some(mut held) = table::hold(table::entry(fd)) else {
+    let Some(held) = table::hold(table::entry(fd)) else {
         return false;
     };
     let inode = held.inode();
-    let all = table::with_lease(&held);
-    // A call of another thread uses the lease: then the page cache stays away. The close of a
-    // descriptor would release record locks. A position that other processes share would be
-    // another one from then on.
-    if is_sealed()
-        || table::may_be_locked(inode)
-        || held.users() > all.len() as u64 + 1
-        || held.may_be_shared()
-    {
+    if is_sealed() {
         return false;
     }
-    let Some(descriptions) = descriptions(fd, &all) else {
-        return false;
-    };
+    // Before everything: who shares or locks descriptions from here on waits for the end. The
+    // close of a descriptor would release record locks.
     let Some(change) = table::Change::begin(inode) else {
         return false;
     };
-    let changing = Entry::Changing { inode };
-    let claims = all.iter();
-    let claimed = claims
-        .take_while(|(fd, entry)| table::replace(*fd, *entry, changing))
-        .count();
-    if claimed < all.len() {
-        for (fd, entry) in &all[..claimed] {
-            if !table::replace(*fd, changing, *entry) {
-                // Closed meanwhile, without the use that was counted.
-                held = held.uncount();
-            }
-        }
+    let claims = Claims::of(held);
+    let Some(descriptions) = claims.descriptions(fd) else {
+        claims.undo();
         return false;
-    }
-    for _ in &all {
-        held = held.uncount();
-    }
-    // The last use.
-    drop(held);
+    };
+    let all = claims.end_lease();
     let mut done = true;
     for description in &descriptions {
         done &= description.renew();
     }
     for (fd, _) in &all {
-        table::replace(*fd, changing, Entry::Mount { inode });
+        table::replace(*fd, Entry::Changing { inode }, Entry::Mount { inode });
     }
     drop(change);
     done
 }
 
-/// Finds the descriptions of leased descriptors, and all copies of each. `None` if they cannot
-/// be known.
-fn descriptions(mapped: c_int, all: &[(c_int, Entry)]) -> Option<Vec<Description>> {
-    let kernel_tells = are_copies(mapped, mapped);
-    if !kernel_tells && all.len() > 1 {
-        return None;
+/// The descriptors of a lease, whose entries say that they are being changed. Other threads that
+/// close them, copy them or use their position wait.
+struct Claims {
+    held: Held,
+    all: Vec<(c_int, Entry)>,
+}
+
+impl Claims {
+    fn of(held: Held) -> Claims {
+        let changing = Entry::Changing {
+            inode: held.inode(),
+        };
+        let mut all = table::with_lease(&held);
+        // The others have been closed meanwhile.
+        all.retain(|(fd, entry)| table::replace(*fd, *entry, changing));
+        Claims { held, all }
     }
-    let mut known: Vec<Description> = Vec::new();
-    for (fd, entry) in all {
-        if known.iter().any(|d| d.copies.contains(fd)) {
-            continue;
+
+    /// Whether nothing else uses the lease: no call of another thread, which would keep the page
+    /// cache away, and no descriptor that has been made since. Other processes must not share the
+    /// descriptions: a position that they share would be another one from then on.
+    fn are_all(&self) -> bool {
+        self.held.users() == self.all.len() as u64 + 1
+            && table::with_lease(&self.held).is_empty()
+            && !self.held.may_be_shared()
+    }
+
+    fn undo(mut self) {
+        let inode = self.held.inode();
+        for (fd, entry) in &self.all {
+            if !table::replace(*fd, Entry::Changing { inode }, *entry) {
+                // Closed meanwhile by a signal handler, without the use that was counted.
+                self.held = self.held.uncount();
+            }
         }
-        let mut flags = flags(*fd)?;
-        if matches!(entry, Entry::Leased { hidden: true, .. }) {
-            flags &= !libc::O_DIRECT;
+    }
+
+    fn end_lease(mut self) -> Vec<(c_int, Entry)> {
+        for _ in &self.all {
+            self.held = self.held.uncount();
         }
-        // SAFETY: asks for the position.
-        let position = unsafe { real::lseek64(*fd, 0, libc::SEEK_CUR) };
-        if position < 0 {
+        self.all
+    }
+
+    /// Finds the descriptions of the descriptors, and all copies of each. `None` if they cannot
+    /// be known, or not all of them are claimed.
+    fn descriptions(&self, mapped: c_int) -> Option<Vec<Description>> {
+        let kernel_tells = are_copies(mapped, mapped);
+        if !self.are_all() || !kernel_tells && self.all.len() > 1 {
             return None;
         }
-        // Also those that were not seen as files of the mount.
-        let others = (0..table::DESCRIPTORS as c_int).filter(|n| n != fd && are_copies(*fd, *n));
-        let mut copies = vec![*fd];
-        if kernel_tells {
-            copies.extend(others);
+        let is_claimed = |fd: &c_int| self.all.iter().any(|(claimed, _)| claimed == fd);
+        let mut known: Vec<Description> = Vec::new();
+        for (fd, entry) in &self.all {
+            if known.iter().any(|d| d.copies.contains(fd)) {
+                continue;
+            }
+            let mut flags = flags(*fd)?;
+            if matches!(entry, Entry::Leased { hidden: true, .. }) {
+                flags &= !libc::O_DIRECT;
+            }
+            // SAFETY: asks for the position.
+            let position = unsafe { real::lseek64(*fd, 0, libc::SEEK_CUR) };
+            if position < 0 {
+                return None;
+            }
+            let others =
+                (0..table::DESCRIPTORS as c_int).filter(|n| n != fd && are_copies(*fd, *n));
+            let mut copies = vec![*fd];
+            if kernel_tells {
+                copies.extend(others);
+            }
+            // A copy that the library has not seen could be closed, and its number be another file,
+            // before it is replaced.
+            if !copies.iter().all(is_claimed) {
+                return None;
+            }
+            known.push(Description {
+                copies,
+                flags,
+                position,
+            });
         }
-        known.push(Description {
-            copies,
-            flags,
-            position,
-        });
+        // The program may have asked for O_DIRECT itself; but with it, a file cannot be mapped.
+        let of_mapped = known.iter_mut().find(|d| d.copies.contains(&mapped))?;
+        of_mapped.flags &= !libc::O_DIRECT;
+        Some(known)
     }
-    // The program may have asked for O_DIRECT itself; but with it, a file cannot be mapped.
-    let of_mapped = known.iter_mut().find(|d| d.copies.contains(&mapped))?;
-    of_mapped.flags &= !libc::O_DIRECT;
-    Some(known)
 }
 
 /// Whether two numbers are descriptors that share their description, as far as the kernel

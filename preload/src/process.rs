@@ -286,13 +286,6 @@ pub(crate) fn make_forks_wait(_: &Inside) {
     drop(OpenState::new());
     // SAFETY: as in `start`.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), None) };
-    // This one runs before it: a replacement of a descriptor may wait for the thread inside.
-    // SAFETY: as in `start`.
-    unsafe { libc::pthread_atfork(Some(begin_sharing), None, None) };
-}
-
-extern "C" fn begin_sharing() {
-    table::begin_sharing();
 }
 
 extern "C" fn share() {
@@ -300,6 +293,8 @@ extern "C" fn share() {
 }
 
 extern "C" fn prepare() {
+    // First: a replacement of a descriptor may wait for the thread inside.
+    table::begin_sharing();
     // A fork from a signal handler that has interrupted this thread inside holds it already.
     if !is_inside() {
         lock();

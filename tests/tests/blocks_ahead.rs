@@ -218,6 +218,21 @@ fn rest_of_last_block_is_zeros_in_mapping_made_after_restart_or_cut() {
     same(&fs, &places, "mapped again");
 }
 
+/// With the size that the file has, the window stays open, so the holder may be storing.
+#[test]
+fn truncation_to_same_size_leaves_append_under_way_alone() {
+    small(|fs| {
+        ahead(fs);
+        let places = places(fs);
+        let holder = Appender::of(fs, leased(fs)).unwrap();
+        holder.open(fs, 1000).unwrap();
+        garble(fs, &places, SIZE as u64);
+        set_size(fs, SIZE as u64);
+        assert!(shown(fs, &places)[SIZE..].iter().all(|byte| *byte == 0xcd));
+        assert!(holder.window(fs).unwrap().is_some());
+    });
+}
+
 #[test]
 fn blocks_ahead_are_freed_with_last_lease() {
     small(|fs| {

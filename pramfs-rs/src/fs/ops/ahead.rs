@@ -57,10 +57,7 @@ impl Engine {
             self.close_window(&inode, state)?;
             let size = state.disk.size;
             let whole = geo.file_offset(geo.file_block_from(size));
-            let mut tx = self.vol.begin_at(&inode.last_record);
-            self.zero_written(&mut tx, &state.map(), size, whole)?;
-            tx.settle();
-            drop(tx);
+            self.zero_rest_of_block(&inode, state)?;
             state.leases.note_mapped_ahead();
             if whole >= range.end {
                 // A mapping ends in the page that holds the end of the file.

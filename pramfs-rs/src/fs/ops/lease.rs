@@ -259,6 +259,9 @@ impl Engine {
             let past = state.leases.window().is_some() || state.leases.are_mapped_ahead();
             while past && end >= complete && end < complete.saturating_add(SCAN) {
                 let (index, last) = (geo.file_block(end), geo.file_block(geo.max_file_size()));
+                if index >= last {
+                    break;
+                }
                 let run = map::run(&self.vol, &state.map(), index, last - index)?;
                 let Some(block) = run.block.filter(|_| !run.unwritten && extents.len() < max)
                 else {

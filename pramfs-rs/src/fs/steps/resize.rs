@@ -41,12 +41,12 @@ impl Engine {
             true => self.finish_truncate(inode, state)?,
             false => self.settle_size(inode, state)?,
         }
+        let old_size = state.disk.size;
         let (done, slot) = self.change(inode, state, |tx, new| {
             new.size = size;
             touch_mtime(new, self.now());
             // First, so that freeing blocks uses the rest of the record.
             also(tx, new)?;
-            let old_size = new.before().disk.size;
             let mut map = new.before().map();
             if size > old_size {
                 let end = self.end_of_zeros(new.before(), size);
@@ -78,18 +78,25 @@ impl Engine {
         if slot.is_some() {
             state.orphan_slot = slot;
         }
-        if state.leases.are_mapped_ahead() {
-            // After a cut as well: the rest of the block is in mappings of the file.
-            let mut tx = self.vol.begin_at(&inode.last_record);
-            self.zero_written(&mut tx, &state.map(), size, self.end_of_zeros(state, size))?;
-            tx.settle();
-            drop(tx);
+        if !done {
+            self.free_past_end(inode, state)?;
         }
-        if done {
-            Ok(())
-        } else {
-            self.free_past_end(inode, state)
+        match size < old_size && state.leases.are_mapped_ahead() {
+            true => self.zero_rest_of_block(inode, state),
+            false => Ok(()),
         }
+    }
+
+    /// Zeroes the rest of the block that holds the end of a file that is mapped past its end, and
+    /// that has no append window: the holder of one stores there.
+    pub(crate) fn zero_rest_of_block(&self, inode: &Inode, state: &InodeState) -> Result<()> {
+        debug_assert!(state.leases.window().is_none());
+        let (geo, size) = (&self.vol.geo, state.disk.size);
+        let mut tx = self.vol.begin_at(&inode.last_record);
+        let end = geo.file_offset(geo.file_block_from(size));
+        self.zero_written(&mut tx, &state.map(), size, end)?;
+        tx.settle();
+        Ok(())
     }
 
     /// Before any change of the size but a merge: closes the window, and finishes an unfinished
