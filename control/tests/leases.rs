@@ -81,7 +81,7 @@ impl Leases for Fake {
         }
     }
 
-    fn fill(&self, _: LeaseKey, range: Range<u64>) -> Result<u64, Refused> {
+    fn fill(&self, _: LeaseKey, range: Range<u64>, _: bool) -> Result<u64, Refused> {
         Ok(range.end.min(range.start + 4096))
     }
 
