@@ -23,5 +23,5 @@ if ! has_target; then
     has_target || skip "the target $target could not be installed"
 fi
 RUSTFLAGS="${RUSTFLAGS:-} -D warnings" cargo check --locked --target "$target" --no-default-features \
-    -p pramfs -p pramfs-fsck -p pramfs-control -p pramfs-tools -p pramfs-fuse -p pramfs-capi -p pramfs-preload --lib --bins || exit 1
+    -p pramfs -p pramfs-fsck -p pramfs-control -p pramfs-fuse-protocol -p pramfs-tools -p pramfs-fuse -p pramfs-capi -p pramfs-preload --lib --bins || exit 1
 echo "check-aarch64: the library and the programs compile for $target"

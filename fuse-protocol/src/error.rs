@@ -41,6 +41,12 @@ pub enum RequestError {
     /// Something that must lie in one piece is scattered.
     #[error("{0:?} has its {1} in several pieces")]
     Scattered(Opcode, &'static str),
+    /// An offset or size is past the end of every file.
+    #[error("{0:?} reaches to {1} + {2}, which no file does")]
+    Range(Opcode, u64, u64),
+    /// A time has a second of nanoseconds or more.
+    #[error("{0:?} has an invalid time")]
+    Time(Opcode),
     /// A name is empty, `.`, `..`, or has a slash.
     #[error("{0:?} has an invalid name")]
     Name(Opcode),

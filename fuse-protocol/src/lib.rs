@@ -23,12 +23,32 @@ mod record;
 pub mod reply;
 mod request;
 mod rules;
+mod time;
 pub mod wire;
 
 /// All numbers and structures, as tables for the test that compares them with the header.
 #[doc(hidden)]
 pub mod tables {
-    pub use crate::table::{CONSTANTS, Constant, FLOOR, Field, STRUCTS, Struct};
+    pub use crate::table::{Constant, FLOOR, Field, Struct};
+
+    /// All numbers.
+    pub const CONSTANTS: &[&[Constant]] = &[
+        crate::opcode::CONSTANTS,
+        crate::notify::CONSTANTS,
+        crate::flags::CONSTANTS,
+        crate::numbers::CONSTANTS,
+    ];
+
+    /// All structures.
+    pub const STRUCTS: &[&[Struct]] = &[
+        crate::wire::header::STRUCTS,
+        crate::wire::init::STRUCTS,
+        crate::wire::node::STRUCTS,
+        crate::wire::file::STRUCTS,
+        crate::wire::misc::STRUCTS,
+        crate::wire::notify::STRUCTS,
+        crate::wire::uring::STRUCTS,
+    ];
 }
 
 pub use data::Data;
@@ -42,3 +62,4 @@ pub use opcode::Opcode;
 pub use record::{RECORD_SIZE, RecordError};
 pub use request::{ForgetList, InitRequest, MappingList, Operation, Parts, Request};
 pub use rules::{Rules, XATTR_NAME_MAX, XATTR_VALUE_MAX};
+pub use time::{NewTime, Time};

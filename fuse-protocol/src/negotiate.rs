@@ -36,7 +36,8 @@ pub struct Wanted {
     pub required: InitFlags,
     /// Most bytes of reading ahead.
     pub max_readahead: u32,
-    /// Most bytes of a write; at least 4096.
+    /// Most bytes of a write; at least 4096. With `MAX_PAGES` it bounds reads too, by whole
+    /// pages.
     pub max_write: u32,
     /// Most requests in the background.
     pub max_background: u16,
@@ -118,7 +119,6 @@ pub enum Outcome {
 
 /// What both sides have agreed upon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the methods describe them")]
 pub struct Negotiated {
     pub(crate) minor: u32,
     pub(crate) flags: InitFlags,
@@ -312,7 +312,8 @@ impl Negotiated {
     /// Bytes that a buffer for requests needs.
     #[must_use]
     pub fn max_request(&self) -> usize {
-        let data = self.max_write.max(XATTR_VALUE_MAX) as usize;
+        // An ioctl brings as many pages as a read fetches.
+        let data = self.max_write.max(self.max_reply()).max(XATTR_VALUE_MAX) as usize;
         MIN_READ_BUFFER.max(data.saturating_add(HEADERS))
     }
 

@@ -44,25 +44,6 @@ pub struct Field {
 /// The minor version whose header has all that is not marked with a later one.
 pub const FLOOR: u32 = 38;
 
-/// All numbers.
-pub const CONSTANTS: &[&[Constant]] = &[
-    crate::opcode::CONSTANTS,
-    crate::notify::CONSTANTS,
-    crate::flags::CONSTANTS,
-    crate::numbers::CONSTANTS,
-];
-
-/// All structures.
-pub const STRUCTS: &[&[Struct]] = &[
-    crate::wire::header::STRUCTS,
-    crate::wire::init::STRUCTS,
-    crate::wire::node::STRUCTS,
-    crate::wire::file::STRUCTS,
-    crate::wire::misc::STRUCTS,
-    crate::wire::notify::STRUCTS,
-    crate::wire::uring::STRUCTS,
-];
-
 macro_rules! since {
     () => {
         $crate::table::FLOOR

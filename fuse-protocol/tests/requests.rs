@@ -233,6 +233,50 @@ fn sizes_that_no_reply_can_have_are_refused() {
 }
 
 #[test]
+fn ranges_that_no_file_has_are_refused() {
+    let offset_and_size = |opcode, offset: u64, size: u32| {
+        let mut bytes = request(opcode, &[&[0; 40]]);
+        bytes[48..56].copy_from_slice(&offset.to_ne_bytes());
+        bytes[56..60].copy_from_slice(&size.to_ne_bytes());
+        bytes
+    };
+    let last_page = (1 << 63) - 4096;
+    assert!(Request::parse(&offset_and_size(Opcode::Read, last_page, 4096), &RULES).is_ok());
+    for (offset, size) in [(last_page + 1, 4096), (u64::MAX, 1), (u64::MAX, 0)] {
+        let range = |opcode| RequestError::Range(opcode, offset, size.into());
+        let read = offset_and_size(Opcode::Read, offset, size);
+        assert_eq!(error(&read), range(Opcode::Read));
+        let write = offset_and_size(Opcode::Write, offset, size);
+        assert_eq!(error(&write), range(Opcode::Write));
+        let mut fallocate = request(Opcode::Fallocate, &[&[0; 32]]);
+        fallocate[48..56].copy_from_slice(&offset.to_ne_bytes());
+        fallocate[56..64].copy_from_slice(&u64::from(size).to_ne_bytes());
+        assert_eq!(error(&fallocate), range(Opcode::Fallocate));
+        // The offset in a listing is a number of the server's own.
+        let readdir = offset_and_size(Opcode::Readdir, offset, size);
+        assert!(Request::parse(&readdir, &RULES).is_ok());
+    }
+}
+
+#[test]
+fn setattr_with_impossible_size_or_time_is_refused() {
+    use pramfs_fuse_protocol::flags::SetattrValid;
+    use pramfs_fuse_protocol::wire::SetattrIn;
+    let setattr = |arg: &SetattrIn| request(Opcode::Setattr, &[zerocopy::IntoBytes::as_bytes(arg)]);
+    let mut arg = SetattrIn {
+        size: u64::MAX,
+        ctimensec: 1_000_000_000,
+        ..SetattrIn::default()
+    };
+    assert!(Request::parse(&setattr(&arg), &RULES).is_ok());
+    arg.valid = SetattrValid::CTIME;
+    assert_eq!(error(&setattr(&arg)), RequestError::Time(Opcode::Setattr));
+    arg.valid = SetattrValid::SIZE;
+    let range = RequestError::Range(Opcode::Setattr, u64::MAX, 0);
+    assert_eq!(error(&setattr(&arg)), range);
+}
+
+#[test]
 fn extensions_are_refused_where_they_were_not_negotiated() {
     let with_both = examples::create_with_extensions();
     assert!(Request::parse(&with_both, &RULES).is_ok());

@@ -22,6 +22,21 @@ const CRATES: &[(&str, &[&[&str]])] = &[
         "pramfs-rs",
         &[&["credentials"], &["fs"], &["api"], &["inode"]],
     ),
+    (
+        "fuse-protocol",
+        &[
+            &["table"],
+            &["data", "errno", "flags", "numbers", "opcode"],
+            &["wire"],
+            &["error", "message", "rules", "time"],
+            &["reader", "extension"],
+            &["name"],
+            &["request"],
+            &["listing", "notify", "reply"],
+            &["negotiate"],
+            &["record"],
+        ],
+    ),
 ];
 
 fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
@@ -109,7 +124,7 @@ fn unsafe_code_only_in_pmem_and_media() {
             );
         }
     }
-    for of in ["pramfs-rs", "fsck"] {
+    for of in ["pramfs-rs", "fsck", "fuse-protocol"] {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let root = std::fs::read_to_string(root.join(of).join("src/lib.rs")).unwrap();
         assert!(root.contains("#![forbid(unsafe_code)]"), "{of}");

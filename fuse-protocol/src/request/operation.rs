@@ -11,7 +11,10 @@ use crate::wire::*;
 ///
 /// A `name` is one component: not empty, without slash and NUL, not longer than agreed,
 /// and neither `.` nor `..` (but a lookup may ask for these). Sizes that the other side
-/// announces agree with the bytes that it sends, and sizes that it asks for fit a reply.
+/// announces agree with the bytes that it sends, and sizes that it asks for fit a reply. The
+/// ranges of READ, WRITE and FALLOCATE do not overflow, and times of SETATTR are valid. (The
+/// offset of LSEEK may be negative, because the kernel passes on what a program says, and the
+/// length of a copy may be greater than any file.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     missing_docs,

@@ -7,7 +7,7 @@ use super::{Parts, Request};
 use crate::data::Data;
 use crate::error::{Malformed, RequestError};
 use crate::extension::{ALIGN, Extensions};
-use crate::flags::InitFlags;
+use crate::flags::{InitFlags, SetattrValid};
 use crate::name;
 use crate::numbers::{MAJOR, SETXATTR_IN_SHORT_SIZE};
 use crate::opcode::Opcode;
@@ -128,6 +128,11 @@ fn parse<'a>(
         let too_much = RequestError::TooMuch(op, size);
         if size > max { Err(too_much) } else { Ok(()) }
     };
+    // Offsets of files are signed, and the last page of the longest file ends here.
+    let within = |offset: u64, len: u64| match offset.checked_add(len) {
+        Some(end) if end <= 1 << 63 => Ok(()),
+        _ => Err(RequestError::Range(op, offset, len)),
+    };
     let read = |from: &mut Reader<'a>| {
         let arg: ReadIn = from.take()?;
         fits(arg.size, rules.max_reply)?;
@@ -146,7 +151,16 @@ fn parse<'a>(
         }
         Opcode::Getattr => Operation::Getattr(from.take()?),
         Opcode::Statx => Operation::Statx(from.take()?),
-        Opcode::Setattr => Operation::Setattr(from.take()?),
+        Opcode::Setattr => {
+            let arg: SetattrIn = from.take()?;
+            if arg.valid.contains(SetattrValid::SIZE) {
+                within(arg.size, 0)?;
+            }
+            if !arg.has_valid_times() {
+                return Err(RequestError::Time(op));
+            }
+            Operation::Setattr(arg)
+        }
         Opcode::Readlink => Operation::Readlink,
         Opcode::Symlink => Operation::Symlink {
             name: component(from)?,
@@ -200,11 +214,17 @@ fn parse<'a>(
         },
         Opcode::Open => Operation::Open(from.take()?),
         Opcode::Opendir => Operation::Opendir(from.take()?),
-        Opcode::Read => Operation::Read(read(from)?),
+        Opcode::Read => {
+            let arg = read(from)?;
+            within(arg.offset, arg.size.into())?;
+            Operation::Read(arg)
+        }
+        // The offset in a listing is a number of the server's own.
         Opcode::Readdir => Operation::Readdir(read(from)?),
         Opcode::Readdirplus => Operation::Readdirplus(read(from)?),
         Opcode::Write => {
             let arg: WriteIn = from.take()?;
+            within(arg.offset, arg.size.into())?;
             let data = from.data(arg.size)?;
             Operation::Write { arg, data }
         }
@@ -259,7 +279,11 @@ fn parse<'a>(
             let data = from.data(arg.size)?;
             Operation::NotifyReply { arg, data }
         }
-        Opcode::Fallocate => Operation::Fallocate(from.take()?),
+        Opcode::Fallocate => {
+            let arg: FallocateIn = from.take()?;
+            within(arg.offset, arg.length)?;
+            Operation::Fallocate(arg)
+        }
         Opcode::Lseek => Operation::Lseek(from.take()?),
         Opcode::CopyFileRange => Operation::CopyFileRange(from.take()?),
         Opcode::CopyFileRange64 => Operation::CopyFileRange64(from.take()?),
