@@ -36,7 +36,7 @@ impl<'a> Groups<'a> {
 }
 
 /// Security contexts, all of them checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct SecurityContexts<'a> {
     count: u32,
     bytes: &'a [u8],
@@ -49,6 +49,15 @@ impl<'a> SecurityContexts<'a> {
         (0..self.count).map_while(move |_| context(&mut rest))
     }
 }
+
+/// By names and values: what pads them means nothing.
+impl PartialEq for SecurityContexts<'_> {
+    fn eq(&self, other: &SecurityContexts<'_>) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for SecurityContexts<'_> {}
 
 /// Takes `n` bytes from the front.
 fn take<'a>(rest: &mut &'a [u8], n: usize) -> Option<&'a [u8]> {

@@ -324,6 +324,16 @@ fn extensions_bring_groups_and_contexts() {
 }
 
 #[test]
+fn padding_of_contexts_means_nothing() {
+    let good = examples::create_with_extensions();
+    let begin = good.len() - examples::EXTENSIONS_LEN;
+    let mut padded = good.clone();
+    padded[begin + 63] = 0xc1;
+    let [good, padded] = [&good, &padded].map(|bytes| Request::parse(bytes, &RULES).unwrap());
+    assert_eq!(good, padded);
+}
+
+#[test]
 fn extension_with_a_lie_is_refused() {
     let good = examples::create_with_extensions();
     let begin = good.len() - examples::EXTENSIONS_LEN;
@@ -400,7 +410,11 @@ fn any_rules() -> impl Strategy<Value = Rules> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 5000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn arbitrary_bytes_cause_no_panic(
