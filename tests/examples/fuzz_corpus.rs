@@ -10,6 +10,10 @@
 //! Seeds are always written anew; other files of the corpus (what was
 //! found and mended) are not touched.
 
+#[path = "../../fuse-protocol/tests/examples/mod.rs"]
+#[allow(dead_code, reason = "its tests use more of it")]
+mod requests;
+
 use std::io::Result;
 use std::path::Path;
 
@@ -18,10 +22,13 @@ use pramfs_control::{
     Blocks, Extent, Granted, LeaseKey, LeaseRow, Refusal, Reply, Request, Served, Ticket,
     TicketReply,
 };
+use pramfs_fuse_protocol::flags::InitFlags;
+use pramfs_fuse_protocol::{InitRequest, Outcome, Wanted, negotiate};
 use pramfs_medium::media::{Medium, probe_superblock};
 use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::crash::leased::places;
 use pramfs_tests::exercise::bases;
+use pramfs_tests::exercise::fuse::{RECORD, RIGHT_LENGTH};
 use pramfs_tests::exercise::input::{Change, HEAD, How, RAW, encode};
 use pramfs_tests::exercise::ops::FRAME;
 use pramfs_tests::exercise::repair::Repair;
@@ -39,7 +46,7 @@ fn main() -> Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     let mut total = 0;
     let seeds = images().chain(windows()?).chain(operations());
-    for (target, name, bytes) in seeds.chain(messages()) {
+    for (target, name, bytes) in seeds.chain(messages()).chain(fuse_requests()) {
         let dir = corpus.join(target);
         std::fs::create_dir_all(&dir)?;
         std::fs::write(dir.join(format!("seed-{name}")), &bytes)?;
@@ -288,4 +295,29 @@ fn messages() -> impl Iterator<Item = Seed> {
         .chain(replies)
         .chain(others)
         .map(|(name, bytes)| ("control", name, bytes))
+}
+
+/// A request of each operation, with all that was negotiated, and a record.
+fn fuse_requests() -> impl Iterator<Item = Seed> {
+    let requests = requests::all().into_iter().enumerate();
+    let requests = requests.map(|(i, (opcode, request))| {
+        let name = format!("{opcode:?}-{i}").to_lowercase();
+        let bytes = [&[7 | RIGHT_LENGTH, 16], &request[..]].concat();
+        ("fuse_request", name, bytes)
+    });
+    let offer = InitRequest {
+        major: 7,
+        minor: 45,
+        max_readahead: 1 << 17,
+        flags: InitFlags::all(),
+    };
+    let wanted = Wanted {
+        flags: InitFlags::MAX_PAGES | InitFlags::SETXATTR_EXT | InitFlags::HAS_RESEND,
+        ..Wanted::default()
+    };
+    let Ok(Outcome::Agreed(agreed)) = negotiate(&offer, &wanted) else {
+        panic!("both speak 7.45");
+    };
+    let record = [&[RECORD, 0], &agreed.to_record()[..]].concat();
+    requests.chain([("fuse_request", "record".to_owned(), record)])
 }

@@ -16,7 +16,7 @@ use pramfs_tests::exercise::bases;
 use pramfs_tests::exercise::image::Outcome;
 use pramfs_tests::exercise::input::Case;
 use pramfs_tests::exercise::repair::{Repair, repair};
-use pramfs_tests::exercise::{control, image, ops};
+use pramfs_tests::exercise::{control, fuse, image, ops};
 use pramfs_tests::random::Random;
 use pramfs_tests::watchdog::Watchdog;
 
@@ -151,6 +151,11 @@ fn fuzz_corpus_operations_match_model() {
 #[test]
 fn fuzz_corpus_messages_cause_no_panic() {
     run_all("control", 100_000, |_, _| (), |bytes| control(bytes) > 0);
+}
+
+#[test]
+fn fuzz_corpus_fuse_requests_cause_no_panic() {
+    run_all("fuse_request", 20_000, |_, _| (), fuse);
 }
 
 /// The repair restores valid checksums: a clean image stays unchanged, and one with only

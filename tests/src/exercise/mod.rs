@@ -2,7 +2,8 @@
 //!
 //! [`image()`] takes any bytes for a region and uses it as a careless program
 //! would; [`ops()`] takes any bytes for a list of operations and runs it beside
-//! the reference model; [`control()`] takes them for messages of a control socket.
+//! the reference model; [`control()`] takes them for messages of a control socket,
+//! [`fuse()`] for a request of a FUSE kernel.
 //! None has a result: what must not happen ends in a panic.
 //!
 //! * [`input`]: how the bytes of a case stand for an image.
@@ -11,11 +12,13 @@
 
 pub mod bases;
 pub mod control;
+pub mod fuse;
 pub mod image;
 pub mod input;
 pub mod ops;
 pub mod repair;
 
 pub use control::control;
+pub use fuse::fuse;
 pub use image::image;
 pub use ops::ops;
