@@ -113,8 +113,8 @@ impl File {
         places_in(&leased, &known, range.start..end)
     }
 
-    /// Returns the places of a range of whole pages that may pass the end of the file. Blocks
-    /// past the end are allocated, and stay as long as there are leases; for a lease to read,
+    /// Returns the places of a range, which may extend past the end of the file and consists of
+    /// whole pages. Blocks past the end are allocated, and stay as long as there are leases; for a lease to read,
     /// another one to write must have had that done. When the file grows, it grows into them.
     /// What they show past the end is undefined, but for the rest of the last page: if the
     /// lease is to write, that is zeros.

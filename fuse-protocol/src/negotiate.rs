@@ -36,8 +36,8 @@ pub struct Wanted {
     pub required: InitFlags,
     /// Most bytes of reading ahead.
     pub max_readahead: u32,
-    /// Most bytes of a write; at least 4096. With `MAX_PAGES` it bounds reads too, by whole
-    /// pages.
+    /// Most bytes of a write: 4096 or more. With `MAX_PAGES`, a read has at most the same number
+    /// of pages.
     pub max_write: u32,
     /// Most requests in the background.
     pub max_background: u16,

@@ -37,6 +37,8 @@ pub mod host;
 #[cfg(feature = "testing")]
 pub mod kill;
 #[cfg(feature = "testing")]
+pub mod leased_file;
+#[cfg(feature = "testing")]
 pub mod model;
 pub mod mounted;
 pub mod postgres;

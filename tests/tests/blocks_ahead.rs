@@ -2,10 +2,11 @@
 //! file grows into them, its mapping shows that, and a crash at any moment leaks none.
 
 use pramfs::Fallocate;
-use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, SetAttr};
+use pramfs::inode::{Credentials, Fs, Ino, LeaseMode};
 use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::appender::{Appended, Appender};
-use pramfs_tests::crash::sweep::{Allowed, Case, file, ino, pattern, sweep_all};
+use pramfs_tests::crash::sweep::{file, ino, pattern, sweep_all};
+use pramfs_tests::leased_file::{case, lease, leased, set_size};
 use pramfs_tests::region::fresh;
 
 const CX: Credentials<'_> = Credentials::ROOT;
@@ -13,18 +14,6 @@ const CX: Credentials<'_> = Credentials::ROOT;
 const SIZE: usize = 700;
 /// Bytes of the mapping of the holder.
 const MAPPED: u64 = 16 << 10;
-
-fn lease(fs: &Fs, mode: LeaseMode) {
-    let f = ino(fs, "/f");
-    let generation = fs.getattr(f).unwrap().generation;
-    let grant = fs.grant_lease(f, generation, mode, 1, 1).unwrap();
-    fs.region_to_damage()
-        .pretend_lease(grant.lease().slot, true);
-}
-
-fn leased(fs: &Fs) -> Ino {
-    fs.leases()[0].ino
-}
 
 fn fill_ahead(fs: &Fs) -> pramfs::Result<u64> {
     let lease = fs.leases()[0];
@@ -42,14 +31,6 @@ fn held(fs: &Fs) {
 fn ahead(fs: &Fs) {
     held(fs);
     assert_eq!(fill_ahead(fs).unwrap(), MAPPED);
-}
-
-fn set_size(fs: &Fs, size: u64) {
-    let set = SetAttr {
-        size: Some(size),
-        ..SetAttr::default()
-    };
-    fs.setattr(&CX, leased(fs), &set).unwrap();
 }
 
 /// What the mapping of the holder shows: the bytes of the places that it knew at first.
@@ -265,15 +246,9 @@ fn blocks_ahead_are_refused_to_readers_and_beyond_a_quarter_of_free_space() {
         assert_eq!(ask(lease.id, 1 << 20), Ok(1 << 20));
         fs.region_to_damage().pretend_lease(lease.slot, false);
         assert_eq!(fs.end_released_leases().unwrap(), 1);
-        self::lease(fs, LeaseMode::Read);
+        pramfs_tests::leased_file::lease(fs, LeaseMode::Read);
         assert_eq!(fill_ahead(fs).map_err(|e| e.errno()), Err(libc::EPERM));
     });
-}
-
-fn case(name: &'static str, setup: fn(&Fs), run: fn(&Fs)) -> Case {
-    Case::new(name, setup, run)
-        .blocks(512)
-        .allow(Allowed::Lagging)
 }
 
 #[test]

@@ -5,21 +5,14 @@
 //! `crash_explorer.rs` has sequences with other operations; it looks after each.
 
 use pramfs::Fallocate;
-use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, SetAttr};
+use pramfs::inode::{Credentials, Fs, Ino, LeaseMode};
 use pramfs_tests::appender::{Appended, Appender};
-use pramfs_tests::crash::sweep::{Allowed, Case, file, ino, pattern, sweep_all};
+use pramfs_tests::crash::sweep::{file, pattern, sweep_all};
+use pramfs_tests::leased_file::{case, lease, leased, set_size};
 
 const CX: Credentials<'_> = Credentials::ROOT;
 /// Not a whole number of blocks.
 const SIZE: usize = 700;
-
-fn lease(fs: &Fs, mode: LeaseMode) {
-    let f = ino(fs, "/f");
-    let generation = fs.getattr(f).unwrap().generation;
-    let grant = fs.grant_lease(f, generation, mode, 1, 1).unwrap();
-    fs.region_to_damage()
-        .pretend_lease(grant.lease().slot, true);
-}
 
 fn holder(fs: &Fs) -> Appender {
     Appender::of(fs, fs.leases()[0].ino).unwrap()
@@ -42,25 +35,6 @@ fn window(fs: &Fs) {
 fn appended(fs: &Fs) {
     window(fs);
     append(fs, 900, 2);
-}
-
-fn set_size(fs: &Fs, size: u64) {
-    let set = SetAttr {
-        size: Some(size),
-        ..SetAttr::default()
-    };
-    fs.setattr(&CX, fs.leases()[0].ino, &set).unwrap();
-}
-
-fn leased(fs: &Fs) -> Ino {
-    fs.leases()[0].ino
-}
-
-fn case(name: &'static str, setup: fn(&Fs), run: fn(&Fs)) -> Case {
-    // The recovery of an image merges, and sets its own time.
-    Case::new(name, setup, run)
-        .blocks(512)
-        .allow(Allowed::Lagging)
 }
 
 /// The states before and after an operation are those with all that was appended before.

@@ -24,7 +24,7 @@ fn bytes_of(index: u64) -> [u8; 8] {
     (index.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes()
 }
 
-/// Makes a file none of whose blocks is beside the next one.
+/// Makes a file whose blocks all lie apart in the region.
 fn scatter(mount: &Mounted, name: &str, blocks: u64) {
     let create = |name: &str| File::create(mount.at(name)).unwrap();
     let (file, other) = (create(name), create("other"));

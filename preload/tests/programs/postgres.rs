@@ -1,5 +1,5 @@
-//! PostgreSQL of an ordinary user, to whom the region belongs: initdb, pgbench, SIGKILL of
-//! all processes, recovery. The tables are those of a server on tmpfs.
+//! PostgreSQL, run by an ordinary user who owns the region: initdb, pgbench, SIGKILL of all
+//! processes, recovery. The tables must equal those of a server on tmpfs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -124,7 +124,7 @@ fn rocksdb_contents_are_those_of_tmpfs() {
         let _other = both.library.share();
         db_bench(&place, read, &again);
         let reads = both.library.share();
-        // Tables are short, and maps of whole files are left to the page cache.
+        // The library leaves short maps for reading to the page cache, and the tables are short.
         let least = if kind == "mapped" { 0.0 } else { 90.0 };
         assert!(reads.percent() >= least, "{kind}: {reads} of reads served");
         let script = "sst_dump --file=db --command=verify";

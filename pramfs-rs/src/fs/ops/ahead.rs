@@ -23,7 +23,7 @@ use std::ops::Range;
 
 /// Most bytes that one call allocates, so that it does not hold the lock for long.
 const AT_ONCE: u64 = 64 << 20;
-/// What remains free for others: all but this part of the free blocks.
+/// A call takes no more than one in so many of the free blocks.
 const SHARE: u64 = 4;
 
 impl Engine {
