@@ -40,4 +40,5 @@ pub mod second_mount;
 pub mod session;
 pub mod shutdown;
 pub mod summary;
+pub mod transport;
 pub mod unmount;

@@ -9,13 +9,11 @@
 //!
 //! An unmount takes the reverse order, and the engine is closed last.
 
-use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fuser::{Config, Session, SessionACL};
 use pramfs::pmem::{PmemError, Region, RegionOptions};
 use pramfs::{
     MountOptions,
@@ -26,7 +24,7 @@ use pramfs_control::{
     Service, Users,
 };
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, Kernel};
 use crate::direct::{Direct, DirectPolicy, Opens, Policy};
 use crate::exit::Failure;
 use crate::kernel::{self, OwnMount};
@@ -41,6 +39,7 @@ use crate::relock;
 use crate::second_mount;
 use crate::shutdown::{Signals, Watch};
 use crate::summary;
+use crate::transport::{self, Session};
 use pramfs_medium::pmem::{Permissions, RegionAccess};
 
 /// How long to wait for a server that closes the region after an unmount. umount(8)
@@ -53,7 +52,7 @@ const READ_AHEAD_KIB: u32 = 1024;
 
 /// A live mount that does not serve yet.
 pub struct Mounted {
-    session: Session<Adapter>,
+    session: Session,
     fs: Arc<Fs>,
     signals: Signals,
     own_mount: OwnMount,
@@ -121,8 +120,10 @@ pub fn mount(
     memory::check(&path, thread_count(settings))?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
-    let kernel = Arc::new(OnceLock::new());
-    let opens = Opens::of(&fs, Arc::clone(&kernel));
+    let kernel = connection.try_clone().map(Kernel::new);
+    let kernel =
+        kernel.map_err(|error| Failure::system(format!("cannot copy the connection: {error}")))?;
+    let opens = Opens::of(&fs, kernel.clone());
     let direct = match direct_access(&fs, policy, settings, &opens) {
         Ok(direct) => direct,
         Err(why) => {
@@ -150,16 +151,10 @@ pub fn mount(
     let direct = direct.filter(|_| control.is_some());
     // Also without direct access: a process may still store by a lease of an earlier mount.
     let opens = Some(opens).filter(|opens| direct.is_some() || opens.are_written());
-    let adapter = Adapter::new(Arc::clone(&fs), settings.cache)
-        .with_kernel(Arc::clone(&kernel))
+    let adapter = Adapter::new(Arc::clone(&fs), settings.cache, kernel)
         .with_opens(opens)
         .with_direct(direct);
-    let session = Session::from_fd(
-        adapter,
-        connection,
-        session_acl(settings),
-        threads(settings),
-    );
+    let session = Session::negotiate(Arc::new(adapter), connection, transport_settings(settings));
     let session = session.map_err(|error| {
         if let Err(error) = own_mount.detach() {
             tracing::warn!("cannot unmount {}: {error}", own_mount.path.display());
@@ -169,8 +164,6 @@ pub fn mount(
             own_mount.path.display()
         ))
     })?;
-    // It was not set before: the adapter is new.
-    let _first = kernel.set(session.notifier());
     raise_read_ahead(&own_mount);
     notices.extend(privileges.confine(own_mount.by_helper));
     Ok(Mounted {
@@ -353,7 +346,7 @@ impl Mounted {
         readonly::watch(&self.own_mount, &self.fs);
         relock::watch(&self.fs);
         let served = watch.start(self.signals).and_then(|ended| {
-            let served = unless_unmounted(self.session.run());
+            let served = self.session.run();
             drop(ended);
             served
         });
@@ -379,19 +372,6 @@ impl Mounted {
         served.map_err(|error| Failure::system(format!("serving {path}: {error}")))?;
         tracing::info!("{region}: unmounted from {path}");
         Ok(())
-    }
-}
-
-/// Passes on the end of a session, except for the error of a normal unmount.
-///
-/// A thread that has taken a request from the queue while the connection ends gets
-/// ECONNABORTED from its read; `fuser` takes only ENODEV for the end. The kernel gives
-/// this error after it has ended the connection, and to nobody else, since the session
-/// does not negotiate `FUSE_ABORT_ERROR`.
-fn unless_unmounted(served: io::Result<()>) -> io::Result<()> {
-    match served {
-        Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
-        other => other,
     }
 }
 
@@ -540,20 +520,12 @@ fn thread_count(settings: &MountSettings) -> usize {
     settings.threads.unwrap_or_else(default_threads)
 }
 
-fn threads(settings: &MountSettings) -> Config {
-    let threads = thread_count(settings);
-    let mut config = Config::default();
-    config.n_threads = Some(threads);
-    config.clone_fd = threads > 1;
-    config
-}
-
-fn session_acl(settings: &MountSettings) -> SessionACL {
+fn transport_settings(settings: &MountSettings) -> transport::Settings {
     let root = rustix::process::geteuid().is_root();
-    if settings.allow_other.unwrap_or(root) {
-        SessionACL::All
-    } else {
-        SessionACL::Owner
+    transport::Settings {
+        transport: settings.transport,
+        threads: thread_count(settings),
+        allow_other: settings.allow_other.unwrap_or(root),
     }
 }
 
@@ -566,20 +538,5 @@ fn raise_read_ahead(own_mount: &OwnMount) {
     let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = std::fs::write(&knob, READ_AHEAD_KIB.to_string()) {
         tracing::debug!("read-ahead stays as it is: {knob}: {error}");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn session_ended_while_reading_request_is_unmounted() {
-        let ended = |number| unless_unmounted(Err(io::Error::from_raw_os_error(number)));
-        assert!(ended(libc::ECONNABORTED).is_ok());
-        assert_eq!(
-            ended(libc::EIO).unwrap_err().raw_os_error(),
-            Some(libc::EIO)
-        );
     }
 }

@@ -11,18 +11,38 @@ impl Errno {
     /// The greatest number that a reply may carry.
     pub const MAX: i32 = 511;
 
+    /// Operation not permitted.
+    pub const EPERM: Errno = Errno::known(1);
+    /// No such file or directory.
+    pub const ENOENT: Errno = Errno::known(2);
     /// Input/output error.
     pub const EIO: Errno = Errno::known(5);
+    /// No such address.
+    pub const ENXIO: Errno = Errno::known(6);
+    /// Bad file descriptor.
+    pub const EBADF: Errno = Errno::known(9);
     /// Try again.
     pub const EAGAIN: Errno = Errno::known(11);
+    /// Permission denied.
+    pub const EACCES: Errno = Errno::known(13);
     /// Invalid argument.
     pub const EINVAL: Errno = Errno::known(22);
+    /// No such ioctl.
+    pub const ENOTTY: Errno = Errno::known(25);
+    /// Read-only file system.
+    pub const EROFS: Errno = Errno::known(30);
+    /// Result too large for the buffer.
+    pub const ERANGE: Errno = Errno::known(34);
     /// Name too long.
     pub const ENAMETOOLONG: Errno = Errno::known(36);
     /// Unknown operation. After this answer the kernel does not ask for most operations again.
     pub const ENOSYS: Errno = Errno::known(38);
     /// Protocol error.
     pub const EPROTO: Errno = Errno::known(71);
+    /// Operation not supported.
+    pub const EOPNOTSUPP: Errno = Errno::known(95);
+    /// Stale file handle.
+    pub const ESTALE: Errno = Errno::known(116);
 
     const fn known(number: u16) -> Errno {
         match NonZeroU16::new(number) {

@@ -1,5 +1,6 @@
 //! System calls of Linux that no crate in use wraps.
 #![deny(missing_docs)]
 
+pub mod fuse;
 pub mod seccomp;
 pub mod socket;

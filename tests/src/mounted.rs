@@ -169,10 +169,14 @@ impl Mounted {
         self.path().join(name)
     }
 
-    /// A command that mounts the region, to be changed and run.
+    /// A command that mounts the region, to be changed and run. `PRAMFS_TEST_OPTIONS` adds
+    /// options to every mount, so that a test runs with another transport.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(self.region()).arg(self.path());
+        if let Some(options) = std::env::var_os("PRAMFS_TEST_OPTIONS") {
+            command.arg("-o").arg(options);
+        }
         command
     }
 

@@ -1,16 +1,17 @@
 //! getattr, setattr and statfs.
 
-use fuser::{INodeNo, ReplyAttr, ReplyStatfs, Request};
 use pramfs::inode::Fs;
 use pramfs::{
     FileType,
     inode::{Attr, Ino, SetAttr},
 };
+use pramfs_fuse_protocol::wire::{AttrOut, InHeader, Kstatfs, StatxOut};
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::Adapter;
+use super::answer::{Answer, Reply};
 use super::caller::{CAP_FOWNER, Caller};
-use super::convert::{attr, ino};
+use super::convert::{Node, attr, ino, statx};
 use super::serve::Served;
 
 /// Clears set-user-ID and set-group-ID of a file before a change, unless the caller may
@@ -20,7 +21,7 @@ use super::serve::Served;
 ///
 /// A change that will be refused clears nothing. `grows`: an append-only file allows the
 /// change.
-pub(super) fn drop_rights(fs: &Fs, req: &Request, ino: Ino, grows: bool) -> Served<()> {
+pub(super) fn drop_rights(fs: &Fs, req: &InHeader, ino: Ino, grows: bool) -> Served<()> {
     const OF_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
     let Attr { perm, flags, .. } = fs.getattr(ino)?;
     let has = perm & libc::S_ISUID != 0 || perm & OF_GROUP == OF_GROUP;
@@ -42,29 +43,47 @@ impl Adapter {
         }
     }
 
-    fn send_attr(&self, reply: ReplyAttr, of: Attr) {
-        reply.attr(&self.attr_ttl(&of), &attr(&of));
+    fn send_attr(&self, reply: impl Reply, of: &Attr) {
+        reply.send(Answer::Attr(AttrOut {
+            attr_valid: self.attr_ttl(of),
+            attr: attr(of),
+            ..AttrOut::default()
+        }));
     }
 
-    pub(super) fn on_getattr(&self, node: INodeNo, reply: ReplyAttr) {
-        let work = |fs: &Fs, _: &mut _| {
-            let ino = ino(node)?;
-            let written = self
-                .opens
-                .as_ref()
-                .is_some_and(|opens| opens.is_written(ino));
-            if written && !fs.is_read_only() {
-                // In the times that this returns.
-                self.note_stores(fs, ino);
-            }
-            Ok(fs.getattr(ino)?)
-        };
+    /// Returns the attributes of a node, with the times of direct stores.
+    fn current_attr(&self, fs: &Fs, node: Node) -> Served<Attr> {
+        let ino = ino(node)?;
+        let written = self
+            .opens
+            .as_ref()
+            .is_some_and(|opens| opens.is_written(ino));
+        if written && !fs.is_read_only() {
+            // In the times that this returns.
+            self.note_stores(fs, ino);
+        }
+        Ok(fs.getattr(ino)?)
+    }
+
+    pub(super) fn on_getattr(&self, node: Node, reply: impl Reply) {
+        let work = |fs: &Fs, _: &mut _| self.current_attr(fs, node);
         self.serve("getattr", node, reply, work, |reply, attr| {
-            self.send_attr(reply, attr)
+            self.send_attr(reply, &attr)
         });
     }
 
-    pub(super) fn on_setattr(&self, req: &Request, node: INodeNo, set: &SetAttr, reply: ReplyAttr) {
+    pub(super) fn on_statx(&self, node: Node, reply: impl Reply) {
+        let work = |fs: &Fs, _: &mut _| self.current_attr(fs, node);
+        self.serve("statx", node, reply, work, |reply, attr| {
+            reply.send(Answer::Statx(StatxOut {
+                attr_valid: self.attr_ttl(&attr),
+                stat: statx(&attr),
+                ..StatxOut::default()
+            }))
+        });
+    }
+
+    pub(super) fn on_setattr(&self, req: &InHeader, node: Node, set: &SetAttr, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             let (ino, is_member) = (ino(node)?, Caller::in_group(req));
             if set.size.is_some() {
@@ -75,7 +94,7 @@ impl Adapter {
             // up the file may call it. So only the owner or CAP_FOWNER clears the bits.
             if *set == SetAttr::default() {
                 let owner = fs.getattr(ino)?.uid;
-                if req.uid() == owner || Caller::of(req).can(CAP_FOWNER) {
+                if req.uid == owner || Caller::of(req).can(CAP_FOWNER) {
                     fs.strip_suid(ino)?;
                 }
             }
@@ -86,27 +105,28 @@ impl Adapter {
             Ok(attr)
         };
         self.serve("setattr", node, reply, work, |reply, attr| {
-            self.send_attr(reply, attr)
+            self.send_attr(reply, &attr)
         });
     }
 
-    pub(super) fn on_statfs(&self, reply: ReplyStatfs) {
+    pub(super) fn on_statfs(&self, reply: impl Reply) {
         self.serve(
             "statfs",
-            INodeNo::ROOT,
+            Node::ROOT,
             reply,
             |fs, _| Ok(fs.statfs()?),
             |reply, of| {
-                reply.statfs(
-                    of.blocks,
-                    of.free,
-                    of.available_to_data(),
-                    of.inodes,
-                    of.free_inodes,
-                    of.block_size,
-                    of.name_max,
-                    of.block_size,
-                );
+                reply.send(Answer::Statfs(Kstatfs {
+                    blocks: of.blocks,
+                    bfree: of.free,
+                    bavail: of.available_to_data(),
+                    files: of.inodes,
+                    ffree: of.free_inodes,
+                    bsize: of.block_size,
+                    namelen: of.name_max,
+                    frsize: of.block_size,
+                    ..Kstatfs::default()
+                }));
             },
         );
     }

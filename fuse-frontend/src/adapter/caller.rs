@@ -8,8 +8,8 @@
 //! * A request on behalf of another user (from overlayfs or the NFS server) has the user
 //!   and group of that user, and no rights of the requesting process.
 
-use fuser::Request;
 use pramfs::inode::{Credentials, Groups};
+use pramfs_fuse_protocol::wire::InHeader;
 
 /// The right to act as the owner of any file.
 pub(super) const CAP_FOWNER: u32 = 3;
@@ -31,24 +31,24 @@ pub(super) struct Caller {
 
 impl Caller {
     /// Returns the groups and capabilities of the caller of a request.
-    pub(super) fn of(req: &Request) -> Caller {
-        let status = match req.pid() {
+    pub(super) fn of(req: &InHeader) -> Caller {
+        let status = match req.pid {
             0 => String::new(),
             pid => std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(),
         };
         let mut caller = Caller::parse(&status);
-        caller.in_own_name = fs_user(&status) == Some(req.uid());
+        caller.in_own_name = fs_user(&status) == Some(req.uid);
         if !caller.in_own_name {
             // The kernel has already checked the rights of that user. User 0 gets the
             // capabilities of root.
             caller = Caller::default();
-            if req.uid() == 0 {
+            if req.uid == 0 {
                 caller.capabilities = 1 << CAP_FOWNER | 1 << CAP_FSETID | 1 << CAP_LINUX_IMMUTABLE;
             }
-        } else if !is_in_our_namespace(req.pid()) {
+        } else if !is_in_our_namespace(req.pid) {
             caller.capabilities = 0;
         }
-        caller.groups.push(req.gid());
+        caller.groups.push(req.gid);
         caller
     }
 
@@ -72,16 +72,16 @@ impl Caller {
     /// Tells whether the caller may change a file and keep its suid and sgid. Only a
     /// capability of the calling process itself counts, because overlayfs sends requests of
     /// all users on behalf of the user that mounted it.
-    pub(super) fn keeps_rights(req: &Request) -> bool {
+    pub(super) fn keeps_rights(req: &InHeader) -> bool {
         let caller = Caller::of(req);
         caller.in_own_name && caller.can(CAP_FSETID)
     }
 
     /// Returns a check whether the caller is in a group or has CAP_FSETID, and so keeps
     /// sgid. Reads `/proc` only when it is called.
-    pub(super) fn in_group(req: &Request) -> impl Fn(u32) -> bool {
+    pub(super) fn in_group(req: &InHeader) -> impl Fn(u32) -> bool {
         move |group| {
-            if req.gid() == group {
+            if req.gid == group {
                 return true;
             }
             let caller = Caller::of(req);
@@ -92,17 +92,17 @@ impl Caller {
     /// Returns the credentials for an operation that may clear sgid. `is_member` is
     /// [`in_group`](Self::in_group) of the same request.
     pub(super) fn credentials<'a>(
-        req: &Request,
+        req: &InHeader,
         is_member: &'a (dyn Fn(u32) -> bool + Sync),
     ) -> Credentials<'a> {
-        Credentials::new(req.uid(), req.gid()).with_groups(Groups::Ask(is_member))
+        Credentials::new(req.uid, req.gid).with_groups(Groups::Ask(is_member))
     }
 
     /// Tells whether the caller is shown the names of `trusted.` attributes. A request on
     /// behalf of root by another process (overlayfs) is.
-    pub(super) fn sees_trusted(req: &Request) -> bool {
+    pub(super) fn sees_trusted(req: &InHeader) -> bool {
         let caller = Caller::of(req);
-        caller.can(CAP_SYS_ADMIN) || !caller.in_own_name && req.uid() == 0
+        caller.can(CAP_SYS_ADMIN) || !caller.in_own_name && req.uid == 0
     }
 
     /// Tells whether it has this capability.

@@ -1,189 +1,168 @@
 //! Converts numbers and structures between the FUSE protocol and the engine.
 //!
-//! Three of them need care:
+//! Two of them need care:
 //! * the protocol calls the root node 1, the engine calls it inode 2; every
 //!   other number is the same on both sides, and `stat` shows the engine's;
 //! * a device number travels in the kernel's 32-bit packing, the engine keeps
-//!   the C library's `dev_t`;
-//! * a time before 1970 arrives from `fuser` with its nanoseconds subtracted instead of
-//!   added.
+//!   the C library's `dev_t`.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use fuser::{Errno, FileAttr, FileType as Kind, Generation, INodeNo, Request, TimeOrNow};
 use pramfs::{
     FileType,
-    inode::{Attr, Credentials, DirEntry, Ino, SetAttr, SetTime, Time},
+    inode::{Attr, Credentials, Ino, SetAttr, SetTime, Time},
 };
+use pramfs_fuse_protocol::Errno;
+use pramfs_fuse_protocol::flags::SetattrValid;
+use pramfs_fuse_protocol::wire::{self, InHeader, SetattrIn, Statx, SxTime};
+use pramfs_fuse_protocol::{NewTime, numbers};
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NODUMP};
 
 use super::serve::{Refusal, Served};
+
+/// A node, as the protocol numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Node(pub u64);
+
+impl Node {
+    pub(super) const ROOT: Node = Node(numbers::ROOT_ID);
+}
+
+/// A file handle. The kernel repeats what it was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Handle(pub u64);
 
 /// Returns the engine's number of a node.
 ///
 /// # Errors
 /// ESTALE for the engine's reserved numbers; such a node can only come from a forged
 /// file handle.
-pub(super) fn ino(node: INodeNo) -> Served<Ino> {
+pub(super) fn ino(node: Node) -> Served<Ino> {
     match node {
-        INodeNo::ROOT => Ok(Ino::ROOT),
-        INodeNo(n) if n >= Ino::FIRST_FREE.0 => Ok(Ino(n)),
+        Node::ROOT => Ok(Ino::ROOT),
+        Node(n) if n >= Ino::FIRST_FREE.0 => Ok(Ino(n)),
         _ => Err(Refusal::Request(Errno::ESTALE, "no such node")),
     }
 }
 
 /// Returns the protocol's number of an inode.
-pub(super) fn node(ino: Ino) -> INodeNo {
-    if ino == Ino::ROOT {
-        INodeNo::ROOT
-    } else {
-        INodeNo(ino.0)
+pub(super) fn node(ino: Ino) -> Node {
+    match ino {
+        Ino::ROOT => Node::ROOT,
+        Ino(n) => Node(n),
+    }
+}
+
+/// Returns the generation of a node. The kernel requires 0 for the root.
+pub(super) fn generation(of: &Attr) -> u64 {
+    match of.ino {
+        Ino::ROOT => 0,
+        _ => of.generation,
     }
 }
 
 /// Returns the credentials for an operation that makes an inode.
-pub(super) fn creator(req: &Request, umask: u32) -> Credentials<'static> {
-    Credentials::new(req.uid(), req.gid()).with_umask(umask)
+pub(super) fn creator(req: &InHeader, umask: u32) -> Credentials<'static> {
+    Credentials::new(req.uid, req.gid).with_umask(umask)
 }
 
-/// Returns the file type of the protocol.
-pub(super) fn kind(kind: FileType) -> Kind {
+/// Returns the type of a file as in `d_type` of readdir(3).
+pub(super) fn kind(kind: FileType) -> u32 {
+    file_mode(kind) >> 12
+}
+
+fn file_mode(kind: FileType) -> u32 {
     match kind {
-        FileType::Regular => Kind::RegularFile,
-        FileType::Directory => Kind::Directory,
-        FileType::Symlink => Kind::Symlink,
-        FileType::CharDevice => Kind::CharDevice,
-        FileType::BlockDevice => Kind::BlockDevice,
-        FileType::Fifo => Kind::NamedPipe,
-        FileType::Socket => Kind::Socket,
+        FileType::Regular => libc::S_IFREG,
+        FileType::Directory => libc::S_IFDIR,
+        FileType::Symlink => libc::S_IFLNK,
+        FileType::CharDevice => libc::S_IFCHR,
+        FileType::BlockDevice => libc::S_IFBLK,
+        FileType::Fifo => libc::S_IFIFO,
+        FileType::Socket => libc::S_IFSOCK,
     }
 }
 
 /// Returns the attributes for `stat`.
-pub(super) fn attr(attr: &Attr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(attr.ino.0),
-        size: attr.size,
-        blocks: attr.blocks,
-        atime: system_time(attr.atime),
-        mtime: system_time(attr.mtime),
-        ctime: system_time(attr.ctime),
-        crtime: system_time(attr.btime),
-        kind: kind(attr.kind),
-        perm: (attr.perm & 0o7777) as u16,
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: pack_device(attr.rdev),
-        blksize: attr.blksize,
-        flags: 0,
+pub(super) fn attr(of: &Attr) -> wire::Attr {
+    wire::Attr {
+        ino: of.ino.0,
+        size: of.size,
+        blocks: of.blocks,
+        atime: of.atime.sec.cast_unsigned(),
+        mtime: of.mtime.sec.cast_unsigned(),
+        ctime: of.ctime.sec.cast_unsigned(),
+        atimensec: of.atime.nsec,
+        mtimensec: of.mtime.nsec,
+        ctimensec: of.ctime.nsec,
+        mode: file_mode(of.kind) | of.perm & 0o7777,
+        nlink: of.nlink,
+        uid: of.uid,
+        gid: of.gid,
+        rdev: pack_device(of.rdev),
+        blksize: of.blksize,
+        ..wire::Attr::default()
     }
 }
 
-/// Returns the attributes for a reply with an entry, where the number is the node's.
-pub(super) fn entry(of: &Attr) -> (FileAttr, Generation) {
-    let root = of.ino == Ino::ROOT;
-    let attr = FileAttr {
-        ino: node(of.ino),
-        ..attr(of)
+/// Returns the attributes for `statx`, with the time of birth. The kernel itself says which
+/// file system it is.
+pub(super) fn statx(of: &Attr) -> Statx {
+    const SHOWN: [(u32, i32); 3] = [
+        (FL_IMMUTABLE, libc::STATX_ATTR_IMMUTABLE),
+        (FL_APPEND, libc::STATX_ATTR_APPEND),
+        (FL_NODUMP, libc::STATX_ATTR_NODUMP),
+    ];
+    let time = |time: Time| SxTime {
+        tv_sec: time.sec,
+        tv_nsec: time.nsec,
+        reserved: 0,
     };
-    // The kernel requires generation 0 for the root.
-    (attr, Generation(if root { 0 } else { of.generation }))
-}
-
-/// Returns a negative entry.
-pub(super) fn no_entry() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: Kind::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    }
-}
-
-/// Returns a directory entry without attributes. `fuser` cannot omit attributes from a
-/// readdirplus reply, so this one has impossible ones: the kernel passes name, number and
-/// type to the reader, rejects the rest and releases the reference. A reader that needs
-/// attributes looks the name up.
-pub(super) fn name_only(of: &DirEntry<'_>) -> FileAttr {
-    FileAttr {
-        ino: node(of.ino),
-        size: u64::MAX,
-        kind: kind(of.kind),
-        ..no_entry()
+    let bits = |shown: &mut dyn Iterator<Item = i32>| {
+        shown.fold(0, |all, bit| all | u64::from(bit.cast_unsigned()))
+    };
+    let set = &mut SHOWN.iter().filter(|(fl, _)| of.flags & fl != 0);
+    Statx {
+        mask: libc::STATX_BASIC_STATS | libc::STATX_BTIME,
+        blksize: of.blksize,
+        attributes: bits(&mut set.map(|(_, bit)| *bit)),
+        attributes_mask: bits(&mut SHOWN.iter().map(|(_, bit)| *bit)),
+        nlink: of.nlink,
+        uid: of.uid,
+        gid: of.gid,
+        mode: (file_mode(of.kind) | of.perm & 0o7777) as u16,
+        ino: of.ino.0,
+        size: of.size,
+        blocks: of.blocks,
+        atime: time(of.atime),
+        btime: time(of.btime),
+        ctime: time(of.ctime),
+        mtime: time(of.mtime),
+        rdev_major: libc::major(of.rdev),
+        rdev_minor: libc::minor(of.rdev),
+        ..Statx::default()
     }
 }
 
 /// Returns the changes of a setattr request.
-pub(super) fn set_attr(
-    mode: Option<u32>,
-    uid: Option<u32>,
-    gid: Option<u32>,
-    size: Option<u64>,
-    atime: Option<TimeOrNow>,
-    mtime: Option<TimeOrNow>,
-    ctime: Option<SystemTime>,
-) -> SetAttr {
+pub(super) fn set_attr(arg: &SetattrIn) -> SetAttr {
+    let given = |flag, value| arg.valid.contains(flag).then_some(value);
+    let time = |time: pramfs_fuse_protocol::Time| Time {
+        sec: time.sec,
+        nsec: time.nsec,
+    };
+    let set_time = |new: NewTime| match new {
+        NewTime::Now => SetTime::Now,
+        NewTime::At(at) => SetTime::At(time(at)),
+    };
     SetAttr {
-        perm: mode.map(|mode| mode & 0o7777),
-        uid,
-        gid,
-        size,
-        atime: atime.map(set_time),
-        mtime: mtime.map(set_time),
-        ctime: ctime.map(arrived_time),
+        perm: given(SetattrValid::MODE, arg.mode & 0o7777),
+        uid: given(SetattrValid::UID, arg.uid),
+        gid: given(SetattrValid::GID, arg.gid),
+        size: arg.valid.contains(SetattrValid::SIZE).then_some(arg.size),
+        atime: arg.new_atime().map(set_time),
+        mtime: arg.new_mtime().map(set_time),
+        ctime: arg.new_ctime().map(time),
         flags: None,
     }
-}
-
-fn set_time(time: TimeOrNow) -> SetTime {
-    match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::At(arrived_time(time)),
-    }
-}
-
-/// Converts a time unpacked by `fuser`. The request means epoch - seconds + nanoseconds,
-/// but before 1970 `fuser` returns epoch - (seconds + nanoseconds). So both fields are
-/// taken from the distance to the epoch unchanged.
-fn arrived_time(time: SystemTime) -> Time {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Time {
-            sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
-            nsec: after.subsec_nanos(),
-        },
-        Err(before) => {
-            let before = before.duration();
-            Time {
-                sec: 0i64
-                    .checked_sub_unsigned(before.as_secs())
-                    .unwrap_or(i64::MIN),
-                nsec: before.subsec_nanos(),
-            }
-        }
-    }
-}
-
-/// Converts a time for a reply. A time that `SystemTime` cannot express becomes 1970.
-fn system_time(time: Time) -> SystemTime {
-    let whole = Duration::from_secs(time.sec.unsigned_abs());
-    let base = if time.sec < 0 {
-        UNIX_EPOCH.checked_sub(whole)
-    } else {
-        UNIX_EPOCH.checked_add(whole)
-    };
-    base.and_then(|base| base.checked_add(Duration::from_nanos(time.nsec.into())))
-        .unwrap_or(UNIX_EPOCH)
 }
 
 /// Converts `dev_t` of the C library to the kernel's packing: 8 bits of the minor, 12
@@ -207,15 +186,13 @@ mod tests {
 
     #[test]
     fn node_numbers_differ_only_for_root() {
-        assert_eq!(ino(INodeNo::ROOT).unwrap(), Ino::ROOT);
-        assert_eq!(node(Ino::ROOT), INodeNo::ROOT);
-        assert_eq!(ino(INodeNo(16)).unwrap(), Ino(16));
-        assert_eq!(node(Ino(16)), INodeNo(16));
+        assert_eq!(ino(Node::ROOT).unwrap(), Ino::ROOT);
+        assert_eq!(node(Ino::ROOT), Node::ROOT);
+        assert_eq!(ino(Node(16)).unwrap(), Ino(16));
+        assert_eq!(node(Ino(16)), Node(16));
         for reserved in [0, 2, 3, 4, 15] {
-            assert_eq!(
-                ino(INodeNo(reserved)).unwrap_err().errno().code(),
-                libc::ESTALE
-            );
+            let refused = ino(Node(reserved)).unwrap_err();
+            assert_eq!(refused.errno(), Errno::ESTALE);
         }
     }
 
@@ -232,38 +209,26 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_keep_their_nanoseconds() {
-        // `fuser`'s unpacking of -2 s + 800,000,000 ns.
-        let arrived = UNIX_EPOCH - Duration::new(2, 800_000_000);
-        assert_eq!(
-            arrived_time(arrived),
-            Time {
-                sec: -2,
-                nsec: 800_000_000
-            }
-        );
-        // Its packing of the same time.
-        let sent = system_time(Time {
+    fn setattr_changes_what_its_flags_name() {
+        let mut arg = SetattrIn {
+            size: 5,
+            mode: libc::S_IFREG | 0o4755,
+            atime: (-2i64).cast_unsigned(),
+            atimensec: 800_000_000,
+            ..SetattrIn::default()
+        };
+        assert_eq!(set_attr(&arg), SetAttr::default());
+        arg.valid = SetattrValid::MODE | SetattrValid::ATIME | SetattrValid::MTIME_NOW;
+        let before_1970 = Time {
             sec: -2,
             nsec: 800_000_000,
-        });
-        assert_eq!(
-            UNIX_EPOCH.duration_since(sent).unwrap(),
-            Duration::new(1, 200_000_000)
-        );
-        assert_eq!(
-            system_time(Time {
-                sec: i64::MIN,
-                nsec: 0
-            }),
-            UNIX_EPOCH - Duration::from_secs(1 << 63)
-        );
-        assert_eq!(
-            system_time(Time {
-                sec: i64::MAX,
-                nsec: u32::MAX
-            }),
-            UNIX_EPOCH
-        );
+        };
+        let expected = SetAttr {
+            perm: Some(0o4755),
+            atime: Some(SetTime::At(before_1970)),
+            mtime: Some(SetTime::Now),
+            ..SetAttr::default()
+        };
+        assert_eq!(set_attr(&arg), expected);
     }
 }

@@ -3,15 +3,18 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use fuser::{Errno, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, Request, WriteFlags};
 use pramfs::inode::{Credentials, Fs};
 use pramfs::{Fallocate, SeekWhence, inode::Ino};
+use pramfs_fuse_protocol::Errno;
+use pramfs_fuse_protocol::flags::WriteFlags;
+use pramfs_fuse_protocol::wire::{CopyFileRangeIn, InHeader, WriteIn};
 use pramfs_medium::pmem::Lent;
 
 use super::Adapter;
+use super::answer::{Answer, Reply};
 use super::attributes::drop_rights;
 use super::caller::Caller;
-use super::convert::ino;
+use super::convert::{Node, ino};
 use super::enospc_retry::PendingFrees;
 use super::init::MAX_REQUEST;
 use super::lent;
@@ -29,7 +32,7 @@ const MAX_COPY: u64 = 16 << 20;
 /// Longest wait of a part of an append for the parts before it.
 const EARLIER_PARTS: Duration = Duration::from_millis(200);
 
-fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+pub(super) fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with_borrow_mut(|buffer| {
         if buffer.len() < len {
             buffer.resize(len, 0);
@@ -45,9 +48,9 @@ impl Adapter {
     /// The kernel treats a short answer as the end of the file: it shows zeros behind it
     /// and may adopt it as the size. So a read returns all requested bytes or an error. If
     /// a request reaches into a lost range, the kernel asks again, page by page.
-    pub(super) fn on_read(&self, node: INodeNo, offset: u64, size: u32, reply: ReplyData) {
+    pub(super) fn on_read<R: Reply>(&self, node: Node, offset: u64, size: u32, reply: R) {
         let size = size as usize;
-        let work = |fs: &Fs, reply: &mut Option<ReplyData>| {
+        let work = |fs: &Fs, reply: &mut Option<R>| {
             let ino = ino(node)?;
             let mut lend = |bytes: Lent<'_>| {
                 if let Some(reply) = reply.take() {
@@ -69,32 +72,23 @@ impl Adapter {
                     fs.read(ino, offset + got as u64, &mut [0])?;
                 }
                 if let Some(reply) = reply.take() {
-                    reply.data(&buffer[..got.min(size)]);
+                    reply.send(Answer::Data(&buffer[..got.min(size)]));
                 }
                 Ok(())
             })
         };
         // Nothing lent and no error: end of file.
         self.serve("read", node, Some(reply), work, |reply, ()| {
-            if let Some(reply) = reply {
-                reply.data(&[]);
-            }
+            reply.send(Answer::Data(&[]))
         });
     }
 
-    pub(super) fn on_write(
-        &self,
-        req: &Request,
-        node: INodeNo,
-        (offset, data): (u64, &[u8]),
-        write_flags: WriteFlags,
-        flags: i32,
-        reply: ReplyWrite,
-    ) {
+    pub(super) fn on_write(&self, req: &InHeader, arg: &WriteIn, data: &[u8], reply: impl Reply) {
+        let (node, offset, flags) = (Node(req.nodeid), arg.offset, arg.flags.cast_signed());
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
-            let paged = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-            if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            let paged = arg.write_flags.contains(WriteFlags::CACHE);
+            if arg.write_flags.contains(WriteFlags::KILL_SUIDGID) {
                 fs.strip_suid(ino)?;
             } else if !paged {
                 // The kernel checks this attribute only for writes through the page cache.
@@ -141,18 +135,18 @@ impl Adapter {
             Ok(written as u32)
         };
         self.serve("write", node, reply, work, |reply, written| {
-            reply.written(written)
+            reply.send(Answer::Written(written))
         });
     }
 
     pub(super) fn on_fallocate(
         &self,
-        req: &Request,
-        node: INodeNo,
+        req: &InHeader,
+        node: Node,
         offset: u64,
         len: u64,
         mode: i32,
-        reply: ReplyEmpty,
+        reply: impl Reply,
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let (ino, mode) = (ino(node)?, fallocate_mode(mode)?);
@@ -164,10 +158,12 @@ impl Adapter {
                 .wait_for_space(fs, || fs.fallocate(&caller, ino, mode, offset, len))?;
             Ok(())
         };
-        self.serve("fallocate", node, reply, work, |reply, ()| reply.ok());
+        self.serve("fallocate", node, reply, work, |reply, ()| {
+            reply.send(Answer::Done)
+        });
     }
 
-    pub(super) fn on_lseek(&self, node: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
+    pub(super) fn on_lseek(&self, node: Node, offset: i64, whence: i32, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             let whence = match whence {
                 libc::SEEK_DATA => SeekWhence::Data,
@@ -184,21 +180,21 @@ impl Adapter {
             Ok(fs.seek(ino(node)?, offset, whence)?)
         };
         self.serve("lseek", node, reply, work, |reply, offset| {
-            reply.offset(offset as i64)
+            reply.send(Answer::Offset(offset))
         });
     }
 
     pub(super) fn on_copy_file_range(
         &self,
-        req: &Request,
-        from: (INodeNo, u64),
-        to: (INodeNo, u64),
-        len: u64,
-        flags: u64,
-        reply: ReplyWrite,
+        req: &InHeader,
+        arg: &CopyFileRangeIn,
+        reply: impl Reply,
+        answer: fn(u64) -> Answer<'static>,
     ) {
+        let from = (Node(req.nodeid), arg.off_in);
+        let to = (Node(arg.nodeid_out), arg.off_out);
         let work = |fs: &Fs, _: &mut _| {
-            if flags != 0 {
+            if arg.flags != 0 {
                 return Err(Refusal::Request(
                     Errno::EINVAL,
                     "copy_file_range with unknown flags",
@@ -212,7 +208,7 @@ impl Adapter {
                 &Caller::credentials(req, &Caller::in_group(req)),
                 (ino(from.0)?, from.1),
                 (target, to.1),
-                len.min(MAX_COPY),
+                arg.len.min(MAX_COPY),
             )?;
             // The caller gets the error if it asks for the rest. The log gets it in any
             // case, so that damage is reported.
@@ -222,7 +218,7 @@ impl Adapter {
             Ok(copied)
         };
         self.serve("copy_file_range", from.0, reply, work, |reply, copied| {
-            reply.written(copied as u32)
+            reply.send(answer(copied))
         });
     }
 }

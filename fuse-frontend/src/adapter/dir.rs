@@ -3,85 +3,102 @@
 //! The offset of an entry is the engine's cookie. It stays valid while the directory
 //! changes, and after a remount.
 
-use std::ffi::OsStr;
 use std::ops::ControlFlow;
-use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
 
-use fuser::{Errno, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
-use pramfs::inode::{Fs, Taken};
+use pramfs::inode::{DirEntry, Fs, Taken};
+use pramfs_fuse_protocol::{BadName, Errno, Fit, Listing};
 
 use super::Adapter;
-use super::convert::{self, entry, ino};
-use super::serve::Refusal;
+use super::answer::{Answer, Listed, Reply};
+use super::convert::{self, Node, ino};
+use super::data::with_buffer;
+use super::serve::{Refusal, Served};
 
 /// An empty answer would mean the end of the directory.
 const NO_ROOM: Refusal = Refusal::Request(Errno::EINVAL, "no room for one entry");
 
-impl Adapter {
-    pub(super) fn on_readdir(&self, node: INodeNo, offset: u64, reply: ReplyDirectory) {
-        let work = |fs: &Fs, reply: &mut ReplyDirectory| {
-            let (mut given, mut fits) = (false, true);
-            let walked = fs.readdir(ino(node)?, offset, &mut |found| {
-                let name = OsStr::from_bytes(found.name);
-                let full = reply.add(
-                    INodeNo(found.ino.0),
-                    found.cookie,
-                    convert::kind(found.kind),
-                    name,
-                );
-                if full {
-                    fits = given;
-                    return ControlFlow::Break(());
-                }
-                given = true;
-                ControlFlow::Continue(())
-            });
-            // The entries before the damage are returned. The next request starts behind
-            // them and gets the error.
-            match walked {
-                Err(_) if given => {}
-                walked => walked?,
-            }
-            fits.then_some(()).ok_or(NO_ROOM)
-        };
-        self.serve("readdir", node, reply, work, |reply, ()| reply.ok());
+/// Whether an entry is in the listing now. A name that no kernel lists is left out: the engine
+/// returns none.
+fn is_added(fit: Result<Fit, BadName>) -> bool {
+    match fit {
+        Ok(fit) => fit == Fit::Added,
+        Err(error) => {
+            tracing::debug!("an entry is left out of its listing: {error}");
+            true
+        }
     }
+}
 
-    /// Each returned entry except `.` and `..` counts as a lookup and holds a reference.
-    /// The kernel uses only the number of `.` and `..`, and number, type and name of an
-    /// entry with a damaged inode.
-    pub(super) fn on_readdirplus(&self, node: INodeNo, offset: u64, reply: ReplyDirectoryPlus) {
-        let work = |fs: &Fs, reply: &mut ReplyDirectoryPlus| {
-            let (mut given, mut fits) = (false, true);
-            let held = fs
-                .holding()
-                .readdir(ino(node)?, offset, &mut |found, attr| {
-                    let name = OsStr::from_bytes(found.name);
-                    let dots = found.name == b"." || found.name == b"..";
-                    let (shown, generation, ttl) = match attr {
-                        Some(attr) if dots => {
-                            (convert::attr(attr), Generation(0), self.attr_ttl(attr))
-                        }
-                        Some(attr) => {
-                            let (shown, generation) = entry(attr);
-                            (shown, generation, self.attr_ttl(attr))
-                        }
-                        None => (convert::name_only(&found), Generation(0), Duration::ZERO),
-                    };
-                    let full = reply.add(shown.ino, found.cookie, name, &ttl, &shown, generation);
-                    if full {
-                        fits = given;
-                        return Taken::Full;
+fn listed<'a>(found: &DirEntry<'a>) -> Listed<'a> {
+    Listed {
+        ino: found.ino.0,
+        cookie: found.cookie,
+        kind: convert::kind(found.kind),
+        name: found.name,
+    }
+}
+
+impl Adapter {
+    pub(super) fn on_readdir<R: Reply>(&self, node: Node, offset: u64, size: u32, reply: R) {
+        let work = |fs: &Fs, reply: &mut Option<R>| {
+            with_buffer(size as usize, |room| {
+                let mut listing = Listing::new(room);
+                let (mut given, mut full) = (false, false);
+                let walked = fs.readdir(ino(node)?, offset, &mut |found| {
+                    if !is_added(reply.list(&mut listing, &listed(&found))) {
+                        full = true;
+                        return ControlFlow::Break(());
                     }
                     given = true;
-                    Taken::Kept
-                })?;
-            fits.then_some(held).ok_or(NO_ROOM)
+                    ControlFlow::Continue(())
+                });
+                // The entries before the damage are returned. The next request starts behind
+                // them and gets the error.
+                match walked {
+                    Err(_) if given => {}
+                    walked => walked?,
+                }
+                if full && !given {
+                    return Err(NO_ROOM);
+                }
+                reply.take().send(Answer::Listing(listing.bytes()));
+                Ok(())
+            })
         };
-        self.serve("readdirplus", node, reply, work, |reply, held| {
-            held.into_counts();
-            reply.ok();
-        });
+        self.serve("readdir", node, Some(reply), work, |_, ()| {});
+    }
+
+    /// Each returned entry except `.` and `..` counts as a lookup and holds a reference. The
+    /// kernel uses only the number of `.` and `..`. An entry with a damaged inode has a name, a
+    /// number and a type alone.
+    pub(super) fn on_readdirplus<R: Reply>(&self, node: Node, offset: u64, size: u32, reply: R) {
+        let work = |fs: &Fs, reply: &mut Option<R>| -> Served<()> {
+            with_buffer(size as usize, |room| {
+                let mut listing = Listing::new(room);
+                let (mut given, mut full) = (false, false);
+                let held = fs
+                    .holding()
+                    .readdir(ino(node)?, offset, &mut |found, attr| {
+                        let entry = attr.map(|attr| self.entry(attr));
+                        let fit = reply.list_plus(&mut listing, &listed(&found), entry.as_ref());
+                        if !is_added(fit) {
+                            full = true;
+                            return Taken::Full;
+                        }
+                        given = true;
+                        match entry {
+                            None if R::LISTS_BARE_NAMES => Taken::NameOnly,
+                            _ => Taken::Kept,
+                        }
+                    })?;
+                if full && !given {
+                    return Err(NO_ROOM);
+                }
+                held.into_counts();
+                reply.take().send(Answer::Listing(listing.bytes()));
+                Ok(())
+            })
+        };
+        self.serve("readdirplus", node, Some(reply), work, |_, ()| {});
     }
 }

@@ -8,14 +8,16 @@
 //! and requires the capability for `+i` and `+a`. An older kernel passes the call on, so
 //! the server checks both as well.
 
-use fuser::{Errno, FileHandle, INodeNo, ReplyIoctl, Request};
 use pramfs::inode::{Credentials, Fs, LeaseMode, SetAttr};
+use pramfs_fuse_protocol::Errno;
+use pramfs_fuse_protocol::wire::InHeader;
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
 use pramfs_medium::pmem::{LEASE_TICKET, WRITE_LEASE_TICKET};
 
 use super::Adapter;
+use super::answer::{Answer, Reply};
 use super::caller::{CAP_SYS_ADMIN, Caller};
-use super::convert::ino;
+use super::convert::{Handle, Node, ino};
 use super::open::allows;
 use super::serve::{Refusal, Served};
 
@@ -80,12 +82,12 @@ fn invalid<T>(why: &'static str) -> Served<T> {
 impl Adapter {
     pub(super) fn on_ioctl(
         &self,
-        req: &Request,
-        (node, handle): (INodeNo, FileHandle),
+        req: &InHeader,
+        (node, handle): (Node, Handle),
         cmd: u32,
         input: &[u8],
         out_size: u32,
-        reply: ReplyIoctl,
+        reply: impl Reply,
     ) {
         let work = |fs: &Fs, _: &mut _| match cmd {
             GET_FLAGS => {
@@ -160,16 +162,16 @@ impl Adapter {
             _ => Err(Refusal::Request(Errno::ENOTTY, "unknown ioctl")),
         };
         self.serve("ioctl", node, reply, work, |reply, out| {
-            reply.ioctl(0, &out)
+            reply.send(Answer::Ioctl(&out))
         });
     }
 
     /// Issues a ticket for direct access to an open file.
     fn ticket(
         &self,
-        req: &Request,
-        node: INodeNo,
-        handle: FileHandle,
+        req: &InHeader,
+        node: Node,
+        handle: Handle,
         mode: LeaseMode,
     ) -> Served<Vec<u8>> {
         let Some(direct) = &self.direct else {
@@ -186,7 +188,7 @@ impl Adapter {
         }
         let is_member = |group| Caller::of(req).is_in(group);
         let reply = direct
-            .ticket(req.uid(), &is_member, ino(node)?, mode)
+            .ticket(req.uid, &is_member, ino(node)?, mode)
             .map_err(|refused| {
                 let errno = match refused.reason {
                     pramfs_control::Refusal::NotPermitted => Errno::EACCES,
@@ -209,8 +211,8 @@ impl Adapter {
     fn set_flags(
         &self,
         fs: &Fs,
-        req: &Request,
-        node: INodeNo,
+        req: &InHeader,
+        node: Node,
         new: impl FnOnce(u32) -> Served<u32>,
     ) -> Served<Vec<u8>> {
         let ino = ino(node)?;
@@ -218,13 +220,13 @@ impl Adapter {
         let flags = new(attr.flags)?;
         let forbids = (attr.flags ^ flags) & (FL_IMMUTABLE | FL_APPEND) != 0;
         Caller::of(req)
-            .may_set_flags(req.uid(), attr.uid, forbids)
+            .may_set_flags(req.uid, attr.uid, forbids)
             .map_err(|why| Refusal::Request(Errno::EPERM, why))?;
         let set = SetAttr {
             flags: Some(flags),
             ..SetAttr::default()
         };
-        fs.setattr(&Credentials::new(req.uid(), req.gid()), ino, &set)?;
+        fs.setattr(&Credentials::new(req.uid, req.gid), ino, &set)?;
         // The kernel assumes that an ioctl changes no attributes, but this sets the ctime.
         self.attributes_have_changed(node);
         self.listing_is_due(fs, ino);
@@ -233,7 +235,7 @@ impl Adapter {
 }
 
 /// Checks that the caller has CAP_SYS_ADMIN. The kernel does not check these ioctls.
-fn administers(req: &Request) -> Served<()> {
+fn administers(req: &InHeader) -> Served<()> {
     match Caller::of(req).can(CAP_SYS_ADMIN) {
         true => Ok(()),
         false => Err(Refusal::Request(

@@ -1,6 +1,6 @@
 //! Answers a read directly from the medium. This is the only unsafe code of this crate.
 //!
-//! `fuser` takes the bytes as a slice and sends the answer with one writev(2). The bytes
+//! The transport takes the bytes as a slice and sends or copies them before it returns. The bytes
 //! must not change while the slice lives. Three parties guarantee that:
 //! * the engine, for stores to files through it;
 //! * [`Opens::lend`](crate::direct::Opens::lend), for stores by other processes: it lends no
@@ -10,14 +10,15 @@
 //!   and keeps no address of the medium (`tests/unsafe_code.rs` checks this), and the
 //!   region is locked against other processes.
 
-use fuser::ReplyData;
 use pramfs_medium::pmem::Lent;
+
+use super::answer::{Answer, Reply};
 
 /// Answers with the lent bytes.
 #[allow(unsafe_code)]
-pub(super) fn send(reply: ReplyData, bytes: Lent<'_>) {
+pub(super) fn send(reply: impl Reply, bytes: Lent<'_>) {
     // SAFETY: only the closure of `with_contiguous` calls this. Inside it, no call of the
     // engine and no view stores to the bytes, nothing else in this program does, and no
     // other process: see the module. The slice ends with this call, which passes it to the kernel.
-    reply.data(unsafe { bytes.as_slice() });
+    reply.send(Answer::Data(unsafe { bytes.as_slice() }));
 }

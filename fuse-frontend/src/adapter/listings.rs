@@ -26,23 +26,29 @@
 //! A directory removed while open stays until the kernel forgets its node, so an open
 //! directory needs no reference.
 
-use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyEmpty, ReplyOpen};
+use std::sync::atomic::Ordering;
+
 use pramfs::{
     AtimePolicy, FileType,
     inode::{Attr, Fs, Ino},
 };
+use pramfs_fuse_protocol::Errno;
+use pramfs_fuse_protocol::wire::OpenOut;
 
-use super::convert::{ino, node};
+use super::answer::{Answer, Reply};
+use super::convert::{Handle, Node, ino, node};
 use super::serve::Refusal;
 use super::{Adapter, CacheMode};
 
 impl Adapter {
     fn keeps_listings(&self) -> bool {
         let each_counts = self.fs.atime_policy() == (AtimePolicy::StrictAtime, true);
-        self.offers.opens_directories && self.cache == CacheMode::Auto && !each_counts
+        self.opens_directories.load(Ordering::Relaxed)
+            && self.cache == CacheMode::Auto
+            && !each_counts
     }
 
-    pub(super) fn on_opendir(&self, dir: INodeNo, reply: ReplyOpen) {
+    pub(super) fn on_opendir(&self, dir: Node, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             if self.keeps_listings() {
                 return Err(Refusal::Request(
@@ -54,12 +60,12 @@ impl Adapter {
             Ok(())
         };
         self.serve("opendir", dir, reply, work, |reply, ()| {
-            reply.opened(FileHandle(0), FopenFlags::empty());
+            reply.send(Answer::Opened(OpenOut::default()));
         });
     }
 
-    pub(super) fn on_releasedir(&self, dir: INodeNo, reply: ReplyEmpty) {
-        self.on_release(dir, FileHandle(0), reply);
+    pub(super) fn on_releasedir(&self, dir: Node, reply: impl Reply) {
+        self.on_release(dir, Handle(0), reply);
     }
 
     /// Invalidates the listing of a directory after a change other than of an entry, so
@@ -85,9 +91,7 @@ impl Adapter {
             return;
         }
         // Offset and length 0: all of its page cache.
-        if let Some(kernel) = self.kernel.get()
-            && let Err(error) = kernel.inval_inode(node(of), 0, 0)
-        {
+        if let Err(error) = self.kernel.invalidate(node(of).0, 0, 0) {
             tracing::debug!("the listing of {of} stays cached: {error}");
         }
     }

@@ -1,17 +1,18 @@
 //! Names: lookup and forget, and all requests that make, move or remove a name.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use fuser::{Errno, Generation, INodeNo, RenameFlags, ReplyData, ReplyEmpty, ReplyEntry, Request};
 use pramfs::{
-    Error, FileType,
+    Error, FileType, RenameFlags,
     inode::{Attr, Credentials, Fs, InodeRef},
 };
+use pramfs_fuse_protocol::Errno;
+use pramfs_fuse_protocol::wire::{EntryOut, InHeader};
 
-use super::convert::{creator, entry, ino, no_entry, unpack_device};
+use super::answer::{Answer, Reply};
+use super::convert::{Node, attr as wire_attr, creator, generation, ino, node, unpack_device};
 use super::serve::{Refusal, Served};
-use super::{Adapter, CACHE_TTL};
+use super::{Adapter, CACHE_SECONDS};
 use crate::direct::Opens;
 
 /// An inode for a reply with an entry, with its reference. Sending the reply passes the
@@ -19,7 +20,7 @@ use crate::direct::Opens;
 pub(super) type HeldEntry = (InodeRef, Attr);
 
 /// Looks a name up. The NFS server asks for `.` and `..`, and for `.` of any type of file.
-fn find(fs: &Fs, parent: INodeNo, name: &[u8]) -> Served<HeldEntry> {
+fn find(fs: &Fs, parent: Node, name: &[u8]) -> Served<HeldEntry> {
     let parent = ino(parent)?;
     if name != b"." {
         return Ok(fs.holding().lookup(parent, name)?);
@@ -34,11 +35,11 @@ fn find(fs: &Fs, parent: INodeNo, name: &[u8]) -> Served<HeldEntry> {
 }
 
 impl Adapter {
-    /// Returns how long the kernel may cache attributes. It does not cache those of a file
+    /// Returns for how many seconds the kernel may cache attributes. It does not cache those of a file
     /// - with suid or sgid: a write by another user clears the bits without the kernel
     ///   noticing;
     /// - that is stored to directly, which changes its times.
-    pub(super) fn attr_ttl(&self, attr: &Attr) -> Duration {
+    pub(super) fn attr_ttl(&self, attr: &Attr) -> u64 {
         let is_written = |opens: &Arc<Opens>| {
             let written = opens.is_written(attr.ino);
             if written {
@@ -49,25 +50,31 @@ impl Adapter {
         let changes = attr.kind == FileType::Regular
             && (attr.perm & 0o6000 != 0 || self.opens.as_ref().is_some_and(is_written));
         match changes {
-            true => Duration::ZERO,
-            false => CACHE_TTL,
+            true => 0,
+            false => CACHE_SECONDS,
+        }
+    }
+
+    /// Returns the entry of a node.
+    pub(super) fn entry(&self, of: &Attr) -> EntryOut {
+        EntryOut {
+            nodeid: node(of.ino).0,
+            generation: generation(of),
+            entry_valid: CACHE_SECONDS,
+            attr_valid: self.attr_ttl(of),
+            attr: wire_attr(of),
+            ..EntryOut::default()
         }
     }
 
     /// Sends an entry. The kernel may forget it as soon as it has the reply.
-    fn send_entry(&self, reply: ReplyEntry, (held, found): HeldEntry) {
-        let (attr, generation) = entry(&found);
-        // An entry of the root has the protocol's number, which `stat` must not show.
-        let ttl = if attr.ino == INodeNo::ROOT {
-            Duration::ZERO
-        } else {
-            self.attr_ttl(&found)
-        };
+    fn send_entry(&self, reply: impl Reply, (held, found): HeldEntry) {
+        let entry = self.entry(&found);
         held.into_count();
-        reply.entry_with_ttls(&ttl, &CACHE_TTL, &attr, generation);
+        reply.send(Answer::Entry(entry));
     }
 
-    pub(super) fn on_lookup(&self, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
+    pub(super) fn on_lookup(&self, parent: Node, name: &[u8], reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| match find(fs, parent, name) {
             Ok(found) => Ok(Some(found)),
             // A negative entry: the kernel caches that the name does not exist.
@@ -76,11 +83,14 @@ impl Adapter {
         };
         self.serve("lookup", parent, reply, work, |reply, found| match found {
             Some(found) => self.send_entry(reply, found),
-            None => reply.entry_with_ttls(&CACHE_TTL, &CACHE_TTL, &no_entry(), Generation(0)),
+            None => reply.send(Answer::Entry(EntryOut {
+                entry_valid: CACHE_SECONDS,
+                ..EntryOut::default()
+            })),
         });
     }
 
-    pub(super) fn on_forget(&self, node: INodeNo, lookups: u64) {
+    pub(super) fn on_forget(&self, node: Node, lookups: u64) {
         self.quietly("forget", node, |fs| {
             if let Ok(ino) = ino(node) {
                 self.removals.during(|| fs.forget(ino, lookups));
@@ -91,11 +101,11 @@ impl Adapter {
     pub(super) fn on_mknod(
         &self,
         caller: &Credentials<'_>,
-        parent: INodeNo,
+        parent: Node,
         name: &[u8],
         mode: u32,
         rdev: u32,
-        reply: ReplyEntry,
+        reply: impl Reply,
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let (parent, rdev) = (ino(parent)?, unpack_device(rdev));
@@ -111,10 +121,10 @@ impl Adapter {
     pub(super) fn on_mkdir(
         &self,
         caller: &Credentials<'_>,
-        parent: INodeNo,
+        parent: Node,
         name: &[u8],
         mode: u32,
-        reply: ReplyEntry,
+        reply: impl Reply,
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let parent = ino(parent)?;
@@ -129,11 +139,11 @@ impl Adapter {
 
     pub(super) fn on_symlink(
         &self,
-        req: &Request,
-        parent: INodeNo,
+        req: &InHeader,
+        parent: Node,
         name: &[u8],
         target: &[u8],
-        reply: ReplyEntry,
+        reply: impl Reply,
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let parent = ino(parent)?;
@@ -146,7 +156,7 @@ impl Adapter {
         });
     }
 
-    pub(super) fn on_link(&self, node: INodeNo, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
+    pub(super) fn on_link(&self, node: Node, parent: Node, name: &[u8], reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             let (ino, parent) = (ino(node)?, ino(parent)?);
             Ok(self
@@ -158,31 +168,35 @@ impl Adapter {
         });
     }
 
-    pub(super) fn on_unlink(&self, parent: INodeNo, name: &[u8], reply: ReplyEmpty) {
+    pub(super) fn on_unlink(&self, parent: Node, name: &[u8], reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             fs.unlink(ino(parent)?, name)?;
             self.removals.note_removed();
             Ok(())
         };
-        self.serve("unlink", parent, reply, work, |reply, ()| reply.ok());
+        self.serve("unlink", parent, reply, work, |reply, ()| {
+            reply.send(Answer::Done)
+        });
     }
 
-    pub(super) fn on_rmdir(&self, parent: INodeNo, name: &[u8], reply: ReplyEmpty) {
+    pub(super) fn on_rmdir(&self, parent: Node, name: &[u8], reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             fs.rmdir(ino(parent)?, name)?;
             self.removals.note_removed();
             Ok(())
         };
-        self.serve("rmdir", parent, reply, work, |reply, ()| reply.ok());
+        self.serve("rmdir", parent, reply, work, |reply, ()| {
+            reply.send(Answer::Done)
+        });
     }
 
     pub(super) fn on_rename(
         &self,
-        req: &Request,
-        from: (INodeNo, &[u8]),
-        to: (INodeNo, &[u8]),
-        flags: RenameFlags,
-        reply: ReplyEmpty,
+        req: &InHeader,
+        from: (Node, &[u8]),
+        to: (Node, &[u8]),
+        flags: u32,
+        reply: impl Reply,
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let flags = rename_flags(flags)?;
@@ -199,31 +213,34 @@ impl Adapter {
             }
             Ok(())
         };
-        self.serve("rename", from.0, reply, work, |reply, ()| reply.ok());
+        self.serve("rename", from.0, reply, work, |reply, ()| {
+            reply.send(Answer::Done)
+        });
     }
 
-    pub(super) fn on_readlink(&self, node: INodeNo, reply: ReplyData) {
+    pub(super) fn on_readlink(&self, node: Node, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| Ok(fs.readlink(ino(node)?)?);
         self.serve("readlink", node, reply, work, |reply, target| {
-            reply.data(&target)
+            reply.send(Answer::Data(&target))
         });
     }
 }
 
-fn rename_flags(flags: RenameFlags) -> Served<pramfs::RenameFlags> {
-    if !RenameFlags::all().contains(flags) {
+fn rename_flags(flags: u32) -> Served<RenameFlags> {
+    let known = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+    if flags & !known != 0 {
         return Err(Refusal::Request(Errno::EINVAL, "rename with unknown flags"));
     }
-    let noreplace = flags.contains(RenameFlags::RENAME_NOREPLACE);
-    let exchange = flags.contains(RenameFlags::RENAME_EXCHANGE);
-    let whiteout = flags.contains(RenameFlags::RENAME_WHITEOUT);
+    let noreplace = flags & libc::RENAME_NOREPLACE != 0;
+    let exchange = flags & libc::RENAME_EXCHANGE != 0;
+    let whiteout = flags & libc::RENAME_WHITEOUT != 0;
     if exchange && (noreplace || whiteout) {
         return Err(Refusal::Request(
             Errno::EINVAL,
             "rename with mutually exclusive flags",
         ));
     }
-    Ok(pramfs::RenameFlags {
+    Ok(RenameFlags {
         noreplace,
         exchange,
         whiteout,

@@ -3,11 +3,14 @@
 //! A file handle tells only how the file is open: every request names its node. Each open
 //! file holds one reference on the inode.
 
-use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyEmpty, ReplyOpen};
 use pramfs::inode::{Credentials, Fs, Ino, LeaseMode};
+use pramfs_fuse_protocol::Errno;
+use pramfs_fuse_protocol::flags::OpenOutFlags;
+use pramfs_fuse_protocol::wire::OpenOut;
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
-use super::convert::{entry, ino};
+use super::answer::{Answer, Reply};
+use super::convert::{Handle, Node, ino};
 use super::serve::{Refusal, Served};
 use super::{Adapter, CacheMode};
 
@@ -22,17 +25,17 @@ const CACHED: u64 = 4;
 const DIRECT: u64 = 8;
 
 /// Returns the handle of a file opened with these flags.
-fn handle(flags: i32, cached: bool, direct: bool) -> FileHandle {
+fn handle(flags: i32, cached: bool, direct: bool) -> Handle {
     let access = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => READABLE,
         libc::O_WRONLY => WRITABLE,
         _ => READABLE | WRITABLE,
     };
-    FileHandle(access | if cached { CACHED } else { 0 } | if direct { DIRECT } else { 0 })
+    Handle(access | if cached { CACHED } else { 0 } | if direct { DIRECT } else { 0 })
 }
 
 /// Whether a handle belongs to a file that is open for the accesses of a lease.
-pub(super) fn allows(handle: FileHandle, lease: LeaseMode) -> bool {
+pub(super) fn allows(handle: Handle, lease: LeaseMode) -> bool {
     let needed = match lease {
         LeaseMode::Read => READABLE,
         LeaseMode::Write => READABLE | WRITABLE,
@@ -42,11 +45,21 @@ pub(super) fn allows(handle: FileHandle, lease: LeaseMode) -> bool {
 
 /// How an open is answered.
 struct Opened {
-    mode: FopenFlags,
+    mode: OpenOutFlags,
     /// It counts among the opens through the page cache.
     cached: bool,
     /// It counts among the others.
     direct: bool,
+}
+
+impl Opened {
+    fn answer(&self, flags: i32) -> OpenOut {
+        OpenOut {
+            fh: handle(flags, self.cached, self.direct).0,
+            open_flags: self.mode,
+            ..OpenOut::default()
+        }
+    }
 }
 
 /// Checks that chattr flags allow opening for writing. The engine would refuse the
@@ -70,29 +83,29 @@ impl Adapter {
     /// for stores. For it the kernel writes dirty pages back first, and `close` reports
     /// write-back errors not reported before.
     /// PARALLEL_DIRECT_WRITES: the engine orders writers itself.
-    fn file_mode(&self, flags: i32) -> FopenFlags {
+    fn file_mode(&self, flags: i32) -> OpenOutFlags {
         let mut mode = if self.cache == CacheMode::None || flags & libc::O_DIRECT != 0 {
-            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+            OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
         } else {
-            FopenFlags::FOPEN_KEEP_CACHE
+            OpenOutFlags::KEEP_CACHE
         };
         if flags & libc::O_ACCMODE != libc::O_RDWR {
-            mode |= FopenFlags::FOPEN_NOFLUSH;
+            mode |= OpenOutFlags::NOFLUSH;
         }
         mode
     }
 
     /// Notes an open of a file in this mode. A file that is stored to directly is not opened
     /// through the page cache.
-    fn note_open(&self, ino: Ino, mut mode: FopenFlags) -> Opened {
-        let wants_cache = !mode.contains(FopenFlags::FOPEN_DIRECT_IO);
+    fn note_open(&self, ino: Ino, mut mode: OpenOutFlags) -> Opened {
+        let wants_cache = !mode.contains(OpenOutFlags::DIRECT_IO);
         let cached = match &self.opens {
             Some(opens) if wants_cache => opens.open_cached(ino),
             _ => false,
         };
         if wants_cache && self.opens.is_some() && !cached {
-            mode.remove(FopenFlags::FOPEN_KEEP_CACHE);
-            mode |= FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+            mode.remove(OpenOutFlags::KEEP_CACHE);
+            mode |= OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES;
         }
         let direct = match &self.opens {
             Some(opens) if !cached => {
@@ -142,11 +155,11 @@ impl Adapter {
     pub(super) fn on_create(
         &self,
         caller: &Credentials<'_>,
-        parent: INodeNo,
+        parent: Node,
         name: &[u8],
         mode: u32,
         flags: i32,
-        reply: ReplyCreate,
+        reply: impl Reply,
     ) {
         let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
@@ -164,22 +177,15 @@ impl Adapter {
             reply,
             work,
             |reply, (opened, open, (held, made))| {
-                let (attr, generation) = entry(&made);
+                let entry = self.entry(&made);
                 open.into_count();
                 held.into_count();
-                let handle = handle(flags, opened.cached, opened.direct);
-                reply.created(
-                    &self.attr_ttl(&made),
-                    &attr,
-                    generation,
-                    handle,
-                    opened.mode,
-                );
+                reply.send(Answer::Created(entry, opened.answer(flags)));
             },
         );
     }
 
-    pub(super) fn on_open(&self, node: INodeNo, flags: i32, reply: ReplyOpen) {
+    pub(super) fn on_open(&self, node: Node, flags: i32, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
             if flags & libc::O_ACCMODE != libc::O_RDONLY {
@@ -197,7 +203,7 @@ impl Adapter {
             let reads = flags & libc::O_ACCMODE != libc::O_WRONLY;
             let mut mode = self.file_mode(flags);
             if reads && fs.read_sets_atime(ino)? {
-                mode.remove(FopenFlags::FOPEN_KEEP_CACHE);
+                mode.remove(OpenOutFlags::KEEP_CACHE);
             }
             let opened = self.note_open(ino, mode);
             self.close_window(fs, ino, &opened)?;
@@ -205,29 +211,40 @@ impl Adapter {
             Ok(opened)
         };
         self.serve("open", node, reply, work, |reply, opened| {
-            let handle = handle(flags, opened.cached, opened.direct);
-            reply.opened(handle, opened.mode);
+            reply.send(Answer::Opened(opened.answer(flags)));
         });
     }
 
-    pub(super) fn on_release(&self, node: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
+    pub(super) fn on_release(&self, node: Node, handle: Handle, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
             self.note_close(ino, handle.0 & CACHED != 0, handle.0 & DIRECT != 0);
             self.removals.during(|| fs.release(ino, 1));
             Ok(())
         };
-        self.serve("release", node, reply, work, |reply, ()| reply.ok());
+        self.serve("release", node, reply, work, |reply, ()| {
+            reply.send(Answer::Done)
+        });
+    }
+
+    /// Makes everything durable. Only the kernels of guests send it.
+    pub(super) fn on_syncfs(&self, reply: impl Reply) {
+        let work = |fs: &Fs, _: &mut _| Ok(fs.sync()?);
+        self.serve("syncfs", Node::ROOT, reply, work, |reply, ()| {
+            reply.send(Answer::Done)
+        });
     }
 
     pub(super) fn on_fsync(
         &self,
         request: &'static str,
-        node: INodeNo,
+        node: Node,
         data_only: bool,
-        reply: ReplyEmpty,
+        reply: impl Reply,
     ) {
         let work = |fs: &Fs, _: &mut _| Ok(fs.fsync(ino(node)?, data_only)?);
-        self.serve(request, node, reply, work, |reply, ()| reply.ok());
+        self.serve(request, node, reply, work, |reply, ()| {
+            reply.send(Answer::Done)
+        });
     }
 }

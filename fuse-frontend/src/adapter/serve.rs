@@ -9,16 +9,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use fuser::{
-    Errno, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-};
 use pramfs::{
     Error,
     inode::{Fs, Repeats},
 };
+use pramfs_fuse_protocol::Errno;
 
 use super::Adapter;
+use super::answer::{Answer, Reply};
+use super::convert::Node;
 
 /// Why a request is refused.
 #[derive(Debug)]
@@ -38,7 +37,7 @@ impl From<Error> for Refusal {
 impl Refusal {
     pub(super) fn errno(&self) -> Errno {
         match self {
-            Refusal::Engine(error) => Errno::from_i32(error.errno()),
+            Refusal::Engine(error) => Errno::new(error.errno()).unwrap_or(Errno::EIO),
             Refusal::Request(errno, _) => *errno,
         }
     }
@@ -47,47 +46,6 @@ impl Refusal {
 /// The result of a handler.
 pub(super) type Served<T> = Result<T, Refusal>;
 
-/// A reply that can carry an error.
-pub(super) trait Reply {
-    /// Answers with an error.
-    fn refuse(self, errno: Errno);
-}
-
-macro_rules! replies {
-    ($($reply:ty),* $(,)?) => {
-        $(impl Reply for $reply {
-            fn refuse(self, errno: Errno) {
-                self.error(errno);
-            }
-        })*
-    };
-}
-
-replies!(
-    ReplyAttr,
-    ReplyCreate,
-    ReplyData,
-    ReplyDirectory,
-    ReplyDirectoryPlus,
-    ReplyEmpty,
-    ReplyEntry,
-    ReplyIoctl,
-    ReplyLseek,
-    ReplyOpen,
-    ReplyStatfs,
-    ReplyWrite,
-    ReplyXattr,
-);
-
-/// A reply that the handler itself may have sent already.
-impl<R: Reply> Reply for Option<R> {
-    fn refuse(self, errno: Errno) {
-        if let Some(reply) = self {
-            reply.refuse(errno);
-        }
-    }
-}
-
 impl Adapter {
     /// Runs `work` and sends its result with `send`, or its error.
     ///
@@ -95,13 +53,13 @@ impl Adapter {
     pub(super) fn serve<R: Reply, T>(
         &self,
         request: &'static str,
-        node: INodeNo,
+        node: Node,
         mut reply: R,
         work: impl FnOnce(&Fs, &mut R) -> Served<T>,
         send: impl FnOnce(R, T),
     ) {
         if self.failed.load(Ordering::Relaxed) {
-            return reply.refuse(Errno::EIO);
+            return reply.send(Answer::Refused(Errno::EIO));
         }
         match catch_unwind(AssertUnwindSafe(|| work(&self.fs, &mut reply))) {
             Ok(Ok(done)) => {
@@ -112,17 +70,17 @@ impl Adapter {
             }
             Ok(Err(refusal)) => {
                 self.note(request, node, &refusal);
-                reply.refuse(refusal.errno());
+                reply.send(Answer::Refused(refusal.errno()));
             }
             Err(_) => {
                 self.fail(request, node);
-                reply.refuse(Errno::EIO);
+                reply.send(Answer::Refused(Errno::EIO));
             }
         }
     }
 
     /// Runs a request that has no reply.
-    pub(super) fn quietly(&self, request: &'static str, node: INodeNo, work: impl FnOnce(&Fs)) {
+    pub(super) fn quietly(&self, request: &'static str, node: Node, work: impl FnOnce(&Fs)) {
         if !self.failed.load(Ordering::Relaxed)
             && catch_unwind(AssertUnwindSafe(|| work(&self.fs))).is_err()
         {
@@ -132,14 +90,14 @@ impl Adapter {
 
     /// Logs an error by kind: a medium failure once for each node and minute; reported
     /// damage and errors provoked by programs at debug level only.
-    pub(super) fn note(&self, request: &'static str, node: INodeNo, refusal: &Refusal) {
+    pub(super) fn note(&self, request: &'static str, node: Node, refusal: &Refusal) {
         let error = match refusal {
             Refusal::Engine(error) => error,
             Refusal::Request(errno, why) => {
                 tracing::debug!(
                     "{request} of node {}: {why} (errno {})",
                     node.0,
-                    errno.code()
+                    errno.number()
                 );
                 return;
             }
@@ -166,7 +124,7 @@ impl Adapter {
         }
     }
 
-    fn fail(&self, request: &'static str, node: INodeNo) {
+    fn fail(&self, request: &'static str, node: Node) {
         self.failed.store(true, Ordering::Relaxed);
         let region = self.fs.region().info().name;
         tracing::error!(
@@ -186,9 +144,9 @@ mod tests {
     use pramfs::{MountOptions, inode::Ino};
 
     use super::*;
-    use crate::adapter::CacheMode;
+    use crate::adapter::{CacheMode, nowhere};
 
-    const NODE: INodeNo = INodeNo::ROOT;
+    const NODE: Node = Node::ROOT;
 
     /// Counts answers, and keeps the last errno or 0.
     #[derive(Default)]
@@ -205,16 +163,21 @@ mod tests {
     }
 
     impl Reply for &Answers {
-        fn refuse(self, errno: Errno) {
-            self.give(errno.code());
+        fn send(self, answer: Answer<'_>) {
+            self.give(match answer {
+                Answer::Refused(errno) => errno.number(),
+                _ => 0,
+            });
         }
+
+        fn dismiss(self) {}
     }
 
     fn adapter() -> Adapter {
         let region = Region::new("test", HeapBackend::boxed(1 << 20));
         format(&region, &FormatOptions::default()).unwrap();
         let fs = Fs::open(region, MountOptions::default()).unwrap();
-        Adapter::new(Arc::new(fs), CacheMode::Auto)
+        Adapter::new(Arc::new(fs), CacheMode::Auto, nowhere())
     }
 
     #[test]

@@ -3,12 +3,14 @@
 //! A buffer size of 0 asks for the size of the value; a buffer that is too small gets
 //! ERANGE.
 
-use fuser::{Errno, INodeNo, ReplyEmpty, ReplyXattr, Request};
 use pramfs::{AtimePolicy, XattrMode, inode::Fs};
+use pramfs_fuse_protocol::Errno;
+use pramfs_fuse_protocol::wire::InHeader;
 
 use super::Adapter;
+use super::answer::{Answer, Reply};
 use super::caller::Caller;
-use super::convert::ino;
+use super::convert::{Node, ino};
 use super::serve::{Refusal, Served};
 use crate::remount::{BEGIN_TO_WRITE, SET_ATIMES, SET_DIR_ATIMES};
 
@@ -22,11 +24,11 @@ fn fit(value: Vec<u8>, room: u32) -> Served<Vec<u8>> {
     Ok(value)
 }
 
-fn send(reply: ReplyXattr, value: &[u8], room: u32) {
+fn send(reply: impl Reply, value: &[u8], room: u32) {
     if room == 0 {
-        reply.size(value.len() as u32)
+        reply.send(Answer::XattrSize(value.len() as u32))
     } else {
-        reply.data(value)
+        reply.send(Answer::Data(value))
     }
 }
 
@@ -60,12 +62,12 @@ fn shown(names: Vec<u8>, sees_trusted: impl FnOnce() -> bool) -> Vec<u8> {
 impl Adapter {
     pub(super) fn on_setxattr(
         &self,
-        req: &Request,
-        node: INodeNo,
+        req: &InHeader,
+        node: Node,
         name: &[u8],
         value: &[u8],
         flags: i32,
-        reply: ReplyEmpty,
+        reply: impl Reply,
     ) {
         // Both flags together: fails with the error of the flag that does not apply, unless
         // the attribute changes in between.
@@ -92,17 +94,19 @@ impl Adapter {
             self.listing_is_due(fs, ino);
             Ok(())
         };
-        self.serve("setxattr", node, reply, work, |reply, ()| reply.ok());
+        self.serve("setxattr", node, reply, work, |reply, ()| {
+            reply.send(Answer::Done)
+        });
     }
 
-    pub(super) fn on_getxattr(&self, node: INodeNo, name: &[u8], room: u32, reply: ReplyXattr) {
+    pub(super) fn on_getxattr(&self, node: Node, name: &[u8], room: u32, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| fit(fs.getxattr(ino(node)?, name)?, room);
         self.serve("getxattr", node, reply, work, |reply, value| {
             send(reply, &value, room)
         });
     }
 
-    pub(super) fn on_listxattr(&self, req: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
+    pub(super) fn on_listxattr(&self, req: &InHeader, node: Node, room: u32, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             let names = fs.listxattr(ino(node)?)?;
             fit(shown(names, || Caller::sees_trusted(req)), room)
@@ -112,7 +116,7 @@ impl Adapter {
         });
     }
 
-    pub(super) fn on_removexattr(&self, node: INodeNo, name: &[u8], reply: ReplyEmpty) {
+    pub(super) fn on_removexattr(&self, node: Node, name: &[u8], reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             // The kernel passes a change only on a writable mount.
             if name == BEGIN_TO_WRITE.as_bytes() {
@@ -124,6 +128,8 @@ impl Adapter {
             self.listing_is_due(fs, ino);
             Ok(())
         };
-        self.serve("removexattr", node, reply, work, |reply, ()| reply.ok());
+        self.serve("removexattr", node, reply, work, |reply, ()| {
+            reply.send(Answer::Done)
+        });
     }
 }

@@ -19,12 +19,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fuser::{INodeNo, Notifier};
 use pramfs::inode::{Fs, Ino, LeaseEvent, LeaseMode};
 use pramfs_control::{Refusal, Refused};
+
+use crate::adapter::Kernel;
 
 /// How a file is in use. Never unused in the table.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -52,7 +53,7 @@ impl Uses {
 }
 
 /// The uses of the files of a mount.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Opens {
     files: Mutex<HashMap<Ino, Uses>>,
     /// Files with leases to write, so that most requests need no lock.
@@ -61,7 +62,7 @@ pub struct Opens {
     all_written: bool,
     grown: Grown,
     lending: Lending,
-    kernel: Arc<OnceLock<Notifier>>,
+    kernel: Kernel,
 }
 
 /// Files that may have grown without the kernel, whose size of them stays too small until
@@ -159,13 +160,23 @@ impl Drop for Writing<'_> {
 }
 
 impl Opens {
-    /// Starts with the leases of earlier mounts, and follows the ends of all leases.
-    pub fn of(fs: &Fs, kernel: Arc<OnceLock<Notifier>>) -> Arc<Opens> {
-        let opens = Arc::new(Opens {
+    /// No uses.
+    fn new(kernel: Kernel) -> Opens {
+        Opens {
+            files: Mutex::default(),
+            written: AtomicUsize::default(),
+            all_written: false,
+            grown: Grown::default(),
+            lending: Lending::default(),
             kernel,
-            all_written: fs.has_unknown_lease(),
-            ..Opens::default()
-        });
+        }
+    }
+
+    /// Starts with the leases of earlier mounts, and follows the ends of all leases.
+    pub fn of(fs: &Fs, kernel: Kernel) -> Arc<Opens> {
+        let mut opens = Opens::new(kernel);
+        opens.all_written = fs.has_unknown_lease();
+        let opens = Arc::new(opens);
         let weak = Arc::downgrade(&opens);
         fs.watch_leases(move |lease, event| {
             let (LeaseMode::Write, Some(opens)) = (lease.mode, weak.upgrade()) else {
@@ -346,9 +357,7 @@ impl Opens {
     /// Makes the kernel drop the attributes of a file, and its pages from an offset on, which
     /// are none if the offset is negative. Never called from the handler of a request.
     fn invalidate(&self, ino: Ino, from: i64) {
-        if let Some(kernel) = self.kernel.get()
-            && let Err(error) = kernel.inval_inode(INodeNo(ino.0), from, 0)
-        {
+        if let Err(error) = self.kernel.invalidate(ino.0, from, 0) {
             // Most often the kernel does not know the inode.
             tracing::debug!("the kernel's copy of {ino} is not dropped: {error}");
         }
@@ -363,7 +372,7 @@ mod tests {
 
     #[test]
     fn open_through_cache_refuses_writer_until_it_is_closed() {
-        let opens = Opens::default();
+        let opens = Opens::new(crate::adapter::nowhere());
         assert!(opens.open_cached(FILE) && opens.open_cached(FILE));
         let refused = opens.begin_writing(FILE).unwrap_err();
         assert_eq!(refused.reason, Refusal::Busy);
@@ -377,7 +386,7 @@ mod tests {
 
     #[test]
     fn writer_refuses_page_cache_until_last_one_ends() {
-        let opens = Opens::default();
+        let opens = Opens::new(crate::adapter::nowhere());
         for id in 1..3 {
             opens.begin_writing(FILE).unwrap().granted(id);
         }
@@ -397,7 +406,7 @@ mod tests {
 
     #[test]
     fn writer_waits_for_reads_that_lend_and_for_no_later_ones() {
-        let opens = Opens::default();
+        let opens = Opens::new(crate::adapter::nowhere());
         let lend = opens.lend(FILE).unwrap();
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| opens.begin_writing(FILE).unwrap().granted(1));
@@ -422,7 +431,7 @@ mod tests {
     fn unknown_writer_keeps_all_files_out_of_page_cache() {
         let opens = Opens {
             all_written: true,
-            ..Opens::default()
+            ..Opens::new(crate::adapter::nowhere())
         };
         assert!(opens.are_written() && opens.is_written(FILE));
         assert!(!opens.open_cached(FILE) && opens.lend(FILE).is_none());
@@ -430,7 +439,7 @@ mod tests {
 
     #[test]
     fn refused_grant_leaves_nothing() {
-        let opens = Opens::default();
+        let opens = Opens::new(crate::adapter::nowhere());
         let writing = opens.begin_writing(FILE).unwrap();
         assert!(opens.is_written(FILE) && !opens.open_cached(FILE));
         drop(writing);

@@ -41,7 +41,7 @@ fn scene_with(policy: Policy) -> Scene {
     let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o600);
     let file = file.unwrap().ino;
     fs.write(&Credentials::ROOT, file, 0, &[7; 10_000]).unwrap();
-    let opens = Opens::of(&fs, Arc::default());
+    let opens = Opens::of(&fs, crate::adapter::nowhere());
     Scene {
         direct: Direct::new(Arc::clone(&fs), policy, "file-0-1-2.sock".into(), opens),
         file,

@@ -22,6 +22,7 @@ use pramfs::{AtimePolicy, ErrorPolicy};
 use crate::adapter::CacheMode;
 use crate::direct::DirectPolicy;
 use crate::mountinfo::FS_TYPE;
+use crate::transport::Transport;
 
 use table::Takes;
 
@@ -51,6 +52,8 @@ pub struct MountSettings {
     pub errors: ErrorPolicy,
     /// Use of the page cache.
     pub cache: CacheMode,
+    /// How requests come from the kernel.
+    pub transport: Transport,
     /// Serving threads; by default one for each processor.
     pub threads: Option<usize>,
     /// Limit of the inode cache in bytes.
@@ -102,6 +105,7 @@ impl Default for MountSettings {
             dir_atime: true,
             errors: ErrorPolicy::RemountRo,
             cache: CacheMode::Auto,
+            transport: Transport::default(),
             threads: None,
             cache_bytes: None,
             allow_other: None,

@@ -7,6 +7,7 @@ use super::flags::{Flag, Flags, NOATIME, RELATIME, STRICTATIME};
 use super::{MountSettings, values};
 use crate::adapter::CacheMode;
 use crate::direct::DirectPolicy;
+use crate::transport::Transport;
 
 pub(super) type Set = fn(&mut MountSettings);
 
@@ -241,6 +242,14 @@ pub(super) const OPTIONS: &[Row] = &[
         flags: &[],
         help: "limit of the inode cache",
     },
+    one_of(
+        &["transport"],
+        &[
+            to("fuser", |s| s.transport = Transport::Fuser),
+            to("dev", |s| s.transport = Transport::Dev),
+        ],
+        "how requests come from the kernel: through the crate fuser, or by our own reads and writes of /dev/fuse",
+    ),
     Row {
         names: &["threads"],
         takes: Takes::Text {

@@ -23,6 +23,8 @@ const BATCH: usize = 64;
 pub enum Taken {
     /// Took it: the entry has a reference now, unless it is `.` or `..`.
     Kept,
+    /// Took only its name and number: the entry has no reference.
+    NameOnly,
     /// Had no room: the walk ends and the entry has no reference.
     Full,
 }
@@ -134,11 +136,12 @@ impl Engine {
                     continue;
                 }
                 let attr = state.as_ref().map(|state| state.attr(&self.vol.geo));
-                if f(e.entry(), attr.as_ref()) == Taken::Full {
+                let taken = f(e.entry(), attr.as_ref());
+                if taken == Taken::Full {
                     return Ok(());
                 }
                 given = true;
-                if e.cookie > DOT_DOT {
+                if taken == Taken::Kept && e.cookie > DOT_DOT {
                     self.refs.add(e.ino, 1, By::Guard);
                     kept.push(e.ino);
                 }

@@ -1,0 +1,54 @@
+//! Notifications: what the server tells the kernel without being asked.
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use pramfs_fuse_protocol::notify;
+
+/// The connection, for notifications. Clones share it. Any transport may serve it.
+#[derive(Debug, Clone)]
+pub struct Kernel(Arc<OwnedFd>);
+
+impl Kernel {
+    /// Notifies over a connection.
+    pub fn new(connection: OwnedFd) -> Kernel {
+        Kernel(Arc::new(connection))
+    }
+
+    /// Makes the kernel drop the attributes of a node and `len` bytes of its page cache from
+    /// `from` on. A negative `from` leaves the page cache alone; with `len` 0 the range has no
+    /// end.
+    ///
+    /// This waits for page locks, and so perhaps for requests.
+    ///
+    /// # Errors
+    /// ENOENT if the kernel does not know the node.
+    pub fn invalidate(&self, node: u64, from: i64, len: i64) -> io::Result<()> {
+        let message = notify::inval_inode(node, from, len);
+        let mut pieces = [IoSlice::new(&[]); 2];
+        let pieces = message.io_slices(&mut pieces).map_err(io::Error::other)?;
+        rustix::io::writev(&*self.0, pieces)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Notifications that go nowhere.
+    pub(crate) fn nowhere() -> Kernel {
+        let null = std::fs::File::options().write(true).open("/dev/null");
+        Kernel::new(null.unwrap().into())
+    }
+
+    #[test]
+    fn notification_is_one_message() {
+        let (read, write) = std::io::pipe().unwrap();
+        Kernel::new(write.into()).invalidate(7, -1, 0).unwrap();
+        let mut message = [0; 64];
+        let n = rustix::io::read(&read, &mut message).unwrap();
+        assert_eq!(message[..n], *notify::inval_inode(7, -1, 0).to_vec());
+    }
+}
