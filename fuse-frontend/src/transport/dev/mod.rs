@@ -12,11 +12,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 
+use pramfs_fuse_protocol::flags::InitFlags;
 use pramfs_fuse_protocol::{Malformed, Negotiated, Request, Rules};
 use rustix::io::Errno;
 
 use super::Settings;
-use super::handshake;
+use super::handshake::Offer;
 use crate::adapter::Adapter;
 use buffer::Buffer;
 use reply::DeviceReply;
@@ -30,7 +31,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Negotiates with the kernel, and opens the channels.
+    /// Negotiates with the kernel.
     ///
     /// # Errors
     /// The connection failed, or the kernel is too old.
@@ -39,9 +40,23 @@ impl Session {
         connection: OwnedFd,
         settings: Settings,
     ) -> io::Result<Session> {
-        let agreed = handshake::negotiate(&connection, &adapter)?;
-        let mut channels = Vec::with_capacity(settings.threads);
-        for _ in 1..settings.threads {
+        let offer = Offer::read(&connection)?;
+        let agreed = offer.answer(&connection, &adapter, InitFlags::empty())?;
+        Session::new(adapter, connection, agreed, settings.threads)
+    }
+
+    /// Opens a channel for each thread.
+    ///
+    /// # Errors
+    /// `/dev/fuse` cannot be opened.
+    pub(super) fn new(
+        adapter: Arc<Adapter>,
+        connection: OwnedFd,
+        agreed: Negotiated,
+        threads: usize,
+    ) -> io::Result<Session> {
+        let mut channels = Vec::with_capacity(threads);
+        for _ in 1..threads {
             channels.push(pramfs_kernel_sys::fuse::clone_connection(&connection)?);
         }
         channels.push(connection);

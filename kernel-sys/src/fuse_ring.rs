@@ -1,0 +1,433 @@
+//! Requests of `/dev/fuse` over io_uring (Linux 6.14).
+//!
+//! The kernel has a queue for each processor. An *entry* of a ring serves one queue: it has
+//! memory for a request and its reply. The entry is registered once; then the kernel completes
+//! it with a request, and gets it back with the reply, by one system call that also waits for
+//! the next request.
+//!
+//! Invariant: the memory of an entry is the kernel's, unless the entry has [`Arrived`], which
+//! exists at most once for a ring and gives it back. The kernel copies only in system calls of
+//! the ring's thread, so even then nobody else stores there.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+use io_uring::opcode::UringCmd80;
+use io_uring::register::Restriction;
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, squeue};
+use pramfs_fuse_protocol::numbers::{URING_CMD_COMMIT_AND_FETCH, URING_CMD_REGISTER};
+use pramfs_fuse_protocol::wire::{OutHeader, UringCmdReq, UringReqHeader};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Bytes of memory for the headers of an entry: a page.
+const HEADERS: usize = 4096;
+
+/// Parts of an entry's memory that the kernel is told: headers and payload.
+const PARTS: u32 = 2;
+
+/// The offset of `len` in a submission, in units of 4 bytes.
+const SQE_LEN: usize = 24 / 4;
+
+/// A queue that no kernel has.
+const NO_QUEUE: u16 = u16::MAX;
+
+/// Payload that an idle entry keeps; more of it is given back.
+const KEPT: usize = 64 << 10;
+
+/// After this time without a request, an entry is idle.
+const IDLE: Timespec = Timespec::new().sec(1);
+
+/// A ring with entries for some queues. It belongs to the thread that makes it.
+pub struct FuseRing {
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    connection: OwnedFd,
+    entries: Vec<Entry>,
+    /// Entries that the kernel has not ended.
+    live: usize,
+    /// The kernel knows one thread of a ring.
+    _of_one_thread: PhantomData<*const ()>,
+}
+
+struct Entry {
+    queue: u16,
+    memory: Memory,
+    /// How the kernel calls the request that has arrived.
+    commit_id: u64,
+    /// Bytes of the payload that may be in memory.
+    touched: usize,
+}
+
+impl FuseRing {
+    /// Makes a ring that can do nothing but serve `connection`, and has no entries yet.
+    /// `queues`: how many entries it will have.
+    ///
+    /// # Errors
+    /// EPERM if io_uring is disabled (`kernel.io_uring_disabled`); others of io_uring_setup(2).
+    pub fn new(connection: OwnedFd, queues: usize) -> io::Result<FuseRing> {
+        let size = u32::try_from(queues.max(1).next_power_of_two()).map_err(io::Error::other)?;
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_r_disabled()
+            .dontfork()
+            .build(size)?;
+        let mut only = [Restriction::sqe_op(UringCmd80::CODE)];
+        ring.submitter().register_restrictions(&mut only)?;
+        ring.submitter().register_enable_rings()?;
+        Ok(FuseRing {
+            ring,
+            connection,
+            entries: Vec::new(),
+            live: 0,
+            _of_one_thread: PhantomData,
+        })
+    }
+
+    /// Registers an entry for each of these queues. A reply has at most `payload` bytes beside
+    /// its header, and so has a request. INIT must have been answered.
+    ///
+    /// # Errors
+    /// The kernel refuses one; it serves no queue of the connection by io_uring then. Or there
+    /// is no memory.
+    pub fn register(&mut self, queues: &[u16], payload: usize) -> io::Result<()> {
+        for queue in queues {
+            let entry = Entry {
+                queue: *queue,
+                memory: Memory::new(payload)?,
+                commit_id: 0,
+                touched: 0,
+            };
+            let index = self.entries.len();
+            let parts = entry.memory.parts();
+            self.entries.push(entry);
+            self.register_one(index, *queue, PARTS, parts)?;
+        }
+        match self.refusal() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the kernel serve the connection without io_uring. Possible until all queues have
+    /// an entry.
+    ///
+    /// # Errors
+    /// Of io_uring_enter(2).
+    pub fn give_up(&mut self) -> io::Result<()> {
+        // The kernel refuses an entry for a queue that it does not have, and does so for good.
+        let nothing = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        self.register_one(usize::MAX, NO_QUEUE, 0, [nothing, nothing])?;
+        match self.refusal() {
+            Some(_) => Ok(()),
+            None => Err(io::Error::other("the kernel has taken a wrong entry")),
+        }
+    }
+
+    fn register_one(
+        &mut self,
+        index: usize,
+        queue: u16,
+        count: u32,
+        parts: [libc::iovec; PARTS as usize],
+    ) -> io::Result<()> {
+        let addr = parts.as_ptr().expose_provenance() as u64;
+        let mut command = self
+            .command(URING_CMD_REGISTER, 0, queue)
+            .addr(Some(addr))
+            .build()
+            .user_data(index as u64);
+        // The crate has no way to set this field.
+        //
+        // SAFETY: `Entry128` is repr(C), has 128 bytes, and begins with `io_uring_sqe`, whose
+        // field `len` has 4 bytes at offset 24.
+        unsafe { (&raw mut command).cast::<u32>().add(SQE_LEN).write(count) };
+        self.push(&command)?;
+        // `parts` lives until this returns, and the kernel has read it then.
+        self.ring.submit()?;
+        self.live += 1;
+        Ok(())
+    }
+
+    /// Returns the refusal of an entry, if there is one.
+    fn refusal(&mut self) -> Option<io::Error> {
+        let refused = self.ring.completion().find(|done| done.result() < 0);
+        refused.map(|done| io::Error::from_raw_os_error(-done.result()))
+    }
+
+    fn command(&self, command: u32, commit_id: u64, queue: u16) -> UringCmd80 {
+        let request = UringCmdReq {
+            commit_id,
+            qid: queue,
+            ..UringCmdReq::default()
+        };
+        let mut bytes = [0; 80];
+        for (to, byte) in bytes.iter_mut().zip(request.as_bytes()) {
+            *to = *byte;
+        }
+        UringCmd80::new(Fd(self.connection.as_raw_fd()), command).cmd(bytes)
+    }
+
+    fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
+        // SAFETY: a command names an entry's memory, which lives as long as the process.
+        unsafe { self.ring.submission().push(command) }.map_err(io::Error::other)
+    }
+
+    /// Sends the replies that were committed, and waits for the next request. Returns `None`
+    /// at the end of the connection.
+    ///
+    /// # Errors
+    /// Of io_uring_enter(2).
+    pub fn next(&mut self) -> io::Result<Option<Arrived<'_>>> {
+        let index = loop {
+            let Some(done) = self.ring.completion().next() else {
+                if self.live == 0 {
+                    return Ok(None);
+                }
+                self.wait()?;
+                continue;
+            };
+            let index = usize::try_from(done.user_data()).unwrap_or(usize::MAX);
+            // ENOTCONN: the connection has ended. ENOENT: the kernel knows no such request.
+            if done.result() < 0 || index >= self.entries.len() {
+                self.live = self.live.saturating_sub(1);
+                continue;
+            }
+            break index;
+        };
+        let entry = &mut self.entries[index];
+        let headers = entry.memory.headers();
+        entry.commit_id = headers.ring_ent_in_out.commit_id;
+        let len = headers.ring_ent_in_out.payload_sz as usize;
+        entry.touched = entry.touched.max(len);
+        Ok(Some(Arrived {
+            ring: self,
+            index,
+            headers,
+        }))
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        let has_memory = self.entries.iter().any(|entry| entry.touched > KEPT);
+        let waited = match has_memory {
+            true => {
+                let until_idle = SubmitArgs::new().timespec(&IDLE);
+                self.ring.submitter().submit_with_args(1, &until_idle)
+            }
+            false => self.ring.submit_and_wait(1),
+        };
+        match waited.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(_) | Err((Some(libc::EINTR), _)) => Ok(()),
+            Err((Some(libc::ETIME), _)) => {
+                self.give_memory_back();
+                Ok(())
+            }
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    fn give_memory_back(&mut self) {
+        for entry in &mut self.entries {
+            entry.memory.give_back(entry.touched);
+            entry.touched = entry.touched.min(KEPT);
+        }
+    }
+}
+
+/// A request that has arrived, and whose entry is the server's until it is answered.
+pub struct Arrived<'r> {
+    ring: &'r mut FuseRing,
+    index: usize,
+    headers: UringReqHeader,
+}
+
+impl Arrived<'_> {
+    /// The headers.
+    pub fn headers(&self) -> &UringReqHeader {
+        &self.headers
+    }
+
+    /// The payload: as much of it as the headers say is the request's, and all of it is room
+    /// for the reply.
+    pub fn payload(&mut self) -> &mut [u8] {
+        self.ring.entries[self.index].memory.payload()
+    }
+
+    /// Notes a reply, which is sent when the ring waits for the next request. `len` bytes of
+    /// the payload belong to it.
+    ///
+    /// # Errors
+    /// The kernel does not take submissions.
+    pub fn reply(self, header: &OutHeader, len: usize) -> io::Result<()> {
+        let entry = &mut self.ring.entries[self.index];
+        let len = len.min(entry.memory.len);
+        entry.touched = entry.touched.max(len);
+        entry.memory.answer(header, len as u32);
+        let (commit_id, queue) = (entry.commit_id, entry.queue);
+        let command = self
+            .ring
+            .command(URING_CMD_COMMIT_AND_FETCH, commit_id, queue)
+            .build()
+            .user_data(self.index as u64);
+        self.ring.push(&command)
+    }
+}
+
+/// The memory of an entry: a page for the headers, then the payload. It is never unmapped,
+/// because the kernel may keep its address as long as the connection lives.
+struct Memory {
+    start: NonNull<u8>,
+    /// Bytes of the payload.
+    len: usize,
+}
+
+impl Memory {
+    fn new(len: usize) -> io::Result<Memory> {
+        let whole = len
+            .checked_add(HEADERS)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                whole,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Memory { start, len })
+    }
+
+    fn parts(&self) -> [libc::iovec; PARTS as usize] {
+        let part = |offset: usize, len| libc::iovec {
+            // The end of the headers lies in the mapping.
+            iov_base: self.start.as_ptr().wrapping_add(offset).cast(),
+            iov_len: len,
+        };
+        [part(0, HEADERS), part(HEADERS, self.len)]
+    }
+
+    fn headers(&self) -> UringReqHeader {
+        // SAFETY: the first page of the mapping, which is never unmapped. Nobody stores to it,
+        // as the module says.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), HEADERS) };
+        // It is shorter than a page.
+        UringReqHeader::read_from_prefix(bytes)
+            .map_or_else(|_| UringReqHeader::default(), |(h, _)| h)
+    }
+
+    fn answer(&mut self, header: &OutHeader, len: u32) {
+        let mut headers = self.headers();
+        for (to, byte) in headers.in_out.iter_mut().zip(header.as_bytes()) {
+            *to = *byte;
+        }
+        headers.ring_ent_in_out.payload_sz = len;
+        // SAFETY: as in `headers`; `self` is borrowed exclusively.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), HEADERS) };
+        for (to, byte) in bytes.iter_mut().zip(headers.as_bytes()) {
+            *to = *byte;
+        }
+    }
+
+    fn payload(&mut self) -> &mut [u8] {
+        // SAFETY: the rest of the mapping, which is never unmapped; `self` is borrowed
+        // exclusively, and nobody else stores to it, as the module says.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(HEADERS), self.len) }
+    }
+
+    /// Gives back what is beyond [`KEPT`] of the first `touched` bytes.
+    fn give_back(&mut self, touched: usize) {
+        let Some(beyond) = touched.min(self.len).checked_sub(KEPT).filter(|n| *n > 0) else {
+            return;
+        };
+        // SAFETY: whole pages of the mapping, in which no reference exists; the kernel maps
+        // zeros in their place. A failure leaves them as they are.
+        unsafe {
+            let from = self.start.as_ptr().add(HEADERS + KEPT);
+            libc::madvise(from.cast(), beyond, libc::MADV_DONTNEED)
+        };
+    }
+}
+
+/// Whether the kernel offers requests over io_uring (`fuse.enable_uring`), as far as it says so:
+/// `None` if it does not know of it.
+pub fn is_enabled() -> Option<bool> {
+    let text = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring").ok()?;
+    Some(matches!(text.trim(), "Y" | "1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn length_is_set_where_the_kernel_reads_it() {
+        let mut command = UringCmd80::new(Fd(3), 1).addr(Some(0x1122)).build();
+        // SAFETY: as in `register_one`.
+        unsafe { (&raw mut command).cast::<u32>().add(SQE_LEN).write(2) };
+        assert_eq!(size_of_val(&command), 128);
+        // SAFETY: plain memory of 128 bytes.
+        let bytes: [u8; 128] = unsafe { std::mem::transmute_copy(&command) };
+        assert_eq!(bytes[16..24], 0x1122u64.to_le_bytes());
+        assert_eq!(bytes[24..28], 2u32.to_le_bytes());
+        let mut expected = [0; 128];
+        expected[0] = UringCmd80::CODE;
+        expected[4] = 3;
+        expected[8] = 1;
+        expected[16..24].copy_from_slice(&0x1122u64.to_le_bytes());
+        expected[24] = 2;
+        assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn memory_of_entry_is_given_back_beyond_what_is_kept() {
+        let mut memory = Memory::new(1 << 20).unwrap();
+        memory.payload().fill(7);
+        memory.give_back(1 << 20);
+        assert_eq!(memory.payload()[KEPT - 1], 7);
+        assert!(memory.payload()[KEPT..].iter().all(|byte| *byte == 0));
+        memory.payload().fill(8);
+        memory.give_back(KEPT);
+        assert!(memory.payload().iter().all(|byte| *byte == 8));
+        let header = OutHeader {
+            len: 16,
+            error: -5,
+            unique: 9,
+        };
+        memory.answer(&header, 3);
+        let headers = memory.headers();
+        assert_eq!(headers.in_out[..16], *header.as_bytes());
+        assert_eq!(headers.ring_ent_in_out.payload_sz, 3);
+    }
+
+    #[test]
+    fn register_on_unmounted_device_fails() {
+        let device = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/fuse");
+        let Ok(device) = device else {
+            println!("SKIPPED: /dev/fuse cannot be opened");
+            return;
+        };
+        let mut ring = match FuseRing::new(device.into(), 1) {
+            Ok(ring) => ring,
+            Err(error) => {
+                println!("SKIPPED: no io_uring: {error}");
+                return;
+            }
+        };
+        assert!(ring.register(&[0], 8192).is_err());
+    }
+}
