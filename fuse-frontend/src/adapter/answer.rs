@@ -109,6 +109,22 @@ pub trait Reply {
         }
     }
 
+    /// Room for `len` bytes of data, if the transport copies the data anyway. Bytes of the medium
+    /// are read into it then, and not lent.
+    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        let _ = len;
+        None
+    }
+
+    /// Sends the first `len` bytes of the room.
+    fn send_room(self, len: usize)
+    where
+        Self: Sized,
+    {
+        let _ = len;
+        self.send(Answer::Refused(Errno::EIO));
+    }
+
     /// Sends the answer.
     fn send(self, answer: Answer<'_>);
 
@@ -136,6 +152,16 @@ impl<R: Reply> Reply for Option<R> {
         match self {
             Some(reply) => reply.list_plus(listing, of, node),
             None => Ok(Fit::Full),
+        }
+    }
+
+    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.as_mut()?.room(len)
+    }
+
+    fn send_room(self, len: usize) {
+        if let Some(reply) = self {
+            reply.send_room(len);
         }
     }
 

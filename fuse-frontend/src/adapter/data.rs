@@ -41,6 +41,16 @@ pub(super) fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T
     })
 }
 
+/// Reads all that the file has of a range. Returns how much it is.
+fn read_to(fs: &Fs, ino: Ino, offset: u64, buffer: &mut [u8]) -> Served<usize> {
+    let got = fs.read(ino, offset, buffer)?;
+    if got < buffer.len() {
+        // End of file, or an error.
+        fs.read(ino, offset + got as u64, &mut [0])?;
+    }
+    Ok(got.min(buffer.len()))
+}
+
 impl Adapter {
     /// Sends a contiguous range directly from the mapped region, by the one `writev` of
     /// the reply.
@@ -52,6 +62,11 @@ impl Adapter {
         let size = size as usize;
         let work = |fs: &Fs, reply: &mut Option<R>| {
             let ino = ino(node)?;
+            if let Some(room) = reply.room(size) {
+                let got = read_to(fs, ino, offset, room)?;
+                reply.take().send_room(got);
+                return Ok(());
+            }
             let mut lend = |bytes: Lent<'_>| {
                 if let Some(reply) = reply.take() {
                     lent::send(reply, bytes);
@@ -66,14 +81,8 @@ impl Adapter {
             }
             drop(may_lend);
             with_buffer(size, |buffer| {
-                let got = fs.read(ino, offset, buffer)?;
-                if got < size {
-                    // End of file, or an error.
-                    fs.read(ino, offset + got as u64, &mut [0])?;
-                }
-                if let Some(reply) = reply.take() {
-                    reply.send(Answer::Data(&buffer[..got.min(size)]));
-                }
+                let got = read_to(fs, ino, offset, buffer)?;
+                reply.take().send(Answer::Data(&buffer[..got]));
                 Ok(())
             })
         };

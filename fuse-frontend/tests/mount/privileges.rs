@@ -140,12 +140,16 @@ fn server_clears_caller_environment() {
     assert_eq!(environment(), "PRAMFS_LOG=info\0");
     mount.unmount();
     let mut command = mount.command();
-    with(command.arg("-f").stderr(Stdio::null()));
-    let mut server = command.spawn().unwrap();
+    with(command.arg("-f").stderr(Stdio::piped()));
+    let server = command.spawn().unwrap();
     assert!(wait_until(|| mount.is_mounted()));
     assert_eq!(environment(), "PRAMFS_LOG=info\0");
+    // It is visible before the server has negotiated, and this waits for that.
+    fs::read_dir(mount.path()).unwrap();
     mount.unmount();
-    assert!(server.wait().unwrap().success());
+    let out = server.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{}: {said}", out.status);
 }
 
 /// CAP_DAC_READ_SEARCH: a mount by root in the home directory of another user.

@@ -57,6 +57,22 @@ impl<'r> RingReply<'r> {
 }
 
 impl Reply for RingReply<'_> {
+    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        match &mut self.room {
+            Room::Payload(room) => room.get_mut(..len),
+            Room::Kept(_) => None,
+        }
+    }
+
+    fn send_room(mut self, len: usize) {
+        if let Some(unique) = self.unanswered.take() {
+            let whole = OutHeader::SIZE + len;
+            let mut header = *reply::empty(unique).header();
+            header.len = whole as u32;
+            *self.sent = Some((header, len));
+        }
+    }
+
     fn send(mut self, answer: Answer<'_>) {
         let Some(unique) = self.unanswered.take() else {
             return;
@@ -109,6 +125,19 @@ mod tests {
         assert_eq!(none, [(-22, vec![]), (-22, vec![])]);
         let dropped = put(8, |reply| drop(reply));
         assert_eq!(dropped, [(-5, vec![]), (-5, vec![])]);
+    }
+
+    #[test]
+    fn data_that_fills_the_room_is_sent_from_there() {
+        let mut payload = vec![0; 8];
+        let mut sent = None;
+        let mut reply = RingReply::new(7, Room::Payload(&mut payload), &mut sent);
+        assert_eq!(reply.room(9), None);
+        reply.room(3).unwrap().copy_from_slice(b"abc");
+        reply.send_room(3);
+        let expected = *reply::data(7, &b"abc"[..]).unwrap().header();
+        assert_eq!(sent, Some((expected, 3)));
+        assert_eq!(payload[..3], *b"abc");
     }
 
     #[test]
