@@ -200,6 +200,20 @@ impl Mounted {
         serve_pramfs(cx, name, tmpfs, &path)
     }
 
+    /// Like [`pramfs`](Self::pramfs), with more options.
+    ///
+    /// # Errors
+    /// If a step fails.
+    pub fn with_options(cx: &Context, name: &str, region: u64, more: &str) -> Result<Mounted> {
+        let (tmpfs, path) = memory(cx, name, region)?;
+        page_files(&[(&path, region)])?;
+        format(
+            &RegionOptions::new().open(&path)?,
+            &FormatOptions::default(),
+        )?;
+        serve_program(cx, &cx.program(SERVER)?, name, tmpfs, &path, more)
+    }
+
     /// Mounts [`pramfs`](Self::pramfs) of the new build, the old one, and the old one
     /// again. Each build formats with its own mkfs. Their pages are made alternately.
     ///

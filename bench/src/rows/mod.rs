@@ -15,6 +15,7 @@ pub mod programs;
 mod read_write;
 mod server_memory;
 mod threads;
+mod transports;
 mod untouched;
 
 use crate::harness::Group;
@@ -35,4 +36,6 @@ pub const GROUPS: &[&Group] = &[
     &programs::GROUP,
     &server_memory::GROUP,
     &threads::GROUP,
+    &transports::IO,
+    &transports::TREES,
 ];

@@ -22,6 +22,7 @@ mod privileges;
 mod refusals;
 mod requests;
 mod second_mount;
+mod transports;
 mod unmounting;
 
 use std::path::Path;

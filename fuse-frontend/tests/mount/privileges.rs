@@ -46,7 +46,7 @@ fn ours() -> Status {
 
 #[test]
 fn root_server_keeps_three_capabilities() {
-    let Some((mount, _dog)) = mounted("capabilities", "threads=4") else {
+    let Some((mount, _dog)) = mounted("capabilities", "transport=fuser,threads=4") else {
         return;
     };
     fs::write(mount.at("file"), "x").unwrap();

@@ -223,6 +223,49 @@ impl Session {
 mod tests {
     use super::*;
 
+    /// A kernel that was promised io_uring, and gets a wrong entry, asks by the device.
+    #[test]
+    fn kernel_that_waits_for_io_uring_gives_it_up() {
+        use pramfs::format::{FormatOptions, format};
+        use pramfs::pmem::{HeapBackend, Region};
+
+        use crate::adapter::{CacheMode, Kernel};
+        use crate::options::MountSettings;
+        use crate::{kernel, mountpoint};
+
+        if !pramfs_tests::mounted::available("io_uring given up") {
+            return;
+        }
+        let switch = "/sys/module/fuse/parameters/enable_uring";
+        let before = std::fs::read_to_string(switch).unwrap_or_default();
+        if std::fs::write(switch, "Y").is_err() {
+            return pramfs_tests::skip::skipped("FUSE over io_uring cannot be switched on");
+        }
+        let region = Region::new("test", HeapBackend::boxed(1 << 20));
+        format(&region, &FormatOptions::default()).unwrap();
+        let fs = pramfs::inode::Fs::open(region, pramfs::MountOptions::default()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let point = mountpoint::prepare(dir.path(), false).unwrap();
+        let settings = MountSettings::default();
+        let (connection, own_mount) = kernel::connect(&point, "region", &settings).unwrap();
+        let notified = Kernel::new(connection.try_clone().unwrap());
+        let adapter = Arc::new(Adapter::new(Arc::new(fs), CacheMode::Auto, notified));
+        let offer = Offer::read(&connection).unwrap();
+        // A connection keeps what it was offered.
+        std::fs::write(switch, before.trim()).unwrap();
+        let agreed = offer
+            .answer(&connection, &adapter, InitFlags::OVER_IO_URING)
+            .unwrap();
+        assert!(agreed.flags().contains(InitFlags::OVER_IO_URING));
+        let device = dev::Session::new(adapter, connection.try_clone().unwrap(), agreed, 1);
+        let served = std::thread::spawn(|| device.unwrap().run());
+        // It would wait for ever.
+        give_up(&connection);
+        assert!(std::fs::metadata(dir.path()).unwrap().is_dir());
+        own_mount.unmount().unwrap();
+        served.join().unwrap().unwrap();
+    }
+
     #[test]
     fn each_possible_queue_has_two_threads() {
         for (possible, allowed) in [(1, vec![0]), (2, vec![0, 1]), (4, vec![2]), (8, vec![0, 9])] {
