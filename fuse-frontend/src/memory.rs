@@ -1,26 +1,25 @@
 //! Checks for enough memory before the mount.
 //!
-//! The threads of `fuser` allocate their buffers infallibly: a failed allocation aborts
-//! the process and leaves a dead mount. So the check runs before the kernel mounts.
+//! Serving threads allocate their buffers infallibly: a failed allocation aborts the process
+//! and leaves a dead mount. So the check runs before the kernel mounts.
 
 use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
 use crate::exit::Failure;
+use crate::transport::Demand;
 
-/// Bytes that a serving thread needs for requests and its stack.
-const THREAD: usize = (16 << 20) + 4096 + (2 << 20);
 /// Bytes of address space that the C library reserves for a thread's small
 /// allocations.
 const ARENA: u64 = 64 << 20;
 
-/// Checks that memory and address space suffice to serve `region` with this number of
-/// threads.
+/// Checks that memory and address space suffice to serve `region`.
 ///
 /// # Errors
 /// A system failure that names the missing resource and what to do.
-pub fn check(region: &Path, threads: usize) -> Result<(), Failure> {
+pub fn check(region: &Path, demand: Demand) -> Result<(), Failure> {
+    let Demand { threads, bytes, .. } = demand;
     let refused = |what: &str, bytes: u64, limit: &str| {
         Failure::system(format!(
             "{}: out of memory: serving it with {threads} threads needs {} MiB of {what}{limit}; free memory, or use fewer threads (-o threads=1)",
@@ -28,7 +27,6 @@ pub fn check(region: &Path, threads: usize) -> Result<(), Failure> {
             bytes >> 20
         ))
     };
-    let bytes = THREAD.saturating_mul(threads);
     let mut room: Vec<u8> = Vec::new();
     room.try_reserve_exact(bytes)
         .map_err(|_| refused("memory", bytes as u64, ""))?;
@@ -36,7 +34,9 @@ pub fn check(region: &Path, threads: usize) -> Result<(), Failure> {
     std::hint::black_box(&mut room);
     drop(room);
 
-    let addresses = (bytes as u64).saturating_add(ARENA.saturating_mul(threads as u64));
+    let addresses = (bytes as u64)
+        .saturating_add(demand.addresses as u64)
+        .saturating_add(ARENA.saturating_mul(threads as u64));
     match getrlimit(Resource::As).current {
         Some(limit) if limit.saturating_sub(addresses_in_use()) < addresses => Err(refused(
             "address space",
@@ -63,8 +63,13 @@ mod tests {
 
     #[test]
     fn memory_check_refuses_too_many_threads() {
-        assert!(check(Path::new("/r"), 1).is_ok());
-        let failure = check(Path::new("/r"), usize::MAX).unwrap_err();
+        let demand = |threads, bytes| Demand {
+            threads,
+            bytes,
+            addresses: 0,
+        };
+        assert!(check(Path::new("/r"), demand(1, 1 << 20)).is_ok());
+        let failure = check(Path::new("/r"), demand(usize::MAX, usize::MAX)).unwrap_err();
         assert_eq!(failure.status, Status::System);
         for part in ["/r: ", "out of memory", "threads=1"] {
             assert!(failure.message.contains(part), "{failure}");

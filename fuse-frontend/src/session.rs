@@ -117,7 +117,7 @@ pub fn mount(
             fs.recovery().records
         );
     }
-    memory::check(&path, thread_count(settings))?;
+    memory::check(&path, transport_settings(settings).demand())?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
     let kernel = connection.try_clone().map(Kernel::new);

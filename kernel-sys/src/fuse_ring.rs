@@ -5,18 +5,21 @@
 //! it with a request, and gets it back with the reply, by one system call that also waits for
 //! the next request.
 //!
+//! A ring can submit nothing but commands to the connection that it was made for.
+//!
 //! Invariant: the memory of an entry is the kernel's, unless the entry has [`Arrived`], which
 //! exists at most once for a ring and gives it back. The kernel copies only in system calls of
 //! the ring's thread, so even then nobody else stores there.
 
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use io_uring::opcode::UringCmd80;
 use io_uring::register::Restriction;
-use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::types::{Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, squeue};
 use pramfs_fuse_protocol::numbers::{URING_CMD_COMMIT_AND_FETCH, URING_CMD_REGISTER};
 use pramfs_fuse_protocol::wire::{OutHeader, UringCmdReq, UringReqHeader};
@@ -37,16 +40,25 @@ const NO_QUEUE: u16 = u16::MAX;
 /// Payload that an idle entry keeps; more of it is given back.
 const KEPT: usize = 64 << 10;
 
+/// The connection among the files of a ring.
+const CONNECTION: Fixed = Fixed(0);
+
+/// The pause before another try if the kernel lacks memory.
+const SHORTAGE: Duration = Duration::from_millis(1);
+
 /// After this time without a request, an entry is idle.
 const IDLE: Timespec = Timespec::new().sec(1);
 
 /// A ring with entries for some queues. It belongs to the thread that makes it.
 pub struct FuseRing {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
-    connection: OwnedFd,
     entries: Vec<Entry>,
     /// Entries that the kernel has not ended.
     live: usize,
+    /// Requests that came while other entries were registered.
+    early: Vec<usize>,
+    /// Replies that the kernel does not have yet.
+    unsent: bool,
     /// The kernel knows one thread of a ring.
     _of_one_thread: PhantomData<*const ()>,
 }
@@ -66,7 +78,7 @@ impl FuseRing {
     ///
     /// # Errors
     /// EPERM if io_uring is disabled (`kernel.io_uring_disabled`); others of io_uring_setup(2).
-    pub fn new(connection: OwnedFd, queues: usize) -> io::Result<FuseRing> {
+    pub fn new(connection: impl AsFd, queues: usize) -> io::Result<FuseRing> {
         let size = u32::try_from(queues.max(1).next_power_of_two()).map_err(io::Error::other)?;
         let ring = IoUring::builder()
             .setup_single_issuer()
@@ -74,14 +86,20 @@ impl FuseRing {
             .setup_r_disabled()
             .dontfork()
             .build(size)?;
-        let mut only = [Restriction::sqe_op(UringCmd80::CODE)];
+        let connection = connection.as_fd().as_raw_fd();
+        ring.submitter().register_files(&[connection])?;
+        let mut only = [
+            Restriction::sqe_op(UringCmd80::CODE),
+            Restriction::sqe_flags_required(squeue::Flags::FIXED_FILE.bits()),
+        ];
         ring.submitter().register_restrictions(&mut only)?;
         ring.submitter().register_enable_rings()?;
         Ok(FuseRing {
             ring,
-            connection,
             entries: Vec::new(),
             live: 0,
+            early: Vec::new(),
+            unsent: false,
             _of_one_thread: PhantomData,
         })
     }
@@ -156,8 +174,13 @@ impl FuseRing {
 
     /// Returns the refusal of an entry, if there is one.
     fn refusal(&mut self) -> Option<io::Error> {
-        let refused = self.ring.completion().find(|done| done.result() < 0);
-        refused.map(|done| io::Error::from_raw_os_error(-done.result()))
+        for done in self.ring.completion() {
+            if done.result() < 0 {
+                return Some(io::Error::from_raw_os_error(-done.result()));
+            }
+            self.early.extend(usize::try_from(done.user_data()));
+        }
+        None
     }
 
     fn command(&self, command: u32, commit_id: u64, queue: u16) -> UringCmd80 {
@@ -170,7 +193,7 @@ impl FuseRing {
         for (to, byte) in bytes.iter_mut().zip(request.as_bytes()) {
             *to = *byte;
         }
-        UringCmd80::new(Fd(self.connection.as_raw_fd()), command).cmd(bytes)
+        UringCmd80::new(CONNECTION, command).cmd(bytes)
     }
 
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
@@ -183,8 +206,11 @@ impl FuseRing {
     ///
     /// # Errors
     /// Of io_uring_enter(2).
-    pub fn next(&mut self) -> io::Result<Option<Arrived<'_>>> {
+    pub fn wait_for_request(&mut self) -> io::Result<Option<Arrived<'_>>> {
         let index = loop {
+            if let Some(early) = self.early.pop() {
+                break early;
+            }
             let Some(done) = self.ring.completion().next() else {
                 if self.live == 0 {
                     return Ok(None);
@@ -192,14 +218,25 @@ impl FuseRing {
                 self.wait()?;
                 continue;
             };
-            let index = usize::try_from(done.user_data()).unwrap_or(usize::MAX);
-            // ENOTCONN: the connection has ended. ENOENT: the kernel knows no such request.
-            if done.result() < 0 || index >= self.entries.len() {
-                self.live = self.live.saturating_sub(1);
-                continue;
+            match -done.result() {
+                0 => break usize::try_from(done.user_data()).unwrap_or(usize::MAX),
+                // The connection has ended.
+                libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV => {
+                    self.live = self.live.saturating_sub(1);
+                }
+                error => return Err(io::Error::from_raw_os_error(error)),
             }
-            break index;
         };
+        // No reply waits until another request has been served.
+        if self.unsent {
+            self.ring.submit()?;
+            self.unsent = false;
+        }
+        if index >= self.entries.len() {
+            return Err(io::Error::other(
+                "the kernel completes an entry that is not there",
+            ));
+        }
         let entry = &mut self.entries[index];
         let headers = entry.memory.headers();
         entry.commit_id = headers.ring_ent_in_out.commit_id;
@@ -221,10 +258,18 @@ impl FuseRing {
             }
             false => self.ring.submit_and_wait(1),
         };
+        self.unsent = false;
         match waited.map_err(|error| (error.raw_os_error(), error)) {
             Ok(_) | Err((Some(libc::EINTR), _)) => Ok(()),
             Err((Some(libc::ETIME), _)) => {
-                self.give_memory_back();
+                // A request that has arrived lies in the memory.
+                if self.ring.completion().is_empty() {
+                    self.give_memory_back();
+                }
+                Ok(())
+            }
+            Err((Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM), _)) => {
+                std::thread::sleep(SHORTAGE);
                 Ok(())
             }
             Err((_, error)) => Err(error),
@@ -274,6 +319,7 @@ impl Arrived<'_> {
             .command(URING_CMD_COMMIT_AND_FETCH, commit_id, queue)
             .build()
             .user_data(self.index as u64);
+        self.ring.unsent = true;
         self.ring.push(&command)
     }
 }
@@ -373,7 +419,7 @@ mod tests {
 
     #[test]
     fn length_is_set_where_the_kernel_reads_it() {
-        let mut command = UringCmd80::new(Fd(3), 1).addr(Some(0x1122)).build();
+        let mut command = UringCmd80::new(Fixed(3), 1).addr(Some(0x1122)).build();
         // SAFETY: as in `register_one`.
         unsafe { (&raw mut command).cast::<u32>().add(SQE_LEN).write(2) };
         assert_eq!(size_of_val(&command), 128);
@@ -383,6 +429,7 @@ mod tests {
         assert_eq!(bytes[24..28], 2u32.to_le_bytes());
         let mut expected = [0; 128];
         expected[0] = UringCmd80::CODE;
+        expected[1] = squeue::Flags::FIXED_FILE.bits();
         expected[4] = 3;
         expected[8] = 1;
         expected[16..24].copy_from_slice(&0x1122u64.to_le_bytes());
@@ -421,7 +468,7 @@ mod tests {
             println!("SKIPPED: /dev/fuse cannot be opened");
             return;
         };
-        let mut ring = match FuseRing::new(device.into(), 1) {
+        let mut ring = match FuseRing::new(&device, 1) {
             Ok(ring) => ring,
             Err(error) => {
                 println!("SKIPPED: no io_uring: {error}");

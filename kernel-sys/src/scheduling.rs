@@ -40,6 +40,18 @@ pub fn set_policy(thread: i32, policy: Policy) -> io::Result<()> {
     }
 }
 
+/// Whether the calling thread has the policy [`Policy::Other`].
+///
+/// # Errors
+/// Of sched_getscheduler(2).
+pub fn has_usual_policy() -> io::Result<bool> {
+    // SAFETY: the call only looks a number up.
+    match unsafe { libc::sched_getscheduler(0) } {
+        -1 => Err(io::Error::last_os_error()),
+        policy => Ok(policy == Policy::Other.number()),
+    }
+}
+
 /// Returns the number of the calling thread.
 #[must_use]
 pub fn thread_number() -> i32 {

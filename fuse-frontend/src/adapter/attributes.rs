@@ -16,8 +16,8 @@ use super::serve::Served;
 
 /// Clears set-user-ID and set-group-ID of a file before a change, unless the caller may
 /// keep them. With HANDLE_KILLPRIV_V2 the kernel leaves this to the server. It flags a
-/// write (FUSE_WRITE_KILL_SUIDGID). For truncate, fallocate and copy_file_range, it sends
-/// no flag or `fuser` does not pass it on.
+/// write (FUSE_WRITE_KILL_SUIDGID). For fallocate and copy_file_range it sends no flag, and
+/// for truncate one that `transport=fuser` does not pass on.
 ///
 /// A change that will be refused clears nothing. `grows`: an append-only file allows the
 /// change.

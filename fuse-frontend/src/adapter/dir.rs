@@ -17,16 +17,10 @@ use super::serve::{Refusal, Served};
 /// An empty answer would mean the end of the directory.
 const NO_ROOM: Refusal = Refusal::Request(Errno::EINVAL, "no room for one entry");
 
-/// Whether an entry is in the listing now. A name that no kernel lists is left out: the engine
-/// returns none.
-fn is_added(fit: Result<Fit, BadName>) -> bool {
-    match fit {
-        Ok(fit) => fit == Fit::Added,
-        Err(error) => {
-            tracing::debug!("an entry is left out of its listing: {error}");
-            true
-        }
-    }
+/// Adds an entry. A name that no kernel lists is left out: the engine returns none.
+fn added(fit: Result<Fit, BadName>) -> Option<Fit> {
+    fit.inspect_err(|error| tracing::debug!("an entry is left out of its listing: {error}"))
+        .ok()
 }
 
 fn listed<'a>(found: &DirEntry<'a>) -> Listed<'a> {
@@ -45,11 +39,14 @@ impl Adapter {
                 let mut listing = Listing::new(room);
                 let (mut given, mut full) = (false, false);
                 let walked = fs.readdir(ino(node)?, offset, &mut |found| {
-                    if !is_added(reply.list(&mut listing, &listed(&found))) {
-                        full = true;
-                        return ControlFlow::Break(());
+                    match added(reply.list(&mut listing, &listed(&found))) {
+                        Some(Fit::Full) => {
+                            full = true;
+                            return ControlFlow::Break(());
+                        }
+                        Some(Fit::Added) => given = true,
+                        None => {}
                     }
-                    given = true;
                     ControlFlow::Continue(())
                 });
                 // The entries before the damage are returned. The next request starts behind
@@ -81,11 +78,15 @@ impl Adapter {
                     .readdir(ino(node)?, offset, &mut |found, attr| {
                         let entry = attr.map(|attr| self.entry(attr));
                         let fit = reply.list_plus(&mut listing, &listed(&found), entry.as_ref());
-                        if !is_added(fit) {
-                            full = true;
-                            return Taken::Full;
+                        match added(fit) {
+                            Some(Fit::Full) => {
+                                full = true;
+                                return Taken::Full;
+                            }
+                            Some(Fit::Added) => given = true,
+                            // The kernel gets no reference.
+                            None => return Taken::NameOnly,
                         }
-                        given = true;
                         match entry {
                             None if R::LISTS_BARE_NAMES => Taken::NameOnly,
                             _ => Taken::Kept,

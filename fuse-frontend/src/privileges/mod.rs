@@ -62,8 +62,7 @@ impl Privileges {
         };
         let of_root = settings.sandbox && rustix::process::geteuid().is_root() && mounts_itself();
         let mut notices = Vec::new();
-        let yields = settings.transport.may_use_io_uring();
-        let kept = capabilities::kept(leases_of_owner, yields);
+        let kept = capabilities::kept(leases_of_owner, settings.transport.needs_sys_nice());
         if of_root && let Err(error) = capabilities::keep_only(kept) {
             notices.push(format!(
                 "WARNING: the server keeps all capabilities of root; dropping them failed: {error}"

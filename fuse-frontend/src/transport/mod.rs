@@ -11,6 +11,7 @@
 mod dev;
 mod fuser;
 mod handshake;
+mod threads;
 mod uring;
 
 use std::io;
@@ -32,6 +33,12 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// Prepares for a transport while the process still has all rights. Returns whether
+    /// CAP_SYS_NICE must be kept for it.
+    pub fn needs_sys_nice(self) -> bool {
+        self.may_use_io_uring() && uring::permit().is_err()
+    }
+
     /// Whether it may come to io_uring.
     pub fn may_use_io_uring(self) -> bool {
         self == Transport::Uring
@@ -47,6 +54,48 @@ pub struct Settings {
     pub threads: usize,
     /// Other users than the owner of the mount may access it.
     pub allow_other: bool,
+}
+
+/// What serving takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Demand {
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of memory, at most.
+    pub bytes: usize,
+    /// Bytes of address space beside them.
+    pub addresses: usize,
+}
+
+/// Bytes of a request or reply with data.
+const REQUEST: usize = (1 << 20) + (2 << 12);
+/// Bytes of the buffer of a thread of `fuser`.
+const FUSER: usize = (16 << 20) + 4096;
+/// Bytes of a thread's stack.
+const STACK: usize = 2 << 20;
+
+impl Settings {
+    /// Returns what a session takes.
+    pub fn demand(self) -> Demand {
+        let of = |threads: usize, each: usize| Demand {
+            threads,
+            bytes: threads.saturating_mul(each + STACK),
+            addresses: 0,
+        };
+        match self.transport {
+            Transport::Fuser => of(self.threads, FUSER),
+            // One buffer for requests, and one for reads that are copied.
+            Transport::Dev => of(self.threads, 2 * REQUEST),
+            Transport::Uring => {
+                let (threads, entries) = uring::demand(self);
+                Demand {
+                    // An entry is only used while a thread serves it.
+                    addresses: entries.saturating_mul(REQUEST),
+                    ..of(threads, 2 * REQUEST)
+                }
+            }
+        }
+    }
 }
 
 /// A connection that both sides have agreed upon, and that nobody serves yet.

@@ -10,7 +10,6 @@ mod reply;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::thread;
 
 use pramfs_fuse_protocol::flags::InitFlags;
 use pramfs_fuse_protocol::{Malformed, Negotiated, Request, Rules};
@@ -18,6 +17,7 @@ use rustix::io::Errno;
 
 use super::Settings;
 use super::handshake::Offer;
+use super::threads::Threads;
 use crate::adapter::Adapter;
 use buffer::Buffer;
 use reply::DeviceReply;
@@ -42,29 +42,29 @@ impl Session {
     ) -> io::Result<Session> {
         let offer = Offer::read(&connection)?;
         let agreed = offer.answer(&connection, &adapter, InitFlags::empty())?;
-        Session::new(adapter, connection, agreed, settings.threads)
+        Ok(Session::new(adapter, connection, agreed, settings.threads))
     }
 
-    /// Opens a channel for each thread.
-    ///
-    /// # Errors
-    /// `/dev/fuse` cannot be opened.
+    /// Opens a channel for each thread; for fewer threads if that fails.
     pub(super) fn new(
         adapter: Arc<Adapter>,
         connection: OwnedFd,
         agreed: Negotiated,
         threads: usize,
-    ) -> io::Result<Session> {
+    ) -> Session {
         let mut channels = Vec::with_capacity(threads);
         for _ in 1..threads {
-            channels.push(pramfs_kernel_sys::fuse::clone_connection(&connection)?);
+            match pramfs_kernel_sys::fuse::clone_connection(&connection) {
+                Ok(channel) => channels.push(channel),
+                Err(error) => tracing::warn!("no channel for a serving thread: {error}"),
+            }
         }
         channels.push(connection);
-        Ok(Session {
+        Session {
             adapter,
             channels,
             agreed,
-        })
+        }
     }
 
     /// Serves until the end of the connection.
@@ -72,30 +72,35 @@ impl Session {
     /// # Errors
     /// A read failed; or no thread could be started.
     pub(super) fn run(self) -> io::Result<()> {
+        let mut threads = Threads::new();
+        self.start(&mut threads)?;
+        threads.wait()
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// None could be started.
+    pub(super) fn start(self, threads: &mut Threads) -> io::Result<()> {
         let rules = self.agreed.rules(self.adapter.name_max());
-        let mut threads = Vec::with_capacity(self.channels.len());
-        let mut ended = Ok(());
+        let (mut count, mut why) = (0, None);
         for (number, channel) in self.channels.into_iter().enumerate() {
             let adapter = Arc::clone(&self.adapter);
             let buffer = Buffer::new(rules.max_request);
-            let started = thread::Builder::new()
-                .name(format!("fuse-{number}"))
-                .spawn(move || serve(&adapter, &channel, buffer, &rules));
+            let name = format!("fuse-dev-{number}");
+            let started = threads.start(name, move || serve(&adapter, &channel, buffer, &rules));
             match started {
-                Ok(thread) => threads.push(thread),
-                Err(error) => tracing::warn!("a serving thread cannot be started: {error}"),
+                Ok(()) => count += 1,
+                Err(error) => {
+                    tracing::warn!("a serving thread cannot be started: {error}");
+                    why = Some(error);
+                }
             }
         }
-        if threads.is_empty() {
-            return Err(io::Error::other("no serving thread can be started"));
+        match why {
+            Some(error) if count == 0 => Err(error),
+            _ => Ok(()),
         }
-        for thread in threads {
-            let result = thread
-                .join()
-                .unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
-            ended = ended.and(result);
-        }
-        ended
     }
 }
 

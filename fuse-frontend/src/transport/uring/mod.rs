@@ -3,21 +3,24 @@
 //!
 //! * Each processor that this process may use has two threads bound to it. While one is busy with
 //!   a long request, the other serves. They yield to the client that they wake ([`yielding`]).
-//! * The queues of all other possible processors, which the kernel demands, share two threads.
+//! * The queues of all other possible processors, which the kernel demands, share some threads.
 //! * FORGET and INTERRUPT come by `/dev/fuse`, which has a thread of its own.
 //!
-//! Order, because the kernel holds all requests back until each queue has an entry:
+//! Order, because the kernel holds all requests back until each queue has an entry, and from then
+//! on sends them by the rings alone:
 //! 1. the rings are made before INIT is answered: if that fails, nothing was promised;
-//! 2. INIT is answered, and the entries are registered;
-//! 3. if that does not succeed within [`PATIENCE`], a deliberately wrong entry makes the kernel
-//!    give io_uring up for this connection, and `dev` serves;
-//! 4. nobody looks at a request before [`Session::run`], when the server has dropped its
+//! 2. INIT is answered, and one thread of each queue registers its entries, one after the other;
+//! 3. if one of them fails within [`PATIENCE`], some queue has no entry. A deliberately wrong entry
+//!    then makes the kernel give io_uring up for this connection, and `dev` serves;
+//! 4. the other threads register. One that fails is missed, no more;
+//! 5. nobody looks at a request before [`Session::run`], when the server has dropped its
 //!    privileges.
 
 mod reply;
 mod thread;
 mod yielding;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -25,13 +28,17 @@ use std::time::{Duration, Instant};
 
 use pramfs_fuse_protocol::flags::InitFlags;
 use pramfs_fuse_protocol::{Negotiated, Rules};
-use pramfs_kernel_sys::{fuse_ring, processors};
+use pramfs_kernel_sys::fuse_ring::{self, FuseRing};
+use pramfs_kernel_sys::processors;
 
 use super::handshake::Offer;
+use super::threads::Threads;
 use super::{Kind, Settings, dev};
 use crate::adapter::Adapter;
-use thread::{Lane, Step};
-use yielding::{Watcher, Yielding};
+use thread::{Lane, Outcome, Step};
+use yielding::Yielding;
+
+pub(super) use yielding::permit;
 
 /// How long the threads of all queues may take to register.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -39,16 +46,24 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Threads for each queue of a processor that this process may use.
 const THREADS_OF_QUEUE: usize = 2;
 
-/// Threads that share the queues of the other processors.
+/// The least number of threads that share the queues of the other processors.
 const THREADS_OF_OTHERS: usize = 2;
 
 /// A connection that both sides have agreed upon.
 pub(super) struct Session {
     lanes: Vec<Lane>,
-    watcher: Option<Watcher>,
+    yielding: Arc<Yielding>,
     /// Serves what does not come by the rings.
     device: dev::Session,
     rules: Rules,
+}
+
+/// Returns how many threads serve, and how many entries their rings have.
+pub(super) fn demand(settings: Settings) -> (usize, usize) {
+    let shares = own_shares(settings).unwrap_or_default();
+    let entries = shares.iter().map(|share| share.queues.len()).sum();
+    // One more for the device, and the watcher.
+    (shares.len() + 2, entries)
 }
 
 /// Negotiates with the kernel. If this kernel or this process cannot use io_uring, `dev` serves;
@@ -62,51 +77,39 @@ pub(super) fn negotiate(
     settings: Settings,
 ) -> io::Result<(Kind, Option<String>)> {
     let offer = Offer::read(&connection)?;
-    let yielding = Arc::new(Yielding::default());
+    let yielding = Yielding::new();
+    let shared = Arc::new(connection.as_fd().try_clone_to_owned()?);
     let made = match offer.has(InitFlags::OVER_IO_URING) {
-        true => make(&adapter, &connection, &yielding).map_err(|error| error.to_string()),
+        true => own_shares(settings)
+            .and_then(|shares| make(&adapter, &shared, shares, &yielding))
+            .map_err(|error| error.to_string()),
         false => Err(why_not_offered()),
     };
-    let (mut lanes, why) = match made {
-        Ok(lanes) => (lanes, None),
-        Err(why) => (Vec::new(), Some(why)),
-    };
-    let also = match why {
-        None => InitFlags::OVER_IO_URING,
-        Some(_) => InitFlags::empty(),
+    let (lanes, also) = match made {
+        Ok(lanes) => (Ok(lanes), InitFlags::OVER_IO_URING),
+        Err(why) => (Err(why), InitFlags::empty()),
     };
     let agreed = offer.answer(&connection, &adapter, also)?;
-    let (why, settings) = match why {
-        Some(why) => (Some(why), settings),
-        None => match register(&mut lanes, &agreed) {
-            // One thread for what does not come by the rings.
-            Ok(()) => (
-                None,
-                Settings {
-                    threads: 1,
-                    ..settings
-                },
-            ),
-            Err(error) => {
-                let why = format!("the kernel does not take the queues: {error}");
-                lanes.clear();
-                give_up(&connection);
-                (Some(why), settings)
-            }
-        },
+    let lanes = match lanes {
+        Ok(lanes) => register(lanes, &agreed, &connection)?,
+        Err(why) => Err(why),
     };
     let rules = agreed.rules(adapter.name_max());
-    let device = dev::Session::new(adapter, connection, agreed, settings.threads)?;
-    Ok(match why {
-        Some(_) => (Kind::Dev(device), why),
-        None => {
+    Ok(match lanes {
+        Ok(lanes) => {
+            // One thread for what does not come by the rings.
+            let device = dev::Session::new(adapter, connection, agreed, 1);
             let session = Session {
                 lanes,
-                watcher: yielding.watch(),
+                yielding,
                 device,
                 rules,
             };
             (Kind::Uring(session), None)
+        }
+        Err(why) => {
+            let device = dev::Session::new(adapter, connection, agreed, settings.threads);
+            (Kind::Dev(device), Some(why))
         }
     })
 }
@@ -131,70 +134,123 @@ struct Share {
     bound_to: Option<usize>,
 }
 
-/// Shares the queues out.
-fn shares(possible: usize, allowed: &[usize]) -> io::Result<Vec<Share>> {
+fn own_shares(settings: Settings) -> io::Result<Vec<Share>> {
+    let (possible, allowed) = (processors::possible()?, processors::allowed()?);
+    shares(possible, &allowed, settings.threads)
+}
+
+/// Shares the queues out: first one thread of each queue, then the others.
+fn shares(possible: usize, allowed: &[usize], threads: usize) -> io::Result<Vec<Share>> {
     let queues = u16::try_from(possible)
         .map_err(|_| io::Error::other(format!("{possible} processors are too many")))?;
     let is_ours = |queue: &u16| allowed.contains(&usize::from(*queue));
     let (ours, others): (Vec<u16>, Vec<u16>) = (0..queues).partition(is_ours);
-    let mut all = Vec::new();
-    if !others.is_empty() {
-        let share = Share {
-            queues: others,
-            bound_to: None,
-        };
-        all.extend(std::iter::repeat_n(share, THREADS_OF_OTHERS));
-    }
-    for queue in ours {
-        let share = Share {
-            queues: vec![queue],
-            bound_to: Some(usize::from(queue)),
-        };
-        all.extend(std::iter::repeat_n(share, THREADS_OF_QUEUE));
-    }
-    Ok(all)
+    let of_ours = ours.iter().map(|queue| Share {
+        queues: vec![*queue],
+        bound_to: Some(usize::from(*queue)),
+    });
+    let of_others = (!others.is_empty()).then_some(Share {
+        queues: others,
+        bound_to: None,
+    });
+    let first = of_ours.clone().chain(of_others.clone());
+    let more = of_ours.flat_map(|share| std::iter::repeat_n(share, THREADS_OF_QUEUE - 1));
+    let more_of_others = threads.max(THREADS_OF_OTHERS) - 1;
+    let more_others = of_others.map(|share| std::iter::repeat_n(share, more_of_others));
+    Ok(first
+        .chain(more)
+        .chain(more_others.into_iter().flatten())
+        .collect())
+}
+
+/// How many of the first shares have all queues.
+fn first_of_each(lanes: &[Lane]) -> usize {
+    let mut queues: BTreeSet<u16> = BTreeSet::new();
+    let new = |lane: &&Lane| {
+        let before = queues.len();
+        queues.extend(lane.share.queues.iter().copied());
+        queues.len() > before
+    };
+    lanes.iter().take_while(new).count()
 }
 
 /// Starts the threads, which make their rings.
 fn make(
     adapter: &Arc<Adapter>,
-    connection: &OwnedFd,
+    connection: &Arc<OwnedFd>,
+    shares: Vec<Share>,
     yielding: &Arc<Yielding>,
 ) -> io::Result<Vec<Lane>> {
-    let shares = shares(processors::possible()?, &processors::allowed()?)?;
-    let lanes = shares.into_iter().map(|share| {
-        let connection = connection.as_fd().try_clone_to_owned()?;
-        Lane::start(Arc::clone(adapter), connection, share, Arc::clone(yielding))
-    });
-    let lanes: Vec<Lane> = lanes.collect::<io::Result<_>>()?;
+    let mut lanes = Vec::with_capacity(shares.len());
+    let mut failed = None;
+    for share in shares {
+        let (adapter, connection) = (Arc::clone(adapter), Arc::clone(connection));
+        match Lane::start(adapter, connection, share, Arc::clone(yielding)) {
+            Ok(lane) => lanes.push(lane),
+            Err(error) => failed = Some(error),
+        }
+    }
     let until = Instant::now() + PATIENCE;
     for lane in &lanes {
-        lane.wait_for_step(until)?;
+        match lane.wait_for_step(until) {
+            Outcome::Done => {}
+            Outcome::Failed(error) => failed = Some(error),
+            Outcome::Late => failed = Some(io::ErrorKind::TimedOut.into()),
+        }
     }
-    Ok(lanes)
+    match failed {
+        None => Ok(lanes),
+        Some(error) => {
+            lanes.into_iter().for_each(Lane::end);
+            Err(error)
+        }
+    }
 }
 
-/// Registers the entries of all lanes, one lane after the other.
-fn register(lanes: &mut [Lane], agreed: &Negotiated) -> io::Result<()> {
-    let payload = agreed.max_write().max(agreed.max_reply());
+/// Registers the entries of all lanes, one lane after the other. Returns why the kernel has given
+/// io_uring up if it has.
+///
+/// # Errors
+/// It is not known whether the kernel uses the rings.
+fn register(
+    lanes: Vec<Lane>,
+    agreed: &Negotiated,
+    connection: &OwnedFd,
+) -> io::Result<Result<Vec<Lane>, String>> {
+    let payload = agreed.max_write().max(agreed.max_reply()) as usize;
     let until = Instant::now() + PATIENCE;
-    for lane in lanes.iter() {
-        lane.order(Step::Register {
-            payload: payload as usize,
-        })?;
-        lane.wait_for_step(until)?;
+    let needed = first_of_each(&lanes);
+    let mut registered = Vec::with_capacity(lanes.len());
+    let mut lanes = lanes.into_iter().enumerate();
+    while let Some((at, lane)) = lanes.next() {
+        lane.order(Step::Register { payload });
+        let error = match lane.wait_for_step(until) {
+            Outcome::Done => {
+                registered.push(lane);
+                continue;
+            }
+            Outcome::Failed(error) => error,
+            // It may succeed yet, and then all queues have an entry.
+            Outcome::Late if at + 1 == needed => return Err(io::ErrorKind::TimedOut.into()),
+            Outcome::Late => io::ErrorKind::TimedOut.into(),
+        };
+        lane.end();
+        if at >= needed {
+            tracing::warn!("a queue has one thread less: {error}");
+            continue;
+        }
+        // The next queues have no entry yet, and get none.
+        registered.into_iter().for_each(Lane::end);
+        lanes.for_each(|(_, lane)| lane.end());
+        give_up(connection);
+        return Ok(Err(format!("the kernel does not take the queues: {error}")));
     }
-    Ok(())
+    Ok(Ok(registered))
 }
 
 /// Makes the kernel serve by `/dev/fuse`. It has done so already if it has refused an entry.
 fn give_up(connection: &OwnedFd) {
-    let done = connection
-        .as_fd()
-        .try_clone_to_owned()
-        .and_then(|connection| fuse_ring::FuseRing::new(connection, 1))
-        .and_then(|mut ring| ring.give_up());
-    if let Err(error) = done {
+    if let Err(error) = FuseRing::new(connection, 1).and_then(|mut ring| ring.give_up()) {
         tracing::warn!("the kernel may wait for io_uring: {error}");
     }
 }
@@ -203,19 +259,19 @@ impl Session {
     /// Serves until the end of the connection.
     ///
     /// # Errors
-    /// A thread failed.
+    /// A thread failed. The others may still serve then.
     pub(super) fn run(self) -> io::Result<()> {
-        for lane in &self.lanes {
-            lane.order(Step::Serve { rules: self.rules })?;
-        }
-        let mut ended = self.device.run();
+        let mut threads = Threads::new();
+        let watcher = self.yielding.watch();
         for lane in self.lanes {
-            ended = ended.and(lane.join());
+            lane.serve(self.rules, &mut threads);
         }
-        if let Some(watcher) = self.watcher {
+        self.device.start(&mut threads)?;
+        threads.wait()?;
+        if let Some(watcher) = watcher {
             watcher.end();
         }
-        ended
+        Ok(())
     }
 }
 
@@ -258,7 +314,7 @@ mod tests {
             .unwrap();
         assert!(agreed.flags().contains(InitFlags::OVER_IO_URING));
         let device = dev::Session::new(adapter, connection.try_clone().unwrap(), agreed, 1);
-        let served = std::thread::spawn(|| device.unwrap().run());
+        let served = std::thread::spawn(|| device.run());
         // It would wait for ever.
         give_up(&connection);
         assert!(std::fs::metadata(dir.path()).unwrap().is_dir());
@@ -269,7 +325,7 @@ mod tests {
     #[test]
     fn each_possible_queue_has_two_threads() {
         for (possible, allowed) in [(1, vec![0]), (2, vec![0, 1]), (4, vec![2]), (8, vec![0, 9])] {
-            let shares = shares(possible, &allowed).unwrap();
+            let shares = shares(possible, &allowed, 1).unwrap();
             for queue in 0..possible as u16 {
                 let of_queue = |share: &&Share| share.queues.contains(&queue);
                 assert_eq!(shares.iter().filter(of_queue).count(), 2, "{shares:?}");
@@ -278,7 +334,11 @@ mod tests {
                 let ours = allowed.contains(&usize::from(queue));
                 assert_eq!(bound, if ours { 2 } else { 0 });
             }
+            // The first half has each queue once.
+            let (first, more) = shares.split_at(shares.len() / 2);
+            assert_eq!(first, more);
         }
-        assert!(shares(70_000, &[0]).is_err());
+        assert_eq!(shares(4, &[2], 5).unwrap().len(), 2 + 5);
+        assert!(shares(70_000, &[0], 2).is_err());
     }
 }

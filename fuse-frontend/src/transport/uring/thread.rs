@@ -17,6 +17,7 @@ use super::Share;
 use super::reply::{RingReply, Room};
 use super::yielding::{Reporter, Yielding};
 use crate::adapter::Adapter;
+use crate::transport::threads::{Report, Threads};
 
 /// What a thread does next.
 pub(super) enum Step {
@@ -29,6 +30,8 @@ pub(super) enum Step {
     Serve {
         /// What requests keep to.
         rules: Rules,
+        /// Reports the end.
+        report: Report,
     },
 }
 
@@ -37,7 +40,18 @@ pub(super) struct Lane {
     /// Without it, the thread ends.
     steps: Sender<Step>,
     done: Receiver<io::Result<()>>,
-    thread: JoinHandle<io::Result<()>>,
+    thread: JoinHandle<()>,
+    pub share: Share,
+}
+
+/// How a step went.
+pub(super) enum Outcome {
+    /// It is done.
+    Done,
+    /// It failed, and has had no effect.
+    Failed(io::Error),
+    /// It takes too long.
+    Late,
 }
 
 impl Lane {
@@ -47,7 +61,7 @@ impl Lane {
     /// No thread can be started.
     pub(super) fn start(
         adapter: Arc<Adapter>,
-        connection: OwnedFd,
+        connection: Arc<OwnedFd>,
         share: Share,
         yielding: Arc<Yielding>,
     ) -> io::Result<Lane> {
@@ -57,83 +71,88 @@ impl Lane {
             Some(processor) => format!("fuse-{processor}"),
             None => "fuse-others".to_owned(),
         };
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || live(&adapter, connection, &share, &yielding, &next, &report))?;
+        let thread = std::thread::Builder::new().name(name).spawn({
+            let share = share.clone();
+            move || live(&adapter, &connection, &share, &yielding, &next, &report)
+        })?;
         Ok(Lane {
             steps,
             done,
             thread,
+            share,
         })
     }
 
-    /// Tells the thread what to do next.
-    ///
-    /// # Errors
-    /// The thread has ended.
-    pub(super) fn order(&self, step: Step) -> io::Result<()> {
-        self.steps
-            .send(step)
-            .map_err(|_| io::Error::other("a thread of a queue has ended"))
+    /// Tells the thread what to do next. If it has ended, the wait for the step shows that.
+    pub(super) fn order(&self, step: Step) {
+        let _ended = self.steps.send(step);
     }
 
     /// Waits until the thread has done its step.
-    ///
-    /// # Errors
-    /// The step failed, or took too long.
-    pub(super) fn wait_for_step(&self, until: Instant) -> io::Result<()> {
+    pub(super) fn wait_for_step(&self, until: Instant) -> Outcome {
         let left = until.saturating_duration_since(Instant::now());
         match self.done.recv_timeout(left) {
-            Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
+            Ok(Ok(())) => Outcome::Done,
+            Ok(Err(error)) => Outcome::Failed(error),
+            Err(RecvTimeoutError::Timeout) => Outcome::Late,
             Err(RecvTimeoutError::Disconnected) => {
-                Err(io::Error::other("a thread of a queue has ended"))
+                Outcome::Failed(io::Error::other("a thread of a queue has ended"))
             }
         }
     }
 
-    /// Waits for the end of the thread.
-    ///
-    /// # Errors
-    /// Its ring failed, or it panicked.
-    pub(super) fn join(self) -> io::Result<()> {
+    /// Serves from now on.
+    pub(super) fn serve(self, rules: Rules, threads: &mut Threads) {
+        let report = threads.report();
+        self.order(Step::Serve { rules, report });
+        threads.adopt(self.thread);
+    }
+
+    /// Ends the thread, and with it its ring.
+    pub(super) fn end(self) {
         drop(self.steps);
-        let panicked = |_| Err(io::Error::other("a serving thread panicked"));
-        self.thread.join().unwrap_or_else(panicked)
+        if self.thread.join().is_err() {
+            tracing::warn!("a thread of a queue panicked");
+        }
     }
 }
 
 fn live(
     adapter: &Adapter,
-    connection: OwnedFd,
+    connection: &OwnedFd,
     share: &Share,
     yielding: &Arc<Yielding>,
     steps: &Receiver<Step>,
     done: &Sender<io::Result<()>>,
-) -> io::Result<()> {
-    // Nobody waits for a report after the patience is over.
-    let report = |result| done.send(result).unwrap_or(());
+) {
+    // Nobody waits for the outcome after the patience is over.
+    let say = |result| done.send(result).unwrap_or(());
     if let Some(processor) = share.bound_to
         && let Err(error) = processors::bind_to(processor)
     {
         tracing::debug!("a thread is not bound to processor {processor}: {error}");
     }
-    let reporter = share.bound_to.and_then(|_| yielding.join());
     let mut ring = match FuseRing::new(connection, share.queues.len()) {
         Ok(ring) => ring,
-        Err(error) => {
-            report(Err(error));
-            return Ok(());
-        }
+        Err(error) => return say(Err(error)),
     };
-    report(Ok(()));
+    say(Ok(()));
     for step in steps {
         match step {
-            Step::Register { payload } => report(ring.register(&share.queues, payload)),
-            Step::Serve { rules } => return serve(adapter, &mut ring, &rules, reporter.as_ref()),
+            Step::Register { payload } => {
+                let registered = ring.register(&share.queues, payload);
+                let failed = registered.is_err();
+                say(registered);
+                if failed {
+                    return;
+                }
+            }
+            Step::Serve { rules, report } => {
+                let reporter = share.bound_to.and_then(|_| yielding.join());
+                return report.of(|| serve(adapter, &mut ring, &rules, reporter.as_ref()));
+            }
         }
     }
-    Ok(())
 }
 
 fn serve(
@@ -143,7 +162,7 @@ fn serve(
     reporter: Option<&Reporter>,
 ) -> io::Result<()> {
     let mut kept = Vec::new();
-    while let Some(arrived) = ring.next()? {
+    while let Some(arrived) = ring.wait_for_request()? {
         if let Some(reporter) = reporter {
             reporter.begins();
         }

@@ -4,73 +4,214 @@
 //! the client to another processor that is idle, which costs an interrupt and a wake-up from
 //! sleep, and the next request comes by that processor's queue. But a processor that runs only
 //! threads with the policy `SCHED_IDLE` counts as idle: the client stays, and runs at once. On
-//! two processors a request takes half as long ([`docs/architecture.md`], Threads).
+//! two processors a request takes half as long ([`docs/architecture.md`], Transports).
 //!
-//! The price: such a thread has to wait if a program computes on its processor. So threads
-//! yield only while requests come, and a watcher looks at them every [`TICK`]. One that is ready
-//! to run, but has not finished a request since the last look, gets the usual policy for a
-//! while. That is also right for a thread that works long on one request.
+//! The price: such a thread has to wait if a program computes on its processor. So a thread
+//! yields only while it serves, and a watcher looks every [`TICK`]. One that is often ready to
+//! run, but has not finished a request since the last look, gets the usual policy for a while.
+//! That is also right for a thread that works long on one request.
+//!
+//! Invariant: the watcher sets the policy of living threads only. A thread leaves the table
+//! before it ends, and the watcher holds the lock of the table while it sets.
 //!
 //! [`docs/architecture.md`]: ../../../../docs/architecture.md
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use pramfs_kernel_sys::scheduling::{Policy, set_policy, thread_number};
-use rustix::process::{Resource, getrlimit};
-use rustix::thread::CapabilitySet;
+use pramfs_kernel_sys::scheduling::{Policy, has_usual_policy, set_policy, thread_number};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// How often the watcher looks.
 const TICK: Duration = Duration::from_millis(4);
 
-/// The watcher sleeps after this many looks without a request.
+/// A thread stops to yield after this many looks without a request.
 const QUIET: u32 = 50;
+
+/// What a look adds to a thread's score that finds it ready to run with the same request, and
+/// the score at which it stops to yield. Each other look subtracts one. So two such looks in
+/// succession suffice, or one of eight for a while.
+const READY: u32 = 8;
+const ENOUGH: u32 = 2 * READY;
 
 /// How long a thread that had to wait keeps the usual policy: at first, and at most, if it has
 /// to wait again and again.
 const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(16);
 
-/// The limit on niceness with which a thread without CAP_SYS_NICE may do that.
+/// The limit on niceness with which a thread of niceness 0 may leave `SCHED_IDLE`.
 const NICE_0: u64 = 20;
 
-/// Whether a thread of this process may return from `SCHED_IDLE` to the usual policy.
-fn is_permitted() -> bool {
-    let has_right = rustix::thread::capabilities(None)
-        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
-    has_right
-        || getrlimit(Resource::Nice)
-            .current
-            .is_none_or(|limit| limit >= NICE_0)
+/// Lets threads of this process return from `SCHED_IDLE` to the usual policy, without a
+/// capability. Needs CAP_SYS_RESOURCE.
+///
+/// # Errors
+/// EPERM.
+pub(in crate::transport) fn permit() -> io::Result<()> {
+    let limit = getrlimit(Resource::Nice);
+    let raised = |limit: Option<u64>| limit.map(|limit| limit.max(NICE_0));
+    let wanted = Rlimit {
+        current: raised(limit.current),
+        maximum: raised(limit.maximum),
+    };
+    Ok(setrlimit(Resource::Nice, wanted)?)
 }
 
-/// A thread that yields.
+/// Tries in a thread of its own whether a thread of this process yields and returns. A
+/// capability in another user namespace does not count, which only a trial shows.
+fn is_permitted() -> bool {
+    let there_and_back = || -> io::Result<()> {
+        if !has_usual_policy()? {
+            return Err(io::Error::other("the server has another policy"));
+        }
+        set_policy(0, Policy::Idle)?;
+        set_policy(0, Policy::Other)
+    };
+    let tried = std::thread::Builder::new()
+        .spawn(there_and_back)
+        .and_then(|thread| {
+            let panicked = |_| Err(io::Error::other("a trial panicked"));
+            thread.join().unwrap_or_else(panicked)
+        });
+    match tried {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::debug!("the serving threads do not yield: {error}");
+            false
+        }
+    }
+}
+
+/// What the watcher knows of a serving thread.
 #[derive(Debug)]
-struct Server {
+struct Look {
     number: i32,
     /// Shows whether it is ready to run.
     state: File,
-    /// Requests that it has finished.
+    /// Requests that it has finished, and how many it had at the last look.
     finished: Arc<AtomicU64>,
+    seen: u64,
+    mode: Mode,
+    pause: Duration,
+    /// When it last stopped to yield because it had to wait.
+    waited: Option<Instant>,
 }
 
-/// The threads that yield.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// It has the usual policy, at least until then.
+    Usual(Option<Instant>),
+    /// It yields.
+    Yields { quiet: u32, score: u32 },
+}
+
+impl Look {
+    fn new(number: i32, state: File, finished: Arc<AtomicU64>) -> Look {
+        Look {
+            number,
+            state,
+            finished,
+            seen: 0,
+            mode: Mode::Usual(None),
+            pause: SHORT,
+            waited: None,
+        }
+    }
+
+    /// Whether it runs or is ready to.
+    fn is_ready(&self) -> bool {
+        let mut text = [0; 128];
+        let n = self.state.read_at(&mut text, 0).unwrap_or(0);
+        is_ready(&text[..n])
+    }
+
+    /// Sets the policy. Returns whether it has it now.
+    fn set(&self, policy: Policy) -> bool {
+        let set = set_policy(self.number, policy);
+        if let Err(error) = &set {
+            tracing::warn!(
+                "thread {} keeps its scheduling policy: {error}",
+                self.number
+            );
+        }
+        set.is_ok()
+    }
+
+    /// Looks, and sets the policy. Returns whether the thread serves.
+    fn again(&mut self, now: Instant) -> bool {
+        let finished = self.finished.load(Ordering::Relaxed);
+        let serves = finished != self.seen;
+        self.seen = finished;
+        let is_ready = matches!(self.mode, Mode::Yields { .. }) && !serves && self.is_ready();
+        let mode = self.next(now, serves, is_ready);
+        let yields = |mode| matches!(mode, Mode::Yields { .. });
+        match (yields(self.mode), yields(mode)) {
+            (false, true) if !self.set(Policy::Idle) => {}
+            (true, false) if !self.set(Policy::Other) => {}
+            _ => self.mode = mode,
+        }
+        serves || is_ready
+    }
+
+    /// Returns the next mode of a thread that has finished a request since the last look, or is
+    /// ready to run.
+    fn next(&mut self, now: Instant, serves: bool, is_ready: bool) -> Mode {
+        let (quiet, score) = match self.mode {
+            Mode::Usual(Some(until)) if now < until => return self.mode,
+            Mode::Usual(_) if serves => (0, 0),
+            Mode::Usual(_) => return Mode::Usual(None),
+            Mode::Yields { quiet, score } => (quiet, score),
+        };
+        let (quiet, score) = match (serves, is_ready) {
+            (_, true) => (0, score + READY),
+            (true, false) => (0, score.saturating_sub(1)),
+            (false, false) => (quiet + 1, score.saturating_sub(1)),
+        };
+        if score >= ENOUGH {
+            let soon = self
+                .waited
+                .is_some_and(|waited| now - waited < self.pause + SHORT);
+            self.pause = if soon {
+                (self.pause * 2).min(LONG)
+            } else {
+                SHORT
+            };
+            self.waited = Some(now);
+            return Mode::Usual(Some(now + self.pause));
+        }
+        match quiet {
+            QUIET.. => Mode::Usual(None),
+            _ => Mode::Yields { quiet, score },
+        }
+    }
+}
+
+/// Whether the beginning of `/proc/PID/stat` shows the state R, which follows the name.
+fn is_ready(text: &[u8]) -> bool {
+    let name_end = text.iter().rposition(|byte| *byte == b')');
+    name_end.is_some_and(|end| text.get(end + 2) == Some(&b'R'))
+}
+
+/// The table of threads that may yield.
+#[derive(Debug)]
 pub(super) struct Yielding {
-    servers: Mutex<Vec<Server>>,
+    permitted: bool,
+    looks: Mutex<Vec<Look>>,
     /// The watcher looks.
     watched: AtomicBool,
     watcher: Mutex<Option<std::thread::Thread>>,
 }
 
-/// What a serving thread reports to.
+/// What a serving thread reports to. Dropped before the thread ends.
 #[derive(Debug)]
 pub(super) struct Reporter {
     all: Arc<Yielding>,
+    number: i32,
     finished: Arc<AtomicU64>,
 }
 
@@ -88,11 +229,30 @@ impl Reporter {
     }
 }
 
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.all.looks().retain(|look| look.number != self.number);
+    }
+}
+
 impl Yielding {
-    /// Adds the calling thread, which yields from now on while requests come. Returns `None` if
-    /// it could never stop to.
+    pub(super) fn new() -> Arc<Yielding> {
+        Arc::new(Yielding {
+            permitted: is_permitted(),
+            looks: Mutex::default(),
+            watched: AtomicBool::new(false),
+            watcher: Mutex::default(),
+        })
+    }
+
+    fn looks(&self) -> MutexGuard<'_, Vec<Look>> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the calling thread, which yields while it serves. Returns `None` if it could not
+    /// stop to.
     pub(super) fn join(self: &Arc<Yielding>) -> Option<Reporter> {
-        if !is_permitted() {
+        if !self.permitted {
             return None;
         }
         let number = thread_number();
@@ -100,19 +260,13 @@ impl Yielding {
             .inspect_err(|error| tracing::debug!("a thread does not yield: {error}"))
             .ok()?;
         let finished = Arc::new(AtomicU64::new(0));
-        self.servers().push(Server {
-            number,
-            state,
-            finished: Arc::clone(&finished),
-        });
+        let look = Look::new(number, state, Arc::clone(&finished));
+        self.looks().push(look);
         Some(Reporter {
             all: Arc::clone(self),
+            number,
             finished,
         })
-    }
-
-    fn servers(&self) -> std::sync::MutexGuard<'_, Vec<Server>> {
-        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake_watcher(&self) {
@@ -126,59 +280,47 @@ impl Yielding {
 
     /// Starts the watcher. Without it, no thread yields.
     pub(super) fn watch(self: &Arc<Yielding>) -> Option<Watcher> {
-        let servers = std::mem::take(&mut *self.servers());
-        if servers.is_empty() {
+        if !self.permitted {
             return None;
         }
-        let all = Arc::clone(self);
-        let ended = Arc::new(AtomicBool::new(false));
+        let (all, ended) = (Arc::clone(self), Arc::new(AtomicBool::new(false)));
         let thread = std::thread::Builder::new().name("yielding".into()).spawn({
             let ended = Arc::clone(&ended);
-            move || all.look_until(&servers, &ended)
+            move || all.look_until(&ended)
         });
         match thread {
             Ok(thread) => {
-                *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some(thread.thread().clone());
+                let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+                *watcher = Some(thread.thread().clone());
                 Some(Watcher { thread, ended })
             }
             Err(error) => {
-                tracing::warn!("the threads do not yield: {error}");
+                tracing::warn!("the serving threads do not yield: {error}");
                 None
             }
         }
     }
 
-    fn look_until(&self, servers: &[Server], ended: &AtomicBool) {
-        let mut looks: Vec<Look<'_>> = servers.iter().map(Look::new).collect();
+    fn look_until(&self, ended: &AtomicBool) {
         let mut quiet = QUIET;
         while !ended.load(Ordering::Relaxed) {
-            if quiet >= QUIET {
-                // Nobody looks: the first request must not wait.
-                looks.iter_mut().for_each(Look::stop);
+            // All threads have the usual policy by now.
+            if quiet > QUIET {
                 self.watched.store(false, Ordering::Relaxed);
                 // A request that came meanwhile has woken this thread, or does so now.
                 while !self.watched.load(Ordering::Relaxed) && !ended.load(Ordering::Relaxed) {
                     std::thread::park();
                 }
-                looks.iter_mut().for_each(Look::begin);
                 quiet = 0;
             }
             std::thread::sleep(TICK);
             let now = Instant::now();
-            let mut is_quiet = true;
-            for look in &mut looks {
-                is_quiet &= look.again(now);
+            let mut serves = false;
+            for look in &mut *self.looks() {
+                serves |= look.again(now);
             }
-            quiet = if is_quiet { quiet + 1 } else { 0 };
+            quiet = if serves { 0 } else { quiet + 1 };
         }
-        looks.iter_mut().for_each(Look::stop);
-    }
-}
-
-fn set(number: i32, policy: Policy) {
-    if let Err(error) = set_policy(number, policy) {
-        tracing::debug!("thread {number} keeps its policy: {error}");
     }
 }
 
@@ -190,7 +332,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Ends it.
+    /// Ends it, after the threads.
     pub(super) fn end(self) {
         self.ended.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
@@ -198,89 +340,6 @@ impl Watcher {
             tracing::warn!("the thread that watches yielding threads panicked");
         }
     }
-}
-
-/// What the watcher knows of a thread.
-struct Look<'s> {
-    server: &'s Server,
-    finished: u64,
-    /// It was ready to run at the last look, and had the same request.
-    was_ready: bool,
-    /// It has the usual policy until then.
-    usual_until: Option<Instant>,
-    pause: Duration,
-    /// When it was made to yield again.
-    since: Option<Instant>,
-}
-
-impl Look<'_> {
-    fn new(server: &Server) -> Look<'_> {
-        Look {
-            server,
-            finished: 0,
-            was_ready: false,
-            usual_until: None,
-            pause: SHORT,
-            since: None,
-        }
-    }
-
-    /// Makes the thread yield.
-    fn begin(&mut self) {
-        set(self.server.number, Policy::Idle);
-    }
-
-    /// Makes it not yield.
-    fn stop(&mut self) {
-        set(self.server.number, Policy::Other);
-        self.usual_until = None;
-        self.was_ready = false;
-    }
-
-    /// Looks, and sets the policy. Returns whether nothing happens.
-    fn again(&mut self, now: Instant) -> bool {
-        let finished = self.server.finished.load(Ordering::Relaxed);
-        let moves = finished != self.finished;
-        self.finished = finished;
-        if let Some(until) = self.usual_until {
-            if now >= until {
-                self.begin();
-                self.usual_until = None;
-                self.since = Some(now);
-            }
-            return !moves;
-        }
-        let is_ready = !moves && self.server.is_ready();
-        let waits = is_ready && self.was_ready;
-        self.was_ready = is_ready;
-        if waits {
-            set(self.server.number, Policy::Other);
-            let soon = self.since.is_some_and(|since| now - since < SHORT);
-            self.pause = if soon {
-                (self.pause * 2).min(LONG)
-            } else {
-                SHORT
-            };
-            self.usual_until = Some(now + self.pause);
-            self.was_ready = false;
-        }
-        !moves && !is_ready
-    }
-}
-
-impl Server {
-    /// Whether it runs or is ready to.
-    fn is_ready(&self) -> bool {
-        let mut text = [0; 128];
-        let n = self.state.read_at(&mut text, 0).unwrap_or(0);
-        is_ready(&text[..n])
-    }
-}
-
-/// Whether the beginning of `/proc/PID/stat` shows the state R, which follows the name.
-fn is_ready(text: &[u8]) -> bool {
-    let name_end = text.iter().rposition(|byte| *byte == b')');
-    name_end.is_some_and(|end| text.get(end + 2) == Some(&b'R'))
 }
 
 #[cfg(test)]
@@ -295,33 +354,104 @@ mod tests {
         assert!(!is_ready(b""));
     }
 
+    fn look() -> Look {
+        let state = File::open("/dev/null").unwrap();
+        Look::new(0, state, Arc::default())
+    }
+
+    /// Looks with these findings; returns the modes.
+    fn modes(look: &mut Look, from: Instant, findings: &[(bool, bool)]) -> Vec<bool> {
+        let mut now = from;
+        let each = findings.iter().map(|(serves, is_ready)| {
+            now += TICK;
+            look.mode = look.next(now, *serves, *is_ready);
+            matches!(look.mode, Mode::Yields { .. })
+        });
+        each.collect()
+    }
+
+    const SERVES: (bool, bool) = (true, false);
+    const READY_ONLY: (bool, bool) = (false, true);
+    const SLEEPS: (bool, bool) = (false, false);
+
+    #[test]
+    fn thread_yields_while_it_serves() {
+        let (mut look, now) = (look(), Instant::now());
+        assert_eq!(
+            modes(&mut look, now, &[SLEEPS, SERVES, SERVES]),
+            [false, true, true]
+        );
+        let mut quiet = vec![SLEEPS; QUIET as usize];
+        let yields = modes(&mut look, now, &quiet);
+        assert!(yields[..QUIET as usize - 1].iter().all(|yields| *yields));
+        assert!(!yields[QUIET as usize - 1]);
+        quiet.push(SERVES);
+        assert_eq!(modes(&mut look, now, &quiet).last(), Some(&true));
+    }
+
+    #[test]
+    fn thread_that_has_to_wait_stops_yielding_for_longer_each_time() {
+        let (mut look, mut now) = (look(), Instant::now());
+        for pause in [SHORT, SHORT * 2, SHORT * 4, SHORT * 8, LONG, LONG] {
+            let found = [SERVES, READY_ONLY, READY_ONLY];
+            assert_eq!(modes(&mut look, now, &found), [true, true, false]);
+            now += 3 * TICK;
+            assert_eq!(look.mode, Mode::Usual(Some(now + pause)));
+            assert_eq!(modes(&mut look, now, &[SERVES]), [false]);
+            now += pause;
+        }
+        // After a long time without a wait, it starts again with a short one.
+        now += 2 * LONG;
+        modes(&mut look, now, &[SERVES, READY_ONLY, READY_ONLY]);
+        assert_eq!(look.mode, Mode::Usual(Some(now + 3 * TICK + SHORT)));
+    }
+
+    #[test]
+    fn thread_that_often_waits_a_little_stops_yielding() {
+        let (mut look, now) = (look(), Instant::now());
+        let one_of = |n: usize| -> Vec<_> {
+            let found = |i: usize| if i % n == 1 { READY_ONLY } else { SERVES };
+            (0..1000).map(found).collect()
+        };
+        assert!(modes(&mut look, now, &one_of(4)).contains(&false));
+        look.mode = Mode::Usual(None);
+        assert!(!modes(&mut look, now, &one_of(16))[1..].contains(&false));
+    }
+
     fn policy_of(number: i32) -> String {
         let text = std::fs::read_to_string(format!("/proc/self/task/{number}/stat")).unwrap();
         let after_name = text.rsplit_once(')').unwrap().1;
         // Field 41; the state after the name is field 3.
-        after_name
-            .split_whitespace()
-            .nth(41 - 3)
-            .unwrap()
-            .to_owned()
+        let policy = after_name.split_whitespace().nth(41 - 3);
+        policy.unwrap().to_owned()
     }
 
-    /// A thread that computes without finishing a request gets the usual policy.
+    /// A thread serves, then computes without finishing a request.
     #[test]
-    fn thread_that_does_not_finish_stops_yielding() {
-        if !is_permitted() {
+    fn watcher_sets_the_policies_of_a_thread() {
+        let yielding = Yielding::new();
+        if !yielding.permitted {
             return pramfs_tests::skip::skipped("needs CAP_SYS_NICE");
         }
-        let yielding = Arc::new(Yielding::default());
-        let stop = Arc::new(AtomicBool::new(false));
+        let (serves, stop) = (
+            Arc::new(AtomicBool::new(true)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let (number, has_number) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
-            let (yielding, stop) = (Arc::clone(&yielding), Arc::clone(&stop));
+            let (yielding, serves, stop) = (
+                Arc::clone(&yielding),
+                Arc::clone(&serves),
+                Arc::clone(&stop),
+            );
             move || {
                 let reporter = yielding.join().unwrap();
                 number.send(thread_number()).unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     reporter.begins();
+                    if serves.load(Ordering::Relaxed) {
+                        reporter.ends();
+                    }
                 }
             }
         });
@@ -333,9 +463,11 @@ mod tests {
         assert!(becomes(Policy::Other));
         let watcher = yielding.watch().unwrap();
         let yielded = becomes(Policy::Idle);
+        serves.store(false, Ordering::Relaxed);
         let stopped = becomes(Policy::Other);
         stop.store(true, Ordering::Relaxed);
         thread.join().unwrap();
+        assert!(yielding.looks().is_empty());
         watcher.end();
         assert!(yielded && stopped);
     }
