@@ -55,6 +55,8 @@ enum Cmd {
         #[command(flatten)]
         run: RunArgs,
     },
+    /// Measure the rows of the transports of the mount alone, which run on any processor
+    Transports(RunArgs),
     /// 4 KiB random reads by ten jobs: mmap, libaio, map(). ("True Zero-Copy
     /// with XIP vs PRAMFS", 2010)
     Xip(Reproduction<reproductions::xip::Args>),
@@ -184,12 +186,13 @@ fn main() -> ExitCode {
 
 fn real_main() -> Result<ExitCode> {
     match Cli::parse().command.unwrap_or(Cmd::Run(RunArgs::default())) {
-        Cmd::Run(args) => run(rows::GROUPS, None, &args),
+        Cmd::Run(args) => run(rows::GROUPS, "latest.json", None, &args),
+        Cmd::Transports(args) => run(rows::TRANSPORTS, "transports.json", None, &args),
         Cmd::Compare {
             old,
             new,
             run: args,
-        } => run(rows::builds::GROUPS, Some((old, new)), &args),
+        } => run(rows::builds::GROUPS, "builds.json", Some((old, new)), &args),
         Cmd::Xip(a) => seed("xip", &a.common, |cx, json| {
             reproductions::xip::run(cx, &a.own, json)
         }),
@@ -341,6 +344,7 @@ const NEEDED: u64 = 5 << 30;
 
 fn run(
     groups: &[&Group],
+    whole: &str,
     builds: Option<(PathBuf, Option<PathBuf>)>,
     args: &RunArgs,
 ) -> Result<ExitCode> {
@@ -369,10 +373,6 @@ fn run(
         available >> 20,
         NEEDED >> 20
     );
-    let whole = match builds {
-        None => "latest.json",
-        Some(_) => "builds.json",
-    };
     let mut cx = set_up(&args.common)?;
     cx.builds = builds.map(|(old, new)| Builds {
         new: new.unwrap_or_else(|| cx.programs.clone()),

@@ -16,6 +16,7 @@ use crate::harness::report::duration;
 /// results, head in the table.
 const BLOCKS: &[(&str, &[(&str, &str)])] = &[
     ("latest", &[]),
+    ("transports", &[]),
     (
         "xip",
         &[
@@ -129,7 +130,7 @@ pub fn renew(document: &Path, results: &Path) -> Result<()> {
         };
         let rows: Vec<Value> =
             serde_json::from_str(&json).with_context(|| path.display().to_string())?;
-        let table = if *name == "latest" {
+        let table = if columns.is_empty() {
             promises(&rows)
         } else {
             plain(&rows, columns)

@@ -39,3 +39,6 @@ pub const GROUPS: &[&Group] = &[
     &transports::IO,
     &transports::TREES,
 ];
+
+/// Those of the transports alone.
+pub const TRANSPORTS: &[&Group] = &[&transports::IO, &transports::TREES];

@@ -5,13 +5,14 @@ use pramfs::{
     FileType,
     inode::{Attr, Ino, SetAttr},
 };
-use pramfs_fuse_protocol::wire::{AttrOut, InHeader, Kstatfs, StatxOut};
+use pramfs_fuse_protocol::flags::SetattrValid;
+use pramfs_fuse_protocol::wire::{AttrOut, InHeader, Kstatfs, SetattrIn, StatxOut};
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::Adapter;
 use super::answer::{Answer, Reply};
 use super::caller::{CAP_FOWNER, Caller};
-use super::convert::{Node, attr, ino, statx};
+use super::convert::{Node, attr, ino, set_attr, statx};
 use super::serve::Served;
 
 /// Clears set-user-ID and set-group-ID of a file before a change, unless the caller may
@@ -22,11 +23,17 @@ use super::serve::Served;
 /// A change that will be refused clears nothing. `grows`: an append-only file allows the
 /// change.
 pub(super) fn drop_rights(fs: &Fs, req: &InHeader, ino: Ino, grows: bool) -> Served<()> {
+    drop_rights_unless(fs, ino, grows, || Caller::keeps_rights(req))
+}
+
+/// As [`drop_rights`], if `keeps` does not say that the caller may keep them. Asks only if there
+/// is something to clear.
+fn drop_rights_unless(fs: &Fs, ino: Ino, grows: bool, keeps: impl FnOnce() -> bool) -> Served<()> {
     const OF_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
     let Attr { perm, flags, .. } = fs.getattr(ino)?;
     let has = perm & libc::S_ISUID != 0 || perm & OF_GROUP == OF_GROUP;
     let refused = flags & FL_IMMUTABLE != 0 || flags & FL_APPEND != 0 && !grows;
-    if has && !refused && !Caller::keeps_rights(req) {
+    if has && !refused && !keeps() {
         fs.strip_suid(ino)?;
     }
     Ok(())
@@ -83,22 +90,27 @@ impl Adapter {
         });
     }
 
-    pub(super) fn on_setattr(&self, req: &InHeader, node: Node, set: &SetAttr, reply: impl Reply) {
+    pub(super) fn on_setattr(&self, req: &InHeader, arg: &SetattrIn, reply: impl Reply) {
+        let (node, set) = (Node(req.nodeid), set_attr(arg));
+        let keeps_rights = || match self.requests_tell_rights() {
+            true => !arg.valid.contains(SetattrValid::KILL_SUIDGID),
+            false => Caller::keeps_rights(req),
+        };
         let work = |fs: &Fs, _: &mut _| {
             let (ino, is_member) = (ino(node)?, Caller::in_group(req));
             if set.size.is_some() {
-                drop_rights(fs, req, ino, false)?;
+                drop_rights_unless(fs, ino, false, keeps_rights)?;
             }
             // An empty setattr asks only to clear suid and sgid: overlayfs sends it before
             // a write. `chown(-1,-1)` sends the same request, and any user who can look
             // up the file may call it. So only the owner or CAP_FOWNER clears the bits.
-            if *set == SetAttr::default() {
+            if set == SetAttr::default() {
                 let owner = fs.getattr(ino)?.uid;
                 if req.uid == owner || Caller::of(req).can(CAP_FOWNER) {
                     fs.strip_suid(ino)?;
                 }
             }
-            let attr = fs.setattr(&Caller::credentials(req, &is_member), ino, set)?;
+            let attr = fs.setattr(&Caller::credentials(req, &is_member), ino, &set)?;
             if attr.kind == FileType::Directory {
                 self.listing_is_due(fs, ino);
             }

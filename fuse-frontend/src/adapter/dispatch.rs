@@ -8,7 +8,7 @@ use pramfs_fuse_protocol::{Data, Errno, Operation};
 
 use super::Adapter;
 use super::answer::{Answer, Reply};
-use super::convert::{Handle, Node, creator, set_attr};
+use super::convert::{Handle, Node, creator};
 
 /// Returns data in one piece.
 fn whole(data: Data<'_>) -> Cow<'_, [u8]> {
@@ -64,7 +64,7 @@ impl Adapter {
             // Attributes: attributes.rs
             Operation::Getattr(_) => self.on_getattr(node, reply),
             Operation::Statx(_) => self.on_statx(node, reply),
-            Operation::Setattr(arg) => self.on_setattr(header, node, &set_attr(&arg), reply),
+            Operation::Setattr(arg) => self.on_setattr(header, &arg, reply),
             Operation::Statfs => self.on_statfs(reply),
 
             // Opening and closing: open.rs
@@ -112,8 +112,7 @@ impl Adapter {
 
             // Extended attributes: xattr.rs
             Operation::Setxattr { arg, name, value } => {
-                let flags = arg.flags.cast_signed();
-                self.on_setxattr(header, node, name, value, flags, reply);
+                self.on_setxattr(header, &arg, name, value, reply);
             }
             Operation::Getxattr { size, name } => self.on_getxattr(node, name, size, reply),
             Operation::Listxattr { size } => self.on_listxattr(header, node, size, reply),

@@ -1,7 +1,7 @@
 //! What this server asks of the kernel at mount.
 //!
 //! Never asked for:
-//! * SETXATTR_EXT and ALLOW_IDMAP: the handlers do not act on them;
+//! * ALLOW_IDMAP: the handlers need the ids of callers;
 //! * ATOMIC_O_TRUNC: `open` would have to do O_TRUNC, but does not see all of it;
 //! * WRITEBACK_CACHE: a completed write must be durable;
 //! * POSIX_LOCKS and FLOCK_LOCKS: the kernel does locks itself;
@@ -11,7 +11,9 @@
 //! With POSIX_ACL the kernel applies the ACLs that it is shown. DONT_MASK leaves the
 //! umask to the server, because a default ACL of the directory replaces it.
 //! With HANDLE_KILLPRIV_V2 the kernel does not look for `security.capability` before each
-//! write, and the server clears set-user-ID: see `attributes::drop_rights`.
+//! write, and the server clears set-user-ID: see `attributes::drop_rights`. A truncation by a
+//! caller without CAP_FSETID says so (FATTR_KILL_SUIDGID), and with SETXATTR_EXT a new ACL says
+//! that it clears set-group-ID.
 
 use pramfs_fuse_protocol::flags::InitFlags;
 
@@ -37,3 +39,6 @@ pub(super) const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::HANDLE_KILLPRIV_V2)
     .union(InitFlags::POSIX_ACL)
     .union(InitFlags::DONT_MASK);
+
+/// What transports ask for beside that if they pass on all of a request.
+pub(super) const WANTED_OF_WHOLE_REQUESTS: InitFlags = InitFlags::SETXATTR_EXT;

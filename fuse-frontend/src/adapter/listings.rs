@@ -26,13 +26,12 @@
 //! A directory removed while open stays until the kernel forgets its node, so an open
 //! directory needs no reference.
 
-use std::sync::atomic::Ordering;
-
 use pramfs::{
     AtimePolicy, FileType,
     inode::{Attr, Fs, Ino},
 };
 use pramfs_fuse_protocol::Errno;
+use pramfs_fuse_protocol::flags::InitFlags;
 use pramfs_fuse_protocol::wire::OpenOut;
 
 use super::answer::{Answer, Reply};
@@ -43,9 +42,7 @@ use super::{Adapter, CacheMode};
 impl Adapter {
     fn keeps_listings(&self) -> bool {
         let each_counts = self.fs.atime_policy() == (AtimePolicy::StrictAtime, true);
-        self.opens_directories.load(Ordering::Relaxed)
-            && self.cache == CacheMode::Auto
-            && !each_counts
+        self.offers(InitFlags::NO_OPENDIR_SUPPORT) && self.cache == CacheMode::Auto && !each_counts
     }
 
     pub(super) fn on_opendir(&self, dir: Node, reply: impl Reply) {

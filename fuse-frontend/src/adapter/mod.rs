@@ -33,7 +33,7 @@ mod open;
 mod serve;
 mod xattr;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use enospc_retry::PendingFrees;
@@ -68,8 +68,9 @@ pub enum CacheMode {
 pub struct Adapter {
     fs: Arc<Fs>,
     cache: CacheMode,
-    /// The kernel opens directories itself after ENOSYS to opendir (Linux 5.1).
-    opens_directories: AtomicBool,
+    /// What the kernel offers and what was agreed upon, as bits of [`InitFlags`].
+    offered: AtomicU64,
+    agreed: AtomicU64,
     removals: PendingFrees,
     /// Set by the first panic; from then on every request gets EIO.
     failed: AtomicBool,
@@ -86,7 +87,8 @@ impl Adapter {
         Adapter {
             fs,
             cache,
-            opens_directories: AtomicBool::new(false),
+            offered: AtomicU64::new(0),
+            agreed: AtomicU64::new(0),
             removals: PendingFrees::default(),
             failed: AtomicBool::new(false),
             repeats: Mutex::default(),
@@ -111,7 +113,7 @@ impl Adapter {
         self
     }
 
-    /// Returns what this server asks of a kernel.
+    /// Returns what this server asks of a kernel, whatever the transport.
     pub fn wanted(&self) -> InitFlags {
         match self.opens {
             // A shared mapping of a file that is opened with O_DIRECT uses the page cache.
@@ -120,10 +122,28 @@ impl Adapter {
         }
     }
 
-    /// Takes note of what the kernel has without negotiation. Called before the first request.
-    pub fn note_offer(&self, offered: InitFlags) {
-        let opens = offered.contains(InitFlags::NO_OPENDIR_SUPPORT);
-        self.opens_directories.store(opens, Ordering::Relaxed);
+    /// Returns what it asks for beside that by a transport that passes on all of a request.
+    pub fn wanted_of_whole_requests(&self) -> InitFlags {
+        init::WANTED_OF_WHOLE_REQUESTS
+    }
+
+    /// Takes note of what the kernel offers and of what was agreed upon. Called before the first
+    /// request.
+    pub fn note_negotiated(&self, offered: InitFlags, agreed: InitFlags) {
+        self.offered.store(offered.bits(), Ordering::Relaxed);
+        self.agreed.store(agreed.bits(), Ordering::Relaxed);
+    }
+
+    /// Whether the kernel offers this.
+    fn offers(&self, flag: InitFlags) -> bool {
+        self.offered.load(Ordering::Relaxed) & flag.bits() != 0
+    }
+
+    /// Whether requests say what the caller's rights do to set-user-ID, set-group-ID and the
+    /// set-group-ID beside an ACL. Otherwise the handlers ask `/proc`.
+    fn requests_tell_rights(&self) -> bool {
+        let agreed = InitFlags::from_bits_retain(self.agreed.load(Ordering::Relaxed));
+        agreed.contains(init::WANTED_OF_WHOLE_REQUESTS | InitFlags::HANDLE_KILLPRIV_V2)
     }
 
     /// Longest name that a request may have.

@@ -5,7 +5,8 @@
 
 use pramfs::{AtimePolicy, XattrMode, inode::Fs};
 use pramfs_fuse_protocol::Errno;
-use pramfs_fuse_protocol::wire::InHeader;
+use pramfs_fuse_protocol::flags::SetxattrFlags;
+use pramfs_fuse_protocol::wire::{InHeader, SetxattrIn};
 
 use super::Adapter;
 use super::answer::{Answer, Reply};
@@ -63,18 +64,18 @@ impl Adapter {
     pub(super) fn on_setxattr(
         &self,
         req: &InHeader,
-        node: Node,
+        arg: &SetxattrIn,
         name: &[u8],
         value: &[u8],
-        flags: i32,
         reply: impl Reply,
     ) {
+        let node = Node(req.nodeid);
         // Both flags together: fails with the error of the flag that does not apply, unless
         // the attribute changes in between.
         const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
-            let mode = match flags {
+            let mode = match arg.flags.cast_signed() {
                 0 => XattrMode::Set,
                 libc::XATTR_CREATE => XattrMode::Create,
                 libc::XATTR_REPLACE => XattrMode::Replace,
@@ -87,7 +88,12 @@ impl Adapter {
                     ));
                 }
             };
-            let is_member = Caller::in_group(req);
+            // An ACL of a caller who is not in the file's group clears set-group-ID.
+            let asked = Caller::in_group(req);
+            let is_member = |group| match self.requests_tell_rights() {
+                true => !arg.setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID),
+                false => asked(group),
+            };
             let caller = Caller::credentials(req, &is_member);
             self.removals
                 .wait_for_space(fs, || fs.setxattr(&caller, ino, name, value, mode))?;

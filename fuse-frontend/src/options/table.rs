@@ -246,10 +246,11 @@ pub(super) const OPTIONS: &[Row] = &[
         &["transport"],
         &[
             to("fuser", |s| s.transport = Transport::Fuser),
-            to("dev", |s| s.transport = Transport::Dev),
+            to("auto", |s| s.transport = Transport::Auto),
             to("uring", |s| s.transport = Transport::Uring),
+            to("dev", |s| s.transport = Transport::Dev),
         ],
-        "how requests come from the kernel: through the crate fuser, by our own reads and writes of /dev/fuse, or by io_uring",
+        "how requests come from the kernel: through the crate fuser; by io_uring if it can be used, else as dev; the same with a warning if it cannot; by our own reads and writes of /dev/fuse",
     ),
     Row {
         names: &["threads"],

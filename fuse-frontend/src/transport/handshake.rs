@@ -79,7 +79,7 @@ impl Offer {
         also: InitFlags,
     ) -> io::Result<Negotiated> {
         let wanted = Wanted {
-            flags: adapter.wanted() | also,
+            flags: adapter.wanted() | adapter.wanted_of_whole_requests() | also,
             max_write: MAX_REQUEST,
             max_background: MAX_BACKGROUND,
             congestion_threshold: MAX_BACKGROUND / 4 * 3,
@@ -94,7 +94,7 @@ impl Offer {
                 return Err(io::Error::new(io::ErrorKind::Unsupported, error));
             }
         };
-        adapter.note_offer(self.init.flags);
+        adapter.note_negotiated(self.init.flags, agreed.flags());
         send(&connection, &agreed.reply(self.unique))?;
         tracing::debug!(
             "FUSE 7.{}, in use: {:?}, requests of {} bytes",

@@ -6,7 +6,8 @@
 //!
 //! * `fuser`: the crate `fuser`, which parses and sends by itself. It has no STATX.
 //! * `dev`: reads and writes of `/dev/fuse`.
-//! * `uring`: io_uring, where the kernel offers it; otherwise `dev` serves.
+//! * `uring`: io_uring, where the kernel offers it; otherwise `dev` serves, with a warning.
+//! * `auto`: the same without the warning.
 
 mod dev;
 mod fuser;
@@ -28,7 +29,9 @@ pub enum Transport {
     Fuser,
     /// Reads and writes of `/dev/fuse`.
     Dev,
-    /// io_uring, or else `/dev/fuse`.
+    /// io_uring where it can be used, or else `/dev/fuse`.
+    Auto,
+    /// The same, with a warning if io_uring cannot be used.
     Uring,
 }
 
@@ -41,7 +44,7 @@ impl Transport {
 
     /// Whether it may come to io_uring.
     pub fn may_use_io_uring(self) -> bool {
-        self == Transport::Uring
+        matches!(self, Transport::Auto | Transport::Uring)
     }
 }
 
@@ -86,7 +89,7 @@ impl Settings {
             Transport::Fuser => of(self.threads, FUSER),
             // One buffer for requests, and one for reads that are copied.
             Transport::Dev => of(self.threads, 2 * REQUEST),
-            Transport::Uring => {
+            Transport::Auto | Transport::Uring => {
                 let (threads, entries) = uring::demand(self);
                 Demand {
                     // An entry is only used while a thread serves it.
@@ -131,6 +134,13 @@ impl Session {
                 (Kind::Dev(session), None)
             }
             Transport::Uring => uring::negotiate(adapter, connection, settings)?,
+            Transport::Auto => {
+                let (kind, why) = uring::negotiate(adapter, connection, settings)?;
+                if let Some(why) = why {
+                    tracing::info!("no io_uring, /dev/fuse is used: {why}");
+                }
+                (kind, None)
+            }
         };
         Ok(Session { kind, instead })
     }
