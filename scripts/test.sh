@@ -13,6 +13,15 @@ elif ((EUID != 0)); then
 fi
 if (($# == 0)); then
     status=0
+    # Each test that mounts has one of the transports. FUSE over io_uring is off by default.
+    export PRAMFS_TEST_SHARE_TRANSPORTS=1
+    switch=/sys/module/fuse/parameters/enable_uring
+    if [[ -w $switch && $(<"$switch") == N ]] && echo Y 2>/dev/null >"$switch"; then
+        printf '\nFUSE over io_uring is switched on for the tests, and off again afterwards.\n\n'
+        trap 'echo N >"$switch"' EXIT
+    elif [[ ! -e $switch || $(<"$switch") == N ]]; then
+        printf '\nWARNING: FUSE over io_uring cannot be switched on: THE TESTS OF transport=auto USE /dev/fuse.\n\n' >&2
+    fi
     # The tests of the preload library run programs with it; nothing links it.
     cargo build -p pramfs-preload
     cargo test --no-fail-fast || status=$?

@@ -190,7 +190,7 @@ impl File {
             Err(Error::Open { source, .. })
                 if matches!(
                     source.raw_os_error(),
-                    Some(libc::ENOTCONN | libc::ENOENT | libc::ECONNABORTED)
+                    Some(libc::ENOTCONN | libc::ENOENT | libc::ECONNABORTED | libc::ECANCELED)
                 ) =>
             {
                 return Err(Error::ServerGone);

@@ -417,7 +417,12 @@ impl Leased {
                 Ok(_) => return Err(Error::Mount(ErrorKind::WriteZero.into())),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // The request was sent, and its answer was lost.
-                Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::ECONNABORTED | libc::ECANCELED)
+                    ) =>
+                {
                     return Err(Error::AppendUnknown);
                 }
                 // Not "gone": another attempt would append the first part again.

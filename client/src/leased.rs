@@ -556,7 +556,8 @@ pub(crate) fn asked_again<T>(ask: impl Fn() -> Result<T>, reason: Refusal) -> Re
 /// Converts an error of the mount.
 pub(crate) fn through_mount(error: io::Error) -> Error {
     match error.raw_os_error() {
-        Some(libc::ENOTCONN | libc::ECONNABORTED) => Error::ServerGone,
+        // ECANCELED: the request was in a queue of io_uring.
+        Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED) => Error::ServerGone,
         _ => Error::Mount(error),
     }
 }

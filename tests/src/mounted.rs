@@ -77,6 +77,16 @@ pub fn is_unlocked(region: &Path) -> bool {
         && rustix::fs::flock(&file, FlockOperation::Unlock).is_ok()
 }
 
+/// Returns the option of the transport that a test has.
+fn transport_of(test: Option<&str>) -> &'static str {
+    const ALL: [&str; 3] = ["transport=fuser", "transport=dev", "transport=auto"];
+    let sum = test
+        .unwrap_or_default()
+        .bytes()
+        .fold(0, |sum, byte| sum + usize::from(byte));
+    ALL[sum % ALL.len()]
+}
+
 fn built() -> PathBuf {
     if let Some(path) = std::env::var_os("PRAMFS_MOUNT") {
         return path.into();
@@ -169,13 +179,20 @@ impl Mounted {
         self.path().join(name)
     }
 
-    /// A command that mounts the region, to be changed and run. `PRAMFS_TEST_OPTIONS` adds
-    /// options to every mount, so that a test runs with another transport.
+    /// A command that mounts the region, to be changed and run.
+    ///
+    /// `PRAMFS_TEST_OPTIONS` adds options to every mount. With `PRAMFS_TEST_SHARE_TRANSPORTS`,
+    /// each test has one of the transports, by its name, so that all tests together try all
+    /// transports.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(self.region()).arg(self.path());
         if let Some(options) = std::env::var_os("PRAMFS_TEST_OPTIONS") {
             command.arg("-o").arg(options);
+        } else if std::env::var_os("PRAMFS_TEST_SHARE_TRANSPORTS").is_some() {
+            // A test runs in a thread of its name.
+            let thread = std::thread::current();
+            command.arg("-o").arg(transport_of(thread.name()));
         }
         command
     }

@@ -92,10 +92,10 @@ impl Adapter {
 
     pub(super) fn on_setattr(&self, req: &InHeader, arg: &SetattrIn, reply: impl Reply) {
         let (node, set) = (Node(req.nodeid), set_attr(arg));
-        let keeps_rights = || match self.requests_tell_rights() {
-            true => !arg.valid.contains(SetattrValid::KILL_SUIDGID),
-            false => Caller::keeps_rights(req),
-        };
+        // The kernel says that a caller has no right to keep them. It does not say so of a
+        // caller for whom another one acts, as with overlayfs.
+        let told_to_clear = arg.valid.contains(SetattrValid::KILL_SUIDGID);
+        let keeps_rights = || !told_to_clear && Caller::keeps_rights(req);
         let work = |fs: &Fs, _: &mut _| {
             let (ino, is_member) = (ino(node)?, Caller::in_group(req));
             if set.size.is_some() {

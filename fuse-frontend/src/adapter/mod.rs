@@ -68,9 +68,8 @@ pub enum CacheMode {
 pub struct Adapter {
     fs: Arc<Fs>,
     cache: CacheMode,
-    /// What the kernel offers and what was agreed upon, as bits of [`InitFlags`].
+    /// What the kernel offers, as bits of [`InitFlags`].
     offered: AtomicU64,
-    agreed: AtomicU64,
     removals: PendingFrees,
     /// Set by the first panic; from then on every request gets EIO.
     failed: AtomicBool,
@@ -88,7 +87,6 @@ impl Adapter {
             fs,
             cache,
             offered: AtomicU64::new(0),
-            agreed: AtomicU64::new(0),
             removals: PendingFrees::default(),
             failed: AtomicBool::new(false),
             repeats: Mutex::default(),
@@ -127,23 +125,14 @@ impl Adapter {
         init::WANTED_OF_WHOLE_REQUESTS
     }
 
-    /// Takes note of what the kernel offers and of what was agreed upon. Called before the first
-    /// request.
-    pub fn note_negotiated(&self, offered: InitFlags, agreed: InitFlags) {
+    /// Takes note of what the kernel offers. Called before the first request.
+    pub fn note_offer(&self, offered: InitFlags) {
         self.offered.store(offered.bits(), Ordering::Relaxed);
-        self.agreed.store(agreed.bits(), Ordering::Relaxed);
     }
 
     /// Whether the kernel offers this.
     fn offers(&self, flag: InitFlags) -> bool {
         self.offered.load(Ordering::Relaxed) & flag.bits() != 0
-    }
-
-    /// Whether requests say what the caller's rights do to set-user-ID, set-group-ID and the
-    /// set-group-ID beside an ACL. Otherwise the handlers ask `/proc`.
-    fn requests_tell_rights(&self) -> bool {
-        let agreed = InitFlags::from_bits_retain(self.agreed.load(Ordering::Relaxed));
-        agreed.contains(init::WANTED_OF_WHOLE_REQUESTS | InitFlags::HANDLE_KILLPRIV_V2)
     }
 
     /// Longest name that a request may have.

@@ -90,10 +90,8 @@ impl Adapter {
             };
             // An ACL of a caller who is not in the file's group clears set-group-ID.
             let asked = Caller::in_group(req);
-            let is_member = |group| match self.requests_tell_rights() {
-                true => !arg.setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID),
-                false => asked(group),
-            };
+            let told_to_clear = arg.setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
+            let is_member = |group| !told_to_clear && asked(group);
             let caller = Caller::credentials(req, &is_member);
             self.removals
                 .wait_for_space(fs, || fs.setxattr(&caller, ino, name, value, mode))?;

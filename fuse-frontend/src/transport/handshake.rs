@@ -94,7 +94,7 @@ impl Offer {
                 return Err(io::Error::new(io::ErrorKind::Unsupported, error));
             }
         };
-        adapter.note_negotiated(self.init.flags, agreed.flags());
+        adapter.note_offer(self.init.flags);
         send(&connection, &agreed.reply(self.unique))?;
         tracing::debug!(
             "FUSE 7.{}, in use: {:?}, requests of {} bytes",

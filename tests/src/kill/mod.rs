@@ -79,7 +79,8 @@ impl std::ops::AddAssign for Outcome {
 /// of the server's that is not there yet fails once the signal is pending.
 fn is_death<D: Target>(access: &D, errno: i32) -> bool {
     match errno {
-        libc::ENOTCONN | libc::ECONNABORTED => true,
+        // ECANCELED: of a request in a queue of io_uring.
+        libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED => true,
         libc::EIO => !is_alive(access),
         _ => false,
     }

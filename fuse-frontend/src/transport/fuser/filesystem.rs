@@ -81,7 +81,7 @@ impl Filesystem for Server {
             "kernel ABI {}, capabilities in use: {wanted:?}",
             config.kernel_abi()
         );
-        self.0.note_negotiated(offered, offered & self.0.wanted());
+        self.0.note_offer(offered);
         Ok(())
     }
 
