@@ -174,13 +174,16 @@ impl FuseRing {
 
     /// Returns the refusal of an entry, if there is one.
     fn refusal(&mut self) -> Option<io::Error> {
+        let mut refused = None;
         for done in self.ring.completion() {
             if done.result() < 0 {
-                return Some(io::Error::from_raw_os_error(-done.result()));
+                self.live = self.live.saturating_sub(1);
+                refused = Some(io::Error::from_raw_os_error(-done.result()));
+            } else {
+                self.early.extend(usize::try_from(done.user_data()));
             }
-            self.early.extend(usize::try_from(done.user_data()));
         }
-        None
+        refused
     }
 
     fn command(&self, command: u32, commit_id: u64, queue: u16) -> UringCmd80 {
@@ -202,10 +205,11 @@ impl FuseRing {
     }
 
     /// Sends the replies that were committed, and waits for the next request. Returns `None`
-    /// at the end of the connection.
+    /// at the end of the connection, or if no entry is registered.
     ///
     /// # Errors
-    /// Of io_uring_enter(2).
+    /// Of io_uring_enter(2). ENOENT and EIO: the kernel does not know the request of a reply,
+    /// which also happens while the connection ends.
     pub fn wait_for_request(&mut self) -> io::Result<Option<Arrived<'_>>> {
         let index = loop {
             if let Some(early) = self.early.pop() {
@@ -228,9 +232,8 @@ impl FuseRing {
             }
         };
         // No reply waits until another request has been served.
-        if self.unsent {
-            self.ring.submit()?;
-            self.unsent = false;
+        while self.unsent {
+            self.enter(|ring| ring.submit())?;
         }
         if index >= self.entries.len() {
             return Err(io::Error::other(
@@ -251,26 +254,34 @@ impl FuseRing {
 
     fn wait(&mut self) -> io::Result<()> {
         let has_memory = self.entries.iter().any(|entry| entry.touched > KEPT);
-        let waited = match has_memory {
-            true => {
+        let is_idle = match has_memory {
+            true => self.enter(|ring| {
                 let until_idle = SubmitArgs::new().timespec(&IDLE);
-                self.ring.submitter().submit_with_args(1, &until_idle)
-            }
-            false => self.ring.submit_and_wait(1),
+                ring.submitter().submit_with_args(1, &until_idle)
+            })?,
+            false => self.enter(|ring| ring.submit_and_wait(1))?,
         };
-        self.unsent = false;
-        match waited.map_err(|error| (error.raw_os_error(), error)) {
-            Ok(_) | Err((Some(libc::EINTR), _)) => Ok(()),
-            Err((Some(libc::ETIME), _)) => {
-                // A request that has arrived lies in the memory.
-                if self.ring.completion().is_empty() {
-                    self.give_memory_back();
-                }
-                Ok(())
-            }
+        // A request that has arrived lies in the memory.
+        if is_idle && self.ring.completion().is_empty() {
+            self.give_memory_back();
+        }
+        Ok(())
+    }
+
+    /// Makes a call of io_uring_enter(2), or pauses if the kernel lacks memory for it. Returns
+    /// whether it has waited in vain.
+    fn enter(
+        &mut self,
+        call: impl FnOnce(&mut IoUring<squeue::Entry128, cqueue::Entry>) -> io::Result<usize>,
+    ) -> io::Result<bool> {
+        let done = call(&mut self.ring);
+        self.unsent = !self.ring.submission().is_empty();
+        match done.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(_) | Err((Some(libc::EINTR), _)) => Ok(false),
+            Err((Some(libc::ETIME), _)) => Ok(true),
             Err((Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM), _)) => {
                 std::thread::sleep(SHORTAGE);
-                Ok(())
+                Ok(false)
             }
             Err((_, error)) => Err(error),
         }
@@ -406,10 +417,13 @@ impl Memory {
     }
 }
 
+/// The kernel's switch of FUSE over io_uring.
+pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
 /// Whether the kernel offers requests over io_uring (`fuse.enable_uring`), as far as it says so:
 /// `None` if it does not know of it.
 pub fn is_enabled() -> Option<bool> {
-    let text = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring").ok()?;
+    let text = std::fs::read_to_string(SWITCH).ok()?;
     Some(matches!(text.trim(), "Y" | "1"))
 }
 

@@ -250,7 +250,7 @@ pub(super) const OPTIONS: &[Row] = &[
             to("uring", |s| s.transport = Transport::Uring),
             to("dev", |s| s.transport = Transport::Dev),
         ],
-        "how requests come from the kernel: through the crate fuser; by io_uring if it can be used, else as dev; the same with a warning if it cannot; by our own reads and writes of /dev/fuse",
+        "how requests come from the kernel: fuser: through the crate of that name; auto: by io_uring where it can be used, otherwise as dev; uring: as auto, with a warning if it cannot be used; dev: by our own reads and writes of /dev/fuse",
     ),
     Row {
         names: &["threads"],

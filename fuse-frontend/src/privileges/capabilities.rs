@@ -42,7 +42,7 @@ pub const KEPT_FOR_OWNER: Kept = Kept {
     reason: "to open another user's region for that user's leases to write",
 };
 
-/// One more, kept with `transport=uring` if `RLIMIT_NICE` cannot be raised instead.
+/// One more, kept with `transport=uring` and `auto` if `RLIMIT_NICE` cannot be raised instead.
 pub const KEPT_TO_YIELD: Kept = Kept {
     set: CapabilitySet::SYS_NICE,
     name: "CAP_SYS_NICE",

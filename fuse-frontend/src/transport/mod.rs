@@ -92,9 +92,10 @@ impl Settings {
             Transport::Auto | Transport::Uring => {
                 let (threads, entries) = uring::demand(self);
                 Demand {
-                    // An entry is only used while a thread serves it.
                     addresses: entries.saturating_mul(REQUEST),
-                    ..of(threads, 2 * REQUEST)
+                    // Or by `dev`. The entry of a thread keeps what its last request needed,
+                    // for a second.
+                    ..of(threads.max(self.threads), 2 * REQUEST)
                 }
             }
         }

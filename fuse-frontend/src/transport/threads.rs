@@ -46,7 +46,7 @@ impl Threads {
 
     /// Returns what such a thread reports by.
     pub(super) fn report(&self) -> Report {
-        Report(self.report.clone())
+        Report(Some(self.report.clone()))
     }
 
     /// Waits until all have ended, or one has failed; the others go on then, and the caller
@@ -67,17 +67,31 @@ impl Threads {
     }
 }
 
-/// Reports the end of a thread.
+/// Reports the end of a thread. One that is dropped reports a failure.
 #[derive(Debug)]
-pub(super) struct Report(Sender<io::Result<()>>);
+pub(super) struct Report(Option<Sender<io::Result<()>>>);
 
 impl Report {
     /// Works, and reports the result, or a panic.
-    pub(super) fn of(self, work: impl FnOnce() -> io::Result<()>) {
+    pub(super) fn of(mut self, work: impl FnOnce() -> io::Result<()>) {
         let ended = catch_unwind(AssertUnwindSafe(work));
-        let result = ended.unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
-        // Nobody listens after the first failure.
-        let _unheard = self.0.send(result);
+        let panicked = |_| Err(io::Error::other("a serving thread panicked"));
+        self.send(ended.unwrap_or_else(panicked));
+    }
+
+    fn send(&mut self, result: io::Result<()>) {
+        if let Some(report) = self.0.take() {
+            // Nobody listens after the first failure.
+            let _unheard = report.send(result);
+        }
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        self.send(Err(io::Error::other(
+            "a serving thread has ended too early",
+        )));
     }
 }
 
@@ -99,6 +113,15 @@ mod tests {
             .unwrap();
         assert_eq!(threads.wait().unwrap_err().kind(), io::ErrorKind::NotFound);
         drop(end);
+        let threads = Threads::new();
+        drop(threads.report());
+        assert!(
+            threads
+                .wait()
+                .unwrap_err()
+                .to_string()
+                .contains("too early")
+        );
         let mut threads = Threads::new();
         threads
             .start("panics".into(), || panic!("on purpose"))

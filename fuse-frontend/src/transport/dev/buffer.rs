@@ -1,12 +1,19 @@
 //! The buffer that requests are read into.
 
 use pramfs_fuse_protocol::wire::{InHeader, WriteIn};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// Bytes before the data of a WRITE.
 const BEFORE_DATA: usize = InHeader::SIZE + WriteIn::SIZE;
 
-/// The data of a WRITE begins at a multiple of this.
-const ALIGN: usize = 4096;
+const PAGE: usize = 4096;
+
+/// Where a request begins, so that the data of a WRITE begins at a page.
+const START: usize = PAGE - BEFORE_DATA;
+
+#[derive(Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE]);
 
 /// Room for one request, in which the data of a WRITE begins at a page: the medium is written
 /// in whole lines then, and read in whole lines from here.
@@ -14,25 +21,30 @@ const ALIGN: usize = 4096;
 /// Memory is touched by the requests that need it.
 #[derive(Debug)]
 pub(super) struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
+    pages: Vec<Page>,
     len: usize,
 }
 
+/// There is no memory for a buffer.
+#[derive(Debug)]
+pub(super) struct NoMemory;
+
 impl Buffer {
-    /// Allocates a buffer for requests of `len` bytes. [`memory`](crate::memory) has checked
-    /// that there is enough.
-    pub(super) fn new(len: usize) -> Buffer {
+    /// Allocates a buffer for requests of `len` bytes.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(super) fn new(len: usize) -> Result<Buffer, NoMemory> {
+        let pages = len.saturating_add(START).div_ceil(PAGE);
         // Zeroed by the allocator, so that no page is touched here.
-        let bytes = vec![0; len + ALIGN];
-        let data = bytes.as_ptr().addr() + BEFORE_DATA;
-        let start = data.wrapping_neg() % ALIGN;
-        Buffer { bytes, start, len }
+        let pages = Page::new_vec_zeroed(pages).map_err(|_| NoMemory)?;
+        Ok(Buffer { pages, len })
     }
 
     /// The room.
     pub(super) fn room(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.len]
+        let all = self.pages.as_mut_slice().as_mut_bytes();
+        &mut all[START..START + self.len]
     }
 }
 
@@ -43,10 +55,12 @@ mod tests {
     #[test]
     fn data_of_a_write_begins_at_a_page() {
         for len in [8192, (1 << 20) + 4096] {
-            let mut buffer = Buffer::new(len);
+            let mut buffer = Buffer::new(len).unwrap();
             let room = buffer.room();
             assert_eq!(room.len(), len);
-            assert_eq!((room.as_ptr().addr() + 80) % ALIGN, 0);
+            let data = std::ptr::from_mut(&mut room[BEFORE_DATA..]);
+            assert_eq!(data.addr() % PAGE, 0);
         }
+        assert!(Buffer::new(isize::MAX as usize).is_err());
     }
 }

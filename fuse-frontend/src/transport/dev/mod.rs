@@ -19,7 +19,7 @@ use super::Settings;
 use super::handshake::Offer;
 use super::threads::Threads;
 use crate::adapter::Adapter;
-use buffer::Buffer;
+use buffer::{Buffer, NoMemory};
 use reply::DeviceReply;
 
 /// A connection that both sides have agreed upon.
@@ -86,9 +86,13 @@ impl Session {
         let (mut count, mut why) = (0, None);
         for (number, channel) in self.channels.into_iter().enumerate() {
             let adapter = Arc::clone(&self.adapter);
-            let buffer = Buffer::new(rules.max_request);
             let name = format!("fuse-dev-{number}");
-            let started = threads.start(name, move || serve(&adapter, &channel, buffer, &rules));
+            let started = match Buffer::new(rules.max_request) {
+                Ok(buffer) => {
+                    threads.start(name, move || serve(&adapter, &channel, buffer, &rules))
+                }
+                Err(NoMemory) => Err(io::ErrorKind::OutOfMemory.into()),
+            };
             match started {
                 Ok(()) => count += 1,
                 Err(error) => {

@@ -12,7 +12,8 @@
 //! 2. INIT is answered, and one thread of each queue registers its entries, one after the other;
 //! 3. if one of them fails within [`PATIENCE`], some queue has no entry. A deliberately wrong entry
 //!    then makes the kernel give io_uring up for this connection, and `dev` serves;
-//! 4. the other threads register. One that fails is missed, no more;
+//! 4. the other threads register. One that fails serves what it has, perhaps nothing: the kernel
+//!    may have given it a request;
 //! 5. nobody looks at a request before [`Session::run`], when the server has dropped its
 //!    privileges.
 
@@ -218,34 +219,36 @@ fn register(
     connection: &OwnedFd,
 ) -> io::Result<Result<Vec<Lane>, String>> {
     let payload = agreed.max_write().max(agreed.max_reply()) as usize;
-    let until = Instant::now() + PATIENCE;
     let needed = first_of_each(&lanes);
-    let mut registered = Vec::with_capacity(lanes.len());
-    let mut lanes = lanes.into_iter().enumerate();
-    while let Some((at, lane)) = lanes.next() {
+    let until = Instant::now() + PATIENCE;
+    for (at, lane) in lanes.iter().take(needed).enumerate() {
         lane.order(Step::Register { payload });
         let error = match lane.wait_for_step(until) {
-            Outcome::Done => {
-                registered.push(lane);
-                continue;
-            }
+            Outcome::Done => continue,
             Outcome::Failed(error) => error,
             // It may succeed yet, and then all queues have an entry.
             Outcome::Late if at + 1 == needed => return Err(io::ErrorKind::TimedOut.into()),
             Outcome::Late => io::ErrorKind::TimedOut.into(),
         };
-        lane.end();
-        if at >= needed {
-            tracing::warn!("a queue has one thread less: {error}");
-            continue;
-        }
         // The next queues have no entry yet, and get none.
-        registered.into_iter().for_each(Lane::end);
-        lanes.for_each(|(_, lane)| lane.end());
+        lanes.into_iter().for_each(Lane::end);
         give_up(connection);
         return Ok(Err(format!("the kernel does not take the queues: {error}")));
     }
-    Ok(Ok(registered))
+    for lane in lanes.iter().skip(needed) {
+        lane.order(Step::Register { payload });
+        // One that is late goes on, and serves afterwards.
+        if let Outcome::Failed(error) = lane.wait_for_step(Instant::now() + PATIENCE) {
+            // After a refusal, the kernel serves the connection by io_uring only as long as that
+            // is switched on.
+            tracing::warn!(
+                "a queue has fewer threads: {error}; leave {} switched on while this is mounted",
+                fuse_ring::SWITCH
+            );
+            break;
+        }
+    }
+    Ok(Ok(lanes))
 }
 
 /// Makes the kernel serve by `/dev/fuse`. It has done so already if it has refused an entry.

@@ -11,6 +11,7 @@ use pramfs_fuse_protocol::wire::{InHeader, OutHeader};
 use pramfs_fuse_protocol::{Data, Errno, Opcode, Parts, Request, Rules};
 use pramfs_kernel_sys::fuse_ring::{Arrived, FuseRing};
 use pramfs_kernel_sys::processors;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use zerocopy::FromBytes;
 
 use super::Share;
@@ -139,19 +140,33 @@ fn live(
     say(Ok(()));
     for step in steps {
         match step {
-            Step::Register { payload } => {
-                let registered = ring.register(&share.queues, payload);
-                let failed = registered.is_err();
-                say(registered);
-                if failed {
-                    return;
-                }
-            }
+            Step::Register { payload } => say(ring.register(&share.queues, payload)),
             Step::Serve { rules, report } => {
                 let reporter = share.bound_to.and_then(|_| yielding.join());
-                return report.of(|| serve(adapter, &mut ring, &rules, reporter.as_ref()));
+                return report.of(|| {
+                    let served = serve(adapter, &mut ring, &rules, reporter.as_ref());
+                    served.or_else(|error| unless_ended(connection, error))
+                });
             }
         }
+    }
+}
+
+/// Passes on an error, unless it only shows that the connection is ending: the kernel may have
+/// ended a request before its reply came.
+fn unless_ended(connection: &OwnedFd, error: io::Error) -> io::Result<()> {
+    const NOW: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EIO)) {
+        return Err(error);
+    }
+    // The kernel shows the end of a connection as an error of its descriptor.
+    let mut asked = [PollFd::new(connection, PollFlags::empty())];
+    match rustix::io::retry_on_intr(|| rustix::event::poll(&mut asked, Some(&NOW))) {
+        Ok(_) if asked[0].revents().contains(PollFlags::ERR) => Ok(()),
+        _ => Err(error),
     }
 }
 

@@ -108,6 +108,17 @@ enum Mode {
     Usual(Option<Instant>),
     /// It yields.
     Yields { quiet: u32, score: u32 },
+    /// It was to stop yielding, which failed and is tried again then.
+    Stuck(Instant),
+    /// It does not yield any more, because a change of its policy has failed.
+    Never,
+}
+
+impl Mode {
+    /// Whether the thread has the idle policy.
+    fn yields(self) -> bool {
+        matches!(self, Mode::Yields { .. } | Mode::Stuck(_))
+    }
 }
 
 impl Look {
@@ -130,16 +141,22 @@ impl Look {
         is_ready(&text[..n])
     }
 
-    /// Sets the policy. Returns whether it has it now.
-    fn set(&self, policy: Policy) -> bool {
-        let set = set_policy(self.number, policy);
-        if let Err(error) = &set {
-            tracing::warn!(
-                "thread {} keeps its scheduling policy: {error}",
-                self.number
-            );
+    /// Sets the policy that a mode means. Returns the mode that it has then.
+    fn set(&self, mode: Mode, now: Instant) -> Mode {
+        let (policy, otherwise) = match mode {
+            Mode::Yields { .. } => (Policy::Idle, Mode::Never),
+            _ => (Policy::Other, Mode::Stuck(now + SHORT)),
+        };
+        match set_policy(self.number, policy) {
+            Ok(()) => mode,
+            Err(error) => {
+                if !matches!(self.mode, Mode::Stuck(_)) {
+                    let number = self.number;
+                    tracing::warn!("thread {number} keeps its scheduling policy: {error}");
+                }
+                otherwise
+            }
         }
-        set.is_ok()
     }
 
     /// Looks, and sets the policy. Returns whether the thread serves.
@@ -149,13 +166,11 @@ impl Look {
         self.seen = finished;
         let is_ready = matches!(self.mode, Mode::Yields { .. }) && !serves && self.is_ready();
         let mode = self.next(now, serves, is_ready);
-        let yields = |mode| matches!(mode, Mode::Yields { .. });
-        match (yields(self.mode), yields(mode)) {
-            (false, true) if !self.set(Policy::Idle) => {}
-            (true, false) if !self.set(Policy::Other) => {}
-            _ => self.mode = mode,
-        }
-        serves || is_ready
+        self.mode = match (self.mode.yields(), mode.yields()) {
+            (false, false) | (true, true) => mode,
+            _ => self.set(mode, now),
+        };
+        serves || self.mode.yields()
     }
 
     /// Returns the next mode of a thread that has finished a request since the last look, or is
@@ -165,6 +180,8 @@ impl Look {
             Mode::Usual(Some(until)) if now < until => return self.mode,
             Mode::Usual(_) if serves => (0, 0),
             Mode::Usual(_) => return Mode::Usual(None),
+            Mode::Stuck(until) if now < until => return self.mode,
+            Mode::Stuck(_) | Mode::Never => return Mode::Never,
             Mode::Yields { quiet, score } => (quiet, score),
         };
         let (quiet, score) = match (serves, is_ready) {
@@ -231,7 +248,14 @@ impl Reporter {
 
 impl Drop for Reporter {
     fn drop(&mut self) {
+        // What is left to do should not wait, nor should a lock that this takes. Once more when
+        // the watcher knows the thread no longer.
+        let usual = || set_policy(0, Policy::Other);
+        let before = usual();
         self.all.looks().retain(|look| look.number != self.number);
+        if let Err(error) = before.and_then(|()| usual()) {
+            tracing::debug!("a thread ends with the idle policy: {error}");
+        }
     }
 }
 
@@ -304,7 +328,7 @@ impl Yielding {
     fn look_until(&self, ended: &AtomicBool) {
         let mut quiet = QUIET;
         while !ended.load(Ordering::Relaxed) {
-            // All threads have the usual policy by now.
+            // No thread yields by now.
             if quiet > QUIET {
                 self.watched.store(false, Ordering::Relaxed);
                 // A request that came meanwhile has woken this thread, or does so now.
@@ -404,6 +428,29 @@ mod tests {
         now += 2 * LONG;
         modes(&mut look, now, &[SERVES, READY_ONLY, READY_ONLY]);
         assert_eq!(look.mode, Mode::Usual(Some(now + 3 * TICK + SHORT)));
+    }
+
+    /// A thread whose policy cannot be set: there is none of this number.
+    #[test]
+    fn thread_whose_policy_cannot_be_set_is_left_alone() {
+        let (mut look, mut now) = (look(), Instant::now());
+        look.number = i32::MAX;
+        look.finished.store(1, Ordering::Relaxed);
+        assert!(look.again(now));
+        assert_eq!(look.mode, Mode::Never);
+        look.mode = Mode::Yields {
+            quiet: QUIET,
+            score: 0,
+        };
+        assert!(look.again(now), "it may have the idle policy");
+        assert_eq!(look.mode, Mode::Stuck(now + SHORT));
+        now += SHORT;
+        assert!(look.again(now));
+        assert_eq!(look.mode, Mode::Stuck(now + SHORT));
+        look.number = 0;
+        now += SHORT;
+        assert!(!look.again(now));
+        assert_eq!(look.mode, Mode::Never);
     }
 
     #[test]
