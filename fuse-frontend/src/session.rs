@@ -24,7 +24,7 @@ use pramfs_control::{
     Service, Users,
 };
 
-use crate::adapter::{Adapter, Kernel};
+use crate::adapter::{Adapter, Notifier};
 use crate::direct::{Direct, DirectPolicy, Opens, Policy};
 use crate::exit::Failure;
 use crate::kernel::{self, OwnMount};
@@ -120,10 +120,10 @@ pub fn mount(
     memory::check(&path, transport_settings(settings).demand())?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
-    let kernel = connection.try_clone().map(Kernel::new);
-    let kernel =
-        kernel.map_err(|error| Failure::system(format!("cannot copy the connection: {error}")))?;
-    let opens = Opens::of(&fs, kernel.clone());
+    let notifier = connection.try_clone().map(Notifier::new);
+    let notifier = notifier
+        .map_err(|error| Failure::system(format!("cannot copy the connection: {error}")))?;
+    let opens = Opens::of(&fs, notifier.clone());
     let direct = match direct_access(&fs, policy, settings, &opens) {
         Ok(direct) => direct,
         Err(why) => {
@@ -151,7 +151,7 @@ pub fn mount(
     let direct = direct.filter(|_| control.is_some());
     // Also without direct access: a process may still store by a lease of an earlier mount.
     let opens = Some(opens).filter(|opens| direct.is_some() || opens.are_written());
-    let adapter = Adapter::new(Arc::clone(&fs), settings.cache, kernel)
+    let adapter = Adapter::new(Arc::clone(&fs), settings.cache, notifier)
         .with_opens(opens)
         .with_direct(direct);
     let session = Session::negotiate(Arc::new(adapter), connection, transport_settings(settings));

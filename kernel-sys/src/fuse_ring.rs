@@ -295,7 +295,7 @@ impl FuseRing {
     }
 }
 
-/// A request that has arrived, and whose entry is the server's until it is answered.
+/// A request that has arrived. The server owns its entry until the reply.
 pub struct Arrived<'r> {
     ring: &'r mut FuseRing,
     index: usize,

@@ -92,8 +92,8 @@ impl Adapter {
 
     pub(super) fn on_setattr(&self, req: &InHeader, arg: &SetattrIn, reply: impl Reply) {
         let (node, set) = (Node(req.nodeid), set_attr(arg));
-        // The kernel says that a caller has no right to keep them. It does not say so of a
-        // caller for whom another one acts, as with overlayfs.
+        // The kernel tells by a flag that the caller has no right to keep them. With overlayfs,
+        // the caller is the user who mounted it, so `/proc` must confirm a missing flag.
         let told_to_clear = arg.valid.contains(SetattrValid::KILL_SUIDGID);
         let keeps_rights = || !told_to_clear && Caller::keeps_rights(req);
         let work = |fs: &Fs, _: &mut _| {

@@ -14,7 +14,6 @@ use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::flags::SetattrValid;
 use pramfs_fuse_protocol::wire::{self, InHeader, SetattrIn, Statx, SxTime};
 use pramfs_fuse_protocol::{NewTime, numbers};
-use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NODUMP};
 
 use super::serve::{Refusal, Served};
 
@@ -66,19 +65,7 @@ pub(super) fn creator(req: &InHeader, umask: u32) -> Credentials<'static> {
 
 /// Returns the type of a file as in `d_type` of readdir(3).
 pub(super) fn kind(kind: FileType) -> u32 {
-    file_mode(kind) >> 12
-}
-
-fn file_mode(kind: FileType) -> u32 {
-    match kind {
-        FileType::Regular => libc::S_IFREG,
-        FileType::Directory => libc::S_IFDIR,
-        FileType::Symlink => libc::S_IFLNK,
-        FileType::CharDevice => libc::S_IFCHR,
-        FileType::BlockDevice => libc::S_IFBLK,
-        FileType::Fifo => libc::S_IFIFO,
-        FileType::Socket => libc::S_IFSOCK,
-    }
+    kind.mode_bits() >> 12
 }
 
 /// Returns the attributes for `stat`.
@@ -93,7 +80,7 @@ pub(super) fn attr(of: &Attr) -> wire::Attr {
         atimensec: of.atime.nsec,
         mtimensec: of.mtime.nsec,
         ctimensec: of.ctime.nsec,
-        mode: file_mode(of.kind) | of.perm & 0o7777,
+        mode: of.kind.mode_bits() | of.perm & 0o7777,
         nlink: of.nlink,
         uid: of.uid,
         gid: of.gid,
@@ -103,32 +90,21 @@ pub(super) fn attr(of: &Attr) -> wire::Attr {
     }
 }
 
-/// Returns the attributes for `statx`, with the time of birth. The kernel itself says which
-/// file system it is.
+/// Returns the attributes for `statx`, with the time of birth. The kernel takes neither the
+/// flags of chattr nor a device number from here.
 pub(super) fn statx(of: &Attr) -> Statx {
-    const SHOWN: [(u32, i32); 3] = [
-        (FL_IMMUTABLE, libc::STATX_ATTR_IMMUTABLE),
-        (FL_APPEND, libc::STATX_ATTR_APPEND),
-        (FL_NODUMP, libc::STATX_ATTR_NODUMP),
-    ];
     let time = |time: Time| SxTime {
         tv_sec: time.sec,
         tv_nsec: time.nsec,
         reserved: 0,
     };
-    let bits = |shown: &mut dyn Iterator<Item = i32>| {
-        shown.fold(0, |all, bit| all | u64::from(bit.cast_unsigned()))
-    };
-    let set = &mut SHOWN.iter().filter(|(fl, _)| of.flags & fl != 0);
     Statx {
         mask: libc::STATX_BASIC_STATS | libc::STATX_BTIME,
         blksize: of.blksize,
-        attributes: bits(&mut set.map(|(_, bit)| *bit)),
-        attributes_mask: bits(&mut SHOWN.iter().map(|(_, bit)| *bit)),
         nlink: of.nlink,
         uid: of.uid,
         gid: of.gid,
-        mode: (file_mode(of.kind) | of.perm & 0o7777) as u16,
+        mode: (of.kind.mode_bits() | of.perm & 0o7777) as u16,
         ino: of.ino.0,
         size: of.size,
         blocks: of.blocks,

@@ -88,7 +88,7 @@ impl Adapter {
             return;
         }
         // Offset and length 0: all of its page cache.
-        if let Err(error) = self.kernel.invalidate(node(of).0, 0, 0) {
+        if let Err(error) = self.notifier.invalidate(node(of).0, 0, 0) {
             tracing::debug!("the listing of {of} stays cached: {error}");
         }
     }

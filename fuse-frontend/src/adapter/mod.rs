@@ -25,10 +25,10 @@ mod dispatch;
 mod enospc_retry;
 mod init;
 mod ioctl;
-mod kernel;
 mod lent;
 mod listings;
 mod namespace;
+mod notifier;
 mod open;
 mod serve;
 mod xattr;
@@ -42,9 +42,9 @@ use pramfs_fuse_protocol::flags::InitFlags;
 
 pub use answer::{Answer, Listed, Reply};
 pub use init::{MAX_BACKGROUND, MAX_REQUEST};
-pub use kernel::Kernel;
+pub use notifier::Notifier;
 #[cfg(test)]
-pub(crate) use kernel::tests::nowhere;
+pub(crate) use notifier::tests::nowhere;
 
 use crate::direct::{Direct, Opens};
 
@@ -75,14 +75,14 @@ pub struct Adapter {
     failed: AtomicBool,
     /// Medium failures that have been logged.
     repeats: Mutex<Repeats>,
-    kernel: Kernel,
+    notifier: Notifier,
     direct: Option<Arc<Direct>>,
     opens: Option<Arc<Opens>>,
 }
 
 impl Adapter {
-    /// Returns an adapter for `fs`. It tells `kernel` of changes that the kernel cannot know.
-    pub fn new(fs: Arc<Fs>, cache: CacheMode, kernel: Kernel) -> Adapter {
+    /// Returns an adapter for `fs`. It notifies the kernel of changes that the kernel cannot know.
+    pub fn new(fs: Arc<Fs>, cache: CacheMode, notifier: Notifier) -> Adapter {
         Adapter {
             fs,
             cache,
@@ -90,7 +90,7 @@ impl Adapter {
             removals: PendingFrees::default(),
             failed: AtomicBool::new(false),
             repeats: Mutex::default(),
-            kernel,
+            notifier,
             direct: None,
             opens: None,
         }
@@ -143,7 +143,7 @@ impl Adapter {
     /// Makes the kernel ask for the attributes of a node again.
     fn attributes_have_changed(&self, node: convert::Node) {
         // A negative offset leaves the page cache alone.
-        if let Err(error) = self.kernel.invalidate(node.0, -1, 0) {
+        if let Err(error) = self.notifier.invalidate(node.0, -1, 0) {
             tracing::debug!("attributes of node {} stay cached: {error}", node.0);
         }
     }

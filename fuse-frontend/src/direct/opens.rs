@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use pramfs::inode::{Fs, Ino, LeaseEvent, LeaseMode};
 use pramfs_control::{Refusal, Refused};
 
-use crate::adapter::Kernel;
+use crate::adapter::Notifier;
 
 /// How a file is in use. Never unused in the table.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct Opens {
     all_written: bool,
     grown: Grown,
     lending: Lending,
-    kernel: Kernel,
+    notifier: Notifier,
 }
 
 /// Files that may have grown without the kernel, whose size of them stays too small until
@@ -161,20 +161,20 @@ impl Drop for Writing<'_> {
 
 impl Opens {
     /// No uses.
-    fn new(kernel: Kernel) -> Opens {
+    fn new(notifier: Notifier) -> Opens {
         Opens {
             files: Mutex::default(),
             written: AtomicUsize::default(),
             all_written: false,
             grown: Grown::default(),
             lending: Lending::default(),
-            kernel,
+            notifier,
         }
     }
 
     /// Starts with the leases of earlier mounts, and follows the ends of all leases.
-    pub fn of(fs: &Fs, kernel: Kernel) -> Arc<Opens> {
-        let mut opens = Opens::new(kernel);
+    pub fn of(fs: &Fs, notifier: Notifier) -> Arc<Opens> {
+        let mut opens = Opens::new(notifier);
         opens.all_written = fs.has_unknown_lease();
         let opens = Arc::new(opens);
         let weak = Arc::downgrade(&opens);
@@ -357,7 +357,7 @@ impl Opens {
     /// Makes the kernel drop the attributes of a file, and its pages from an offset on, which
     /// are none if the offset is negative. Never called from the handler of a request.
     fn invalidate(&self, ino: Ino, from: i64) {
-        if let Err(error) = self.kernel.invalidate(ino.0, from, 0) {
+        if let Err(error) = self.notifier.invalidate(ino.0, from, 0) {
             // Most often the kernel does not know the inode.
             tracing::debug!("the kernel's copy of {ino} is not dropped: {error}");
         }

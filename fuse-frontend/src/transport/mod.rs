@@ -152,10 +152,11 @@ impl Session {
     }
 
     /// Serves until the file system is unmounted or the connection fails. All threads have
-    /// ended when this returns.
+    /// ended when this returns `Ok`. After an error, some may still serve: the caller ends the
+    /// process.
     ///
     /// # Errors
-    /// The connection failed.
+    /// The connection or a thread failed.
     pub fn run(self) -> io::Result<()> {
         match self.kind {
             Kind::Fuser(session) => session.run(),

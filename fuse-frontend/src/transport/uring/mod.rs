@@ -118,9 +118,10 @@ pub(super) fn negotiate(
 /// Says why the kernel does not offer io_uring, and what to do.
 fn why_not_offered() -> String {
     match fuse_ring::is_enabled() {
-        Some(false) => "the kernel's FUSE has it switched off; to switch it on for new mounts, \
-                        type: echo Y > /sys/module/fuse/parameters/enable_uring"
-            .to_owned(),
+        Some(false) => format!(
+            "the kernel's FUSE has it switched off; to switch it on for new mounts, type: echo Y > {}",
+            fuse_ring::SWITCH
+        ),
         _ => "the kernel's FUSE does not have it (it needs Linux 6.14, built with \
               CONFIG_FUSE_IO_URING)"
             .to_owned(),
@@ -288,14 +289,14 @@ mod tests {
         use pramfs::format::{FormatOptions, format};
         use pramfs::pmem::{HeapBackend, Region};
 
-        use crate::adapter::{CacheMode, Kernel};
+        use crate::adapter::{CacheMode, Notifier};
         use crate::options::MountSettings;
         use crate::{kernel, mountpoint};
 
         if !pramfs_tests::mounted::available("io_uring given up") {
             return;
         }
-        let switch = "/sys/module/fuse/parameters/enable_uring";
+        let switch = fuse_ring::SWITCH;
         let before = std::fs::read_to_string(switch).unwrap_or_default();
         if std::fs::write(switch, "Y").is_err() {
             return pramfs_tests::skip::skipped("FUSE over io_uring cannot be switched on");
@@ -307,8 +308,8 @@ mod tests {
         let point = mountpoint::prepare(dir.path(), false).unwrap();
         let settings = MountSettings::default();
         let (connection, own_mount) = kernel::connect(&point, "region", &settings).unwrap();
-        let notified = Kernel::new(connection.try_clone().unwrap());
-        let adapter = Arc::new(Adapter::new(Arc::new(fs), CacheMode::Auto, notified));
+        let notifier = Notifier::new(connection.try_clone().unwrap());
+        let adapter = Arc::new(Adapter::new(Arc::new(fs), CacheMode::Auto, notifier));
         let offer = Offer::read(&connection).unwrap();
         // A connection keeps what it was offered.
         std::fs::write(switch, before.trim()).unwrap();

@@ -8,12 +8,12 @@ use pramfs_fuse_protocol::notify;
 
 /// The connection, for notifications. Clones share it. Any transport may serve it.
 #[derive(Debug, Clone)]
-pub struct Kernel(Arc<OwnedFd>);
+pub struct Notifier(Arc<OwnedFd>);
 
-impl Kernel {
+impl Notifier {
     /// Notifies over a connection.
-    pub fn new(connection: OwnedFd) -> Kernel {
-        Kernel(Arc::new(connection))
+    pub fn new(connection: OwnedFd) -> Notifier {
+        Notifier(Arc::new(connection))
     }
 
     /// Makes the kernel drop the attributes of a node and `len` bytes of its page cache from
@@ -38,15 +38,15 @@ pub(crate) mod tests {
     use super::*;
 
     /// Notifications that go nowhere.
-    pub(crate) fn nowhere() -> Kernel {
+    pub(crate) fn nowhere() -> Notifier {
         let null = std::fs::File::options().write(true).open("/dev/null");
-        Kernel::new(null.unwrap().into())
+        Notifier::new(null.unwrap().into())
     }
 
     #[test]
     fn notification_is_one_message() {
         let (read, write) = std::io::pipe().unwrap();
-        Kernel::new(write.into()).invalidate(7, -1, 0).unwrap();
+        Notifier::new(write.into()).invalidate(7, -1, 0).unwrap();
         let mut message = [0; 64];
         let n = rustix::io::read(&read, &mut message).unwrap();
         assert_eq!(message[..n], *notify::inval_inode(7, -1, 0).to_vec());
