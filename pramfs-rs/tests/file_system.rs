@@ -231,6 +231,38 @@ fn rename_replaces_exchanges_or_fails() {
 }
 
 #[test]
+fn unnamed_file_gets_name_from_its_file_system_only() {
+    let (fs, other) = (file_system(), file_system());
+    fs.create_dir("/d").unwrap();
+    let file = OpenOptions::new()
+        .write(true)
+        .open_unnamed(&fs, "/d")
+        .unwrap();
+    file.write_all_at(b"contents", 0).unwrap();
+    assert_eq!(names(&fs, "/d"), [""; 0]);
+    assert_error!(other.hard_link_file(&file, "/f"), Error::Invalid(_));
+    fs.hard_link_file(&file, "/d/f").unwrap();
+    assert_error!(fs.hard_link_file(&file, "/d/f"), Error::Exists);
+    drop(file);
+    assert_eq!(fs.read("/d/f").unwrap(), b"contents");
+    let open = fs.open("/d/f").unwrap();
+    fs.remove_file("/d/f").unwrap();
+    assert_error!(fs.hard_link_file(&open, "/d/f"), Error::NotFound);
+
+    let unnamed = |options: &mut OpenOptions, dir| options.open_unnamed(&fs, dir);
+    let write = || OpenOptions::new().write(true).clone();
+    assert_error!(
+        unnamed(OpenOptions::new().read(true), "/d"),
+        Error::Invalid(_)
+    );
+    assert_error!(unnamed(write().create(true), "/d"), Error::Invalid(_));
+    assert_error!(unnamed(write().truncate(true), "/d"), Error::Invalid(_));
+    assert_error!(unnamed(&mut write(), "/none"), Error::NotFound);
+    fs.write("/file", "x").unwrap();
+    assert_error!(unnamed(&mut write(), "/file"), Error::NotDirectory);
+}
+
+#[test]
 fn links_share_inode_and_symlinks_hold_path() {
     let fs = file_system();
     fs.write("f", "x").unwrap();

@@ -24,6 +24,7 @@ mod create {
     mod limits;
     mod posix;
     mod semantics;
+    mod unnamed;
 }
 mod link {
     mod cost;

@@ -115,6 +115,28 @@ fn cases() -> Vec<Case> {
             },
         ),
         Case::new(
+            "create without a name",
+            |_| (),
+            |fs| {
+                let unnamed = fs.holding().create_unnamed(&CX, Ino::ROOT, 0o640, true);
+                let (held, made) = unnamed.unwrap();
+                fs.write(&CX, made.ino, 0, &pattern(3000, 1)).unwrap();
+                held.into_count();
+            },
+        ),
+        Case::new(
+            "link of a file without a name",
+            |fs| {
+                let unnamed = fs.holding().create_unnamed(&CX, Ino::ROOT, 0o640, true);
+                let (held, made) = unnamed.unwrap();
+                fs.write(&CX, made.ino, 0, &pattern(3000, 1)).unwrap();
+                assert_eq!(held.into_count(), Ino(17));
+            },
+            |fs| {
+                fs.link(Ino(17), Ino::ROOT, b"named").unwrap();
+            },
+        ),
+        Case::new(
             "unlink of one of two names",
             |fs| {
                 let f = file(fs, "f", b"contents");

@@ -126,6 +126,50 @@ fn crash(sim: &SimBackend) -> SimBackend {
     SimBackend::from_image(&sim.image()).unwrap()
 }
 
+/// A file that was made without a name is cut while it is leased, and gets its first name:
+/// its slot of the orphan table then stands for the blocks past its end.
+#[test]
+fn link_of_unnamed_file_keeps_slot_for_cut_blocks_of_lease() {
+    for ends_first in [false, true] {
+        let (sim, fs) = fresh(LEN, 4096).unwrap();
+        let (held, made) = (fs.holding())
+            .create_unnamed(&CX, Ino::ROOT, 0o644, true)
+            .unwrap();
+        let file = made.ino;
+        let blocks = |fs: &Fs| fs.getattr(file).unwrap().blocks;
+        fs.write(&CX, file, 0, &[7; 5 * 4096]).unwrap();
+        let whole = blocks(&fs);
+        let short = whole - 4 * BLOCK / 512;
+        lease(&fs, file);
+        truncate(&fs, file, 4096);
+        assert_eq!(blocks(&fs), whole);
+        let end = || {
+            hold(&fs, 0, false);
+            assert_eq!(fs.end_released_leases().unwrap(), 1);
+        };
+        if ends_first {
+            end();
+            assert_eq!(blocks(&fs), short);
+        }
+        fs.link(file, Ino::ROOT, b"file").unwrap();
+        drop(held);
+        if !ends_first {
+            assert_eq!(blocks(&fs), whole);
+            // The next mount after a crash frees them, when no process holds the lease.
+            let after = crash(&sim);
+            let again = mount_again(&after, &[], quiet());
+            assert_eq!(read(&again, file), [7; 4096]);
+            assert_eq!(blocks(&again), short);
+            again.close().unwrap();
+            assert_clean(&after);
+            end();
+        }
+        assert_eq!((blocks(&fs), read(&fs, file)), (short, vec![7; 4096]));
+        fs.close().unwrap();
+        assert_clean(&sim);
+    }
+}
+
 #[test]
 fn truncation_beside_lease_gives_no_block_away() {
     for block_size in [512, 4096] {

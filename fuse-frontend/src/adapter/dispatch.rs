@@ -72,6 +72,10 @@ impl Adapter {
                 let (caller, flags) = (creator(header, arg.umask), arg.flags.cast_signed());
                 self.on_create(&caller, node, name, arg.mode, flags, reply);
             }
+            Operation::Tmpfile { arg, .. } => {
+                let (caller, flags) = (creator(header, arg.umask), arg.flags.cast_signed());
+                self.on_tmpfile(&caller, node, arg.mode, flags, reply);
+            }
             Operation::Open(arg) => self.on_open(node, arg.flags.cast_signed(), reply),
             Operation::Release(arg) => self.on_release(node, Handle(arg.fh), reply),
             Operation::Opendir(_) => self.on_opendir(node, reply),
@@ -138,7 +142,6 @@ impl Adapter {
             | Operation::Access { .. }
             | Operation::Interrupt { .. }
             | Operation::Bmap(_)
-            | Operation::Tmpfile { .. }
             | Operation::Setupmapping(_)
             | Operation::Removemapping(_) => reply.send(Answer::Refused(Errno::ENOSYS)),
             Operation::Init(_) => {

@@ -1,9 +1,9 @@
-//! create, open, release and fsync.
+//! create, open, release and fsync, and files without a name (O_TMPFILE).
 //!
 //! A file handle tells only how the file is open: every request names its node. Each open
 //! file holds one reference on the inode.
 
-use pramfs::inode::{Credentials, Fs, Ino, LeaseMode};
+use pramfs::inode::{Credentials, Fs, Ino, InodeRef, LeaseMode};
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::flags::OpenOutFlags;
 use pramfs_fuse_protocol::wire::OpenOut;
@@ -11,6 +11,7 @@ use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::answer::{Answer, Reply};
 use super::convert::{Handle, Node, ino};
+use super::namespace::HeldEntry;
 use super::serve::{Refusal, Served};
 use super::{Adapter, CacheMode};
 
@@ -171,18 +172,47 @@ impl Adapter {
             let opened = self.note_open(made.1.ino, mode_of_open);
             Ok((opened, fs.hold(made.1.ino), made))
         };
-        self.serve(
-            "create",
-            parent,
-            reply,
-            work,
-            |reply, (opened, open, (held, made))| {
-                let entry = self.entry(&made);
-                open.into_count();
-                held.into_count();
-                reply.send(Answer::Created(entry, opened.answer(flags)));
-            },
-        );
+        self.serve("create", parent, reply, work, |reply, made| {
+            self.send_created(reply, made, flags)
+        });
+    }
+
+    /// Creates a file without a name (O_TMPFILE). Unless O_EXCL is among the flags, a link
+    /// may give it one.
+    pub(super) fn on_tmpfile(
+        &self,
+        caller: &Credentials<'_>,
+        parent: Node,
+        mode: u32,
+        flags: i32,
+        reply: impl Reply,
+    ) {
+        let mode_of_open = self.file_mode(flags);
+        let work = |fs: &Fs, _: &mut _| {
+            let (parent, linkable) = (ino(parent)?, flags & libc::O_EXCL == 0);
+            let made = self.removals.wait_for_space(fs, || {
+                (fs.holding()).create_unnamed(caller, parent, mode & 0o7777, linkable)
+            })?;
+            let opened = self.note_open(made.1.ino, mode_of_open);
+            Ok((opened, fs.hold(made.1.ino), made))
+        };
+        self.serve("tmpfile", parent, reply, work, |reply, made| {
+            self.send_created(reply, made, flags)
+        });
+    }
+
+    /// Sends a new file that is open. The kernel may close and forget it as soon as it has the
+    /// reply.
+    fn send_created(
+        &self,
+        reply: impl Reply,
+        (opened, open, (held, made)): (Opened, InodeRef, HeldEntry),
+        flags: i32,
+    ) {
+        let entry = self.entry(&made);
+        open.into_count();
+        held.into_count();
+        reply.send(Answer::Created(entry, opened.answer(flags)));
     }
 
     pub(super) fn on_open(&self, node: Node, flags: i32, reply: impl Reply) {

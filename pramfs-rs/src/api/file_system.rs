@@ -311,6 +311,22 @@ impl FileSystem {
             .map(drop)
     }
 
+    /// Gives an open file another name, or its first if it was
+    /// [made without one](crate::OpenOptions::open_unnamed). A file that has lost its last
+    /// name gets none again.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::NotFound`] for a file that has lost its last name;
+    /// [`Error::Invalid`] for a file of another file system; [`Error::TooManyLinks`].
+    pub fn hard_link_file(&self, file: &File, link: impl AsRef<Path>) -> Result<()> {
+        if !Arc::ptr_eq(&file.engine, self.inodes.engine()) {
+            return Err(Error::Invalid("the file belongs to another file system"));
+        }
+        let (parent, name) = self.new_name(link.as_ref())?;
+        let parent = parent.attr().ino;
+        self.inodes.link(file.ino(), parent, name).map(drop)
+    }
+
     /// Makes a symbolic link. `original` is stored unchanged and not looked up.
     ///
     /// # Errors

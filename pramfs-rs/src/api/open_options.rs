@@ -183,16 +183,58 @@ impl OpenOptions {
             FileType::Directory => return Err(Error::IsDirectory),
             _ => return Err(Error::NotSupported("opening a device, pipe or socket")),
         }
-        let rights = Rights {
-            read: self.read,
-            write: self.write,
-            append: self.append,
-        };
-        let file = File::open(engine, found.into_ref(engine), rights)?;
+        let file = File::open(engine, found.into_ref(engine), self.rights())?;
         if self.truncate {
             file.set_len(0)?;
         }
         Ok(file)
+    }
+
+    /// Creates a file without a name in a directory, whose rules for new files it follows,
+    /// and opens it. It exists until its last handle is dropped; a crash leaves nothing of
+    /// it. [`FileSystem::hard_link_file`] gives it a name, which appears with its contents:
+    ///
+    /// ```
+    /// use pramfs::OpenOptions;
+    /// # use pramfs::{FileSystem, MountOptions};
+    /// # let region = pramfs::pmem::Region::new("example", pramfs::pmem::HeapBackend::boxed(4 << 20));
+    /// # pramfs::format::format(&region, &pramfs::format::FormatOptions::default())?;
+    /// # let fs = FileSystem::mount(region, MountOptions::default())?;
+    /// let report = OpenOptions::new().write(true).open_unnamed(&fs, "/")?;
+    /// report.write_all_at(b"complete", 0)?;
+    /// fs.hard_link_file(&report, "/report")?;
+    /// assert_eq!(fs.read("/report")?, b"complete");
+    /// # Ok::<(), pramfs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`]; [`Error::Invalid`] without write or
+    /// append access, and with [`truncate`](Self::truncate), [`create`](Self::create) or
+    /// [`create_new`](Self::create_new); the errors of creating a file.
+    pub fn open_unnamed(&self, fs: &impl OpenIn, directory: impl AsRef<Path>) -> Result<File> {
+        if !self.write && !self.append {
+            return Err(Error::Invalid(
+                "a file without a name needs write or append",
+            ));
+        }
+        if self.truncate || self.create || self.create_new {
+            return Err(Error::Invalid(
+                "a file without a name is new: truncate, create and create_new do not apply",
+            ));
+        }
+        let (engine, path) = (fs.engine(), directory.as_ref().as_os_str().as_bytes());
+        let parent = engine.walk_path(path, true)?.into_ref(engine);
+        let made = engine.create_unnamed_for_guard(&fs.creator(), parent.ino(), self.mode, true)?;
+        let made = Resolved::adopt(engine, made);
+        File::open(engine, made.into_ref(engine), self.rights())
+    }
+
+    fn rights(&self) -> Rights {
+        Rights {
+            read: self.read,
+            write: self.write,
+            append: self.append,
+        }
     }
 }
 

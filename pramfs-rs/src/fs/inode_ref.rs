@@ -218,6 +218,46 @@ impl Holding<'_> {
         self.make(caller, parent, name, &InodeTemplate::symlink(target)?)
     }
 
+    /// Creates a regular file without a name, in the place of a file of `parent`: it
+    /// inherits from there what a file with a name would. It exists as long as it is
+    /// referenced, and a crash leaves nothing of it. Unless `linkable` is false,
+    /// [`Engine::link`] can give it a name, which then appears with its contents:
+    ///
+    /// ```
+    /// # use pramfs::format::{FormatOptions, format};
+    /// # use pramfs::pmem::{HeapBackend, Region};
+    /// # use pramfs::{inode::{Credentials, Fs, Ino}, MountOptions};
+    /// # let region = Region::new("example", HeapBackend::boxed(4 << 20));
+    /// # format(&region, &FormatOptions::default())?;
+    /// # let fs = Fs::open(region, MountOptions::default())?;
+    /// let root = Credentials::ROOT;
+    /// let (held, file) = fs.holding().create_unnamed(&root, Ino::ROOT, 0o644, true)?;
+    /// fs.write(&root, file.ino, 0, b"contents")?;
+    /// assert_eq!(fs.getattr(file.ino)?.nlink, 0);
+    /// fs.link(file.ino, Ino::ROOT, b"name")?;
+    /// drop(held);
+    /// assert_eq!(fs.lookup(Ino::ROOT, b"name")?.size, 8);
+    /// # Ok::<(), pramfs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](crate::Error::NoSpace),
+    /// [`Error::NotFound`](crate::Error::NotFound) in a removed directory,
+    /// [`Error::NotDirectory`](crate::Error::NotDirectory),
+    /// [`Error::NotPermitted`](crate::Error::NotPermitted) in an immutable directory.
+    pub fn create_unnamed(
+        self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        perm: u32,
+        linkable: bool,
+    ) -> Result<(InodeRef, Attr)> {
+        let made = self
+            .engine
+            .create_unnamed_for_guard(caller, parent, perm, linkable)?;
+        Ok(self.adopt(made))
+    }
+
     fn make(
         self,
         caller: &Credentials<'_>,

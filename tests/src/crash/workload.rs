@@ -359,6 +359,32 @@ fn unlink_open(f: &Follower, path: &str) -> Option<Vec<Action>> {
     Some(steps)
 }
 
+/// A file that is made without a name in a directory, and written; it gets the name `to`, if
+/// any, and is closed.
+fn unnamed(f: &Follower, dir: &str, len: usize, to: Option<&str>) -> Option<Vec<Action>> {
+    let (parent, _) = place(f, &format!("{dir}/any"))?;
+    let node = f.model.next_id();
+    let mut calls = vec![
+        Call::MakeUnnamed {
+            ctx: CX,
+            parent,
+            perm: 0o640,
+            linkable: true,
+        },
+        Call::Write {
+            node,
+            offset: Some(0),
+            bytes: pattern(0xc8, len),
+        },
+    ];
+    if let Some(to) = to {
+        let (parent, name) = place(f, to)?;
+        calls.push(Call::Link { node, parent, name });
+    }
+    calls.push(Call::Unpin { node });
+    Some(calls.into_iter().map(Action::Call).collect())
+}
+
 fn map(f: &Follower, path: &str, at: u64, len: usize, persist: bool) -> Option<Vec<Action>> {
     let node = file(f, path)?;
     (f.model.node(node).size() >= at + len as u64).then(|| {
@@ -444,6 +470,8 @@ pub fn ops() -> Vec<Op> {
             set(f, "/A/bar", SetAttr { atime: Some(t), mtime: Some(t), ..SetAttr::default() })
         };
         meta "unlink /A/foo open, close" = |f| unlink_open(f, "/A/foo");
+        data "create unnamed in /A, write, link to /B/named, close" = |f| unnamed(f, "/A", 900, Some("/B/named"));
+        meta "create unnamed in /A, write, close" = |f| unnamed(f, "/A", 300, None);
         data "write /foo 8 at 512" = |f| write(f, "/foo", Some(512), 8);
         data "write /foo 300 at 411 (unaligned)" = |f| write(f, "/foo", Some(411), 300);
         data "write /foo 700 at 1000 (spanning)" = |f| write(f, "/foo", Some(1000), 700);

@@ -89,6 +89,17 @@ pub(super) fn call(fs: &Fs, ids: &Ids, call: &Call) -> pramfs::Result<Answer> {
                 }
             })
         }
+        Call::MakeUnnamed {
+            ctx,
+            parent,
+            perm,
+            linkable,
+        } => {
+            let made = fs
+                .holding()
+                .create_unnamed(ctx, ino(parent), *perm, *linkable)?;
+            attr(counted(made))
+        }
         Call::Link { node, parent, name } => attr(fs.link(ino(node), ino(parent), name)?),
         Call::Unlink { parent, name } => fs.unlink(ino(parent), name).map(|()| Answer::Unit)?,
         Call::Rmdir { parent, name } => fs.rmdir(ino(parent), name).map(|()| Answer::Unit)?,

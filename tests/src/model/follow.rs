@@ -72,7 +72,11 @@ impl Follower {
         }
         match (answer, self.model.call(c)) {
             (Ok(answer), Ok(value)) => {
-                if let (Call::Make { .. }, Answer::Attr(a), Value::Node(id)) = (c, &answer, &value)
+                if let (
+                    Call::Make { .. } | Call::MakeUnnamed { .. },
+                    Answer::Attr(a),
+                    Value::Node(id),
+                ) = (c, &answer, &value)
                 {
                     self.ids.made(*id, a)?;
                 }

@@ -171,6 +171,31 @@ impl Model {
         Ok(Value::Node(id))
     }
 
+    pub(super) fn make_unnamed(
+        &mut self,
+        ctx: &Credentials<'_>,
+        parent: NodeId,
+        perm: u32,
+        linkable: bool,
+    ) -> Result {
+        self.linked_entries(parent)?;
+        may_grow(self.node(parent))?;
+        let dir = self.node(parent).clone();
+        let body = Body::File {
+            size: 0,
+            bytes: Default::default(),
+        };
+        let (id, node) = self.add(body, perm & 0o7777 & !(ctx.umask & 0o777));
+        (node.uid, node.gid) = (ctx.uid, ctx.gid);
+        if dir.perm & 0o2000 != 0 {
+            node.gid = dir.gid;
+        }
+        node.flags = dir.flags & handed_down(FileType::Regular);
+        acl::inherit(node, &dir, perm);
+        (node.nlink, node.pins, node.linkable) = (0, 1, linkable);
+        Ok(Value::Node(id))
+    }
+
     pub(super) fn link(&mut self, node: NodeId, parent: NodeId, name: &[u8]) -> Result {
         check(name)?;
         if self.node(node).is_dir() {
@@ -179,7 +204,7 @@ impl Model {
         let exists = self.linked_entries(parent)?.contains_key(name);
         may_change(self.node(node))?;
         may_grow(self.node(parent))?;
-        if self.node(node).nlink == 0 {
+        if self.node(node).nlink == 0 && !self.node(node).linkable {
             return fail(libc::ENOENT);
         }
         if exists {
@@ -187,6 +212,7 @@ impl Model {
         }
         self.entries_mut(parent).insert(name.to_vec(), node);
         self.node_mut(node).nlink += 1;
+        self.node_mut(node).linkable = false;
         self.touch(node);
         self.touch_dir(parent);
         Ok(Value::Node(node))

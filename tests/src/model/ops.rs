@@ -54,6 +54,10 @@ pub enum Op {
     Mknod(Who, Pick, u8, u8, bool),
     /// symlink: length of the target.
     Symlink(Who, Pick, u8, u16, bool),
+    /// A file without a name: it may get one if set.
+    Unnamed(Who, Pick, u16, bool),
+    /// Gives a file without a name its first.
+    Publish(u16, Pick, u8),
     /// link.
     Link(Pick, Pick, u8),
     /// unlink.
@@ -370,6 +374,27 @@ pub fn expand(model: &Model, op: &Op, huge: bool) -> Vec<Call> {
             }
             make(*who, *p, *n, Make::Symlink { target }, *pin)
         }
+        Op::Unnamed(who, p, perm, linkable) => Call::MakeUnnamed {
+            ctx: who.ctx(),
+            parent: dir(*p),
+            perm: u32::from(*perm) & 0o7777,
+            linkable: *linkable,
+        },
+        Op::Publish(which, d, n) => {
+            let unnamed: Vec<NodeId> = model
+                .nodes()
+                .filter(|(_, node)| node.nlink == 0 && !node.is_dir())
+                .map(|(id, _)| id)
+                .collect();
+            let Some(node) = unnamed.get(usize::from(*which) % unnamed.len().max(1)) else {
+                return Vec::new();
+            };
+            Call::Link {
+                node: *node,
+                parent: dir(*d),
+                name: name(*n),
+            }
+        }
         Op::Link(p, d, n) => Call::Link {
             node: any(*p),
             parent: dir(*d),
@@ -580,6 +605,8 @@ pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
         8 => (who(), p(), n(), w(), pin()).prop_map(|(a, b, c, d, e)| Op::Mkdir(a, b, c, d, e)),
         3 => (who(), p(), n(), n(), pin()).prop_map(|(a, b, c, d, e)| Op::Mknod(a, b, c, d, e)),
         4 => (who(), p(), n(), w(), pin()).prop_map(|(a, b, c, d, e)| Op::Symlink(a, b, c, d, e)),
+        4 => (who(), p(), w(), proptest::bool::weighted(0.8)).prop_map(|(a, b, c, d)| Op::Unnamed(a, b, c, d)),
+        4 => (w(), p(), n()).prop_map(|(a, b, c)| Op::Publish(a, b, c)),
         6 => (p(), p(), n()).prop_map(|(a, b, c)| Op::Link(a, b, c)),
         5 => (p(), n()).prop_map(|(a, b)| Op::Unlink(a, b)),
         3 => (p(), n()).prop_map(|(a, b)| Op::Rmdir(a, b)),

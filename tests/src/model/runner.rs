@@ -266,7 +266,11 @@ impl Runner {
         let c = shortened.as_ref().unwrap_or(c);
         match (answer, self.model.call(c)) {
             (Ok(answer), Ok(value)) => {
-                if let (Call::Make { .. }, Answer::Attr(a), Value::Node(id)) = (c, &answer, &value)
+                if let (
+                    Call::Make { .. } | Call::MakeUnnamed { .. },
+                    Answer::Attr(a),
+                    Value::Node(id),
+                ) = (c, &answer, &value)
                 {
                     self.ids.made(*id, a)?;
                 }
@@ -326,7 +330,10 @@ impl Runner {
     fn out_of_space(&mut self, c: &Call, why: &str) -> Differs {
         self.full += 1;
         let needs = match c {
-            Call::Make { .. } | Call::Link { .. } | Call::Rename { .. } => 8,
+            Call::Make { .. }
+            | Call::MakeUnnamed { .. }
+            | Call::Link { .. }
+            | Call::Rename { .. } => 8,
             Call::Write { bytes, .. } => bytes.len() as u64,
             Call::Copy { len, .. } | Call::Fallocate { len, .. } => *len,
             Call::SetXattr { value, .. } => value.len() as u64,
@@ -385,9 +392,10 @@ fn subject(c: &Call) -> Option<NodeId> {
         | Call::Copy { node, .. }
         | Call::Fallocate { node, .. }
         | Call::SetXattr { node, .. } => Some(*node),
-        Call::Make { parent, .. } | Call::Link { parent, .. } | Call::Rename { parent, .. } => {
-            Some(*parent)
-        }
+        Call::Make { parent, .. }
+        | Call::MakeUnnamed { parent, .. }
+        | Call::Link { parent, .. }
+        | Call::Rename { parent, .. } => Some(*parent),
         _ => None,
     }
 }

@@ -60,6 +60,8 @@ pub struct Node {
     pub gid: u32,
     /// Links.
     pub nlink: u32,
+    /// It was made without a name, and may get one.
+    pub linkable: bool,
     /// References: it lives without names as long as it has any.
     pub pins: u64,
     /// chattr flags.
@@ -175,6 +177,17 @@ pub enum Call {
         what: Make,
         /// With a reference.
         pin: bool,
+    },
+    /// A file without a name, with a reference.
+    MakeUnnamed {
+        /// Who.
+        ctx: Credentials<'static>,
+        /// Directory whose rules it follows.
+        parent: NodeId,
+        /// Permission bits.
+        perm: u32,
+        /// It may get a name.
+        linkable: bool,
     },
     /// Another name.
     Link {
@@ -411,6 +424,7 @@ impl Model {
             uid: 0,
             gid: 0,
             nlink: 1,
+            linkable: false,
             pins: 0,
             flags: 0,
             xattrs: BTreeMap::new(),
@@ -495,6 +509,12 @@ impl Model {
                 what,
                 pin,
             } => self.make(ctx, *parent, name, what, *pin),
+            Call::MakeUnnamed {
+                ctx,
+                parent,
+                perm,
+                linkable,
+            } => self.make_unnamed(ctx, *parent, *perm, *linkable),
             Call::Link { node, parent, name } => self.link(*node, *parent, name),
             Call::Unlink { parent, name } => self.unlink(*parent, name, false),
             Call::Rmdir { parent, name } => self.unlink(*parent, name, true),

@@ -322,6 +322,7 @@ impl Side {
                 errno(rustix::fs::fsync(&fd))?;
                 Ok(Got::Unit)
             }
+            Call::MakeUnnamed { .. } => unreachable!("pairs make files with names"),
             // A write by another user stands for the first; references are
             // taken and given back when the model has them.
             Call::StripSuid { .. } | Call::Pin { .. } | Call::Unpin { .. } => Ok(Got::Unit),

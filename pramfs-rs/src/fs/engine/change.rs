@@ -31,6 +31,8 @@ pub(crate) struct Edit<'v> {
     new: DiskInode,
     /// The inode loses its last name.
     pub dropped: Option<Dropped>,
+    /// The inode, made without a name, gets its first.
+    pub named: bool,
     /// Blocks below the size have changed: holders of leases must look again.
     changes_layout: bool,
     /// A changed size is that of appended bytes, see [`ops::window`](crate::fs::ops::window).
@@ -56,6 +58,7 @@ impl<'v> Edit<'v> {
             state,
             new,
             dropped: None,
+            named: false,
             changes_layout: false,
             merges: false,
         }
@@ -130,6 +133,13 @@ impl<'v> Edit<'v> {
             if let Err(e) = shown {
                 engine.note_error(&e);
             }
+        }
+        if self.named {
+            self.state.linkable = false;
+            if !self.state.past_end {
+                self.state.orphan_slot = None;
+            }
+            engine.orphans.lock().remove(&self.inode.ino.0);
         }
         match self.dropped {
             None => {}

@@ -81,6 +81,8 @@ impl Inode {
                     disk,
                     lazy: Lazy::default(),
                     orphan_slot: None,
+                    past_end: false,
+                    linkable: false,
                     leases: Leases::default(),
                     gone: false,
                     acls: AclPresence::default(),

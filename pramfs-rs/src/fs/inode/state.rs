@@ -36,6 +36,10 @@ pub(crate) struct AclPresence {
 pub(crate) struct InodeState {
     /// Its slot in the orphan table.
     pub orphan_slot: Option<u32>,
+    /// Blocks past its end are to be freed. Its slot stands for that, too.
+    pub past_end: bool,
+    /// It was made without a name, and may get one.
+    pub linkable: bool,
     /// Its leases. While there are any, no block leaves its map.
     pub leases: Leases,
     /// Times that the medium does not have yet.

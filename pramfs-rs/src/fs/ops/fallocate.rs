@@ -172,7 +172,7 @@ impl Engine {
             let mut new = Edit::new(inode, state);
             let mut tx = self.begin(inode);
             // First, so that the allocation uses the rest of the record.
-            let slot = match wanted {
+            let claim = match wanted {
                 State::Ahead => self.claim_ahead(&mut tx, new.before(), index, last)?,
                 _ => None,
             };
@@ -233,7 +233,9 @@ impl Engine {
             }
             let new = new.stage(&mut tx)?;
             self.commit(tx, [new])?;
-            state.orphan_slot = state.orphan_slot.or(slot);
+            if claim.is_some() {
+                (state.orphan_slot, state.past_end) = (claim, true);
+            }
             filled.extend(now_filled);
             if done {
                 return Ok(());
@@ -242,7 +244,8 @@ impl Engine {
     }
 
     /// Notes, before the first new block past the end of a file is in its map, that the blocks
-    /// there are to be freed. Not if none of the range is new.
+    /// there are to be freed. Returns the slot that says so, if none did. `None` too if none of
+    /// the range is new.
     fn claim_ahead(
         &self,
         tx: &mut Plan<'_>,
@@ -251,10 +254,14 @@ impl Engine {
         last: FileBlock,
     ) -> Result<Option<u32>> {
         let mut at = first;
-        while state.orphan_slot.is_none() && at <= last {
+        while !state.past_end && at <= last {
             let extent = map::run(&self.vol, &state.map(), at, last - at + 1)?;
             if extent.block.is_none() {
-                return self.put_orphan(tx, Ino(state.disk.ino)).map(Some);
+                // A file without a name has a slot.
+                return match state.orphan_slot {
+                    Some(slot) => Ok(Some(slot)),
+                    None => self.put_orphan(tx, Ino(state.disk.ino)).map(Some),
+                };
             }
             at += extent.count;
         }

@@ -18,7 +18,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NotPermitted`] for a directory,
-    /// [`Error::NotFound`] for an inode without names, [`Error::TooManyLinks`].
+    /// [`Error::NotFound`] for an inode that has lost its last name, or that was made without
+    /// one and must not get one; [`Error::TooManyLinks`].
     pub fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attr> {
         self.link_with_ref(ino, new_parent, new_name, None)
     }
@@ -57,7 +58,7 @@ impl Engine {
         self.check_linked_dir(&dir, dir_state)?;
         chattr::check_write(&child_state.disk)?;
         chattr::check_append(&dir_state.disk)?;
-        if child_state.disk.nlink == 0 {
+        if child_state.disk.nlink == 0 && !child_state.linkable {
             return Err(Error::NotFound);
         }
         let now = self.now();
@@ -65,11 +66,23 @@ impl Engine {
         else {
             return Err(Error::Stale(ino));
         };
+        let is_first = child_state.disk.nlink == 0;
+        if is_first {
+            // Its slot is about to be cleared, and blocks past its end need one.
+            self.finish_truncate(&inode, child_state)?;
+        }
         let mut new = Edit::new(&inode, child_state);
         let mut new_dir = Edit::new(&dir, dir_state);
         let cursor = self.seek_entry(&mut new_dir, name)?;
         cursor.check_hole()?;
         let mut tx = self.begin(&dir);
+        if is_first {
+            let before = new.before();
+            if let Some(slot) = before.orphan_slot.filter(|_| !before.past_end) {
+                self.clear_orphan(&mut tx, slot)?;
+            }
+            new.named = true;
+        }
         cursor.vacant(&tx)?.insert(&mut tx, ino, new.mode)?;
         touch_mtime(&mut new_dir, now);
         let new_dir = new_dir.stage(&mut tx)?;

@@ -36,6 +36,7 @@ mod trim;
 #[cfg(test)]
 mod truncate_tests;
 mod unlink;
+mod unnamed;
 mod window;
 mod write;
 pub(crate) mod write_source;

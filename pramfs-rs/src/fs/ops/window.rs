@@ -132,7 +132,7 @@ impl Engine {
     /// Returns the end of the blocks that somebody has allocated past the end of the file, to
     /// be kept. `None`: there are none, or they are being freed.
     fn preallocated(&self, state: &InodeState, from: u64) -> Result<Option<u64>> {
-        if state.orphan_slot.is_some() {
+        if state.past_end {
             return Ok(None);
         }
         let geo = &self.vol.geo;

@@ -20,6 +20,16 @@ use pramfs_medium::map;
 use pramfs_medium::types::{FileBlock, FileType, Ino};
 use pramfs_medium::volume::Plan;
 
+/// The blocks past the new end that a truncation has not freed by its first record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    None,
+    /// Further records free them.
+    Due,
+    /// Leases keep them.
+    Kept,
+}
+
 impl Engine {
     /// Sets the size and the times of a locked regular file. New bytes read as zeros. `also`
     /// makes further changes in the same record: a crash leaves all or none.
@@ -42,7 +52,7 @@ impl Engine {
             false => self.settle_size(inode, state)?,
         }
         let old_size = state.disk.size;
-        let (done, slot) = self.change(inode, state, |tx, new| {
+        let (rest, slot) = self.change(inode, state, |tx, new| {
             new.size = size;
             touch_mtime(new, self.now());
             // First, so that freeing blocks uses the rest of the record.
@@ -51,34 +61,34 @@ impl Engine {
             if size > old_size {
                 let end = self.end_of_zeros(new.before(), size);
                 self.zero_written(tx, &map, old_size, end)?;
-                return Ok((true, None));
+                return Ok((Rest::None, None));
             }
             if self.keeps_blocks(new.before()) {
                 if size == old_size {
-                    return Ok((true, None));
+                    return Ok((Rest::None, None));
                 }
                 // The blocks past the new end stay until the last lease has ended.
                 let slot = match new.before().orphan_slot {
                     None => Some(self.put_orphan(tx, inode.ino)?),
                     Some(_) => None,
                 };
-                return Ok((true, slot));
+                return Ok((Rest::Kept, slot));
             }
             let next = map::remove(tx, &mut map, geo.file_block_from(size), FileBlock::END)?;
             new.store_map(tx, &map, geo.file_block(size));
-            let done = next == FileBlock::END;
+            if next == FileBlock::END {
+                return Ok((Rest::None, None));
+            }
             // A file without a name has a slot already.
-            let slot = if !done && new.before().orphan_slot.is_none() {
-                Some(self.put_orphan(tx, inode.ino)?)
-            } else {
-                None
+            let slot = match new.before().orphan_slot {
+                None => Some(self.put_orphan(tx, inode.ino)?),
+                Some(_) => None,
             };
-            Ok((done, slot))
+            Ok((Rest::Due, slot))
         })?;
-        if slot.is_some() {
-            state.orphan_slot = slot;
-        }
-        if !done {
+        state.orphan_slot = state.orphan_slot.or(slot);
+        state.past_end |= rest != Rest::None;
+        if rest == Rest::Due {
             self.free_past_end(inode, state)?;
         }
         match size < old_size && state.leases.are_mapped_ahead() {
@@ -107,11 +117,12 @@ impl Engine {
         self.finish_truncate(inode, state)
     }
 
-    /// Finishes the truncation of a file that has a name, if a crash, an error or a lease
-    /// interrupted one. Does nothing while there is a lease.
+    /// Finishes the truncation of a file that has a name or may get one, if a crash, an error
+    /// or a lease interrupted one. Does nothing while there is a lease.
     #[inline]
     pub(crate) fn finish_truncate(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        if state.orphan_slot.is_some() && state.disk.nlink > 0 && !self.keeps_blocks(state) {
+        let lives_on = state.disk.nlink > 0 || state.linkable;
+        if state.past_end && lives_on && !self.keeps_blocks(state) {
             self.free_past_end(inode, state)?;
         }
         Ok(())
@@ -148,6 +159,7 @@ impl Engine {
             ino >= Ino::FIRST_FREE && state.disk.nlink > 0 && state.kind() == FileType::Regular;
         if cut || state.disk.nlink == 0 {
             state.orphan_slot = Some(slot);
+            state.past_end = cut;
         }
         cut
     }
@@ -191,6 +203,7 @@ impl Engine {
                 state.orphan_slot = None;
             }
             if next == FileBlock::END {
+                state.past_end = false;
                 return Ok(());
             }
             from = next;
