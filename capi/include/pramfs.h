@@ -665,6 +665,10 @@ int pramfs_removexattr(struct pramfs_fs *fs, const char *path, const char *name)
  * bits of a new file, before the umask of the options. A file that is opened with O_APPEND
  * takes pramfs_file_append, and refuses pramfs_file_write.
  *
+ * With O_TMPFILE, path names a directory, and the new file has no name: it exists until it
+ * is closed, and a crash leaves nothing of it. pramfs_file_link gives it a name. O_EXCL,
+ * which would forbid that, is refused.
+ *
  * pramfs_file_close closes *file, which is set only if the call succeeds.
  *
  * Errors: -EINVAL (NULL; unknown flags, or flags that contradict each other), -ENOENT,
@@ -676,6 +680,16 @@ int pramfs_file_open(struct pramfs_file **file,
                      const char *path,
                      int flags,
                      uint32_t mode);
+
+/**
+ * Gives an open file another name, or its first if it was opened with O_TMPFILE.
+ *
+ * Errors: -EINVAL (NULL; a file of another file system), -EEXIST, -ENOENT (no such directory;
+ * the file has lost its last name), -ENOTDIR, -EMLINK, -ENOSPC, -EROFS.
+ */
+int pramfs_file_link(struct pramfs_file *file,
+                     struct pramfs_fs *fs,
+                     const char *path);
 
 /**
  * Closes a file. Does nothing for NULL. The handle is invalid afterwards, whatever the

@@ -33,6 +33,10 @@ impl Handle for pramfs_file {
 /// bits of a new file, before the umask of the options. A file that is opened with O_APPEND
 /// takes `pramfs_file_append`, and refuses `pramfs_file_write`.
 ///
+/// With O_TMPFILE, `path` names a directory, and the new file has no name: it exists until it
+/// is closed, and a crash leaves nothing of it. `pramfs_file_link` gives it a name. O_EXCL,
+/// which would forbid that, is refused.
+///
 /// `pramfs_file_close` closes `*file`, which is set only if the call succeeds.
 ///
 /// Errors: -EINVAL (NULL; unknown flags, or flags that contradict each other), -ENOENT,
@@ -55,9 +59,16 @@ pub unsafe extern "C" fn pramfs_file_open(
                 args::path(path, "path")?,
             )
         };
-        let opened = how(flags, mode)?
-            .open(&fs.shared.fs, path)
-            .about(|| format!("cannot open {}", path.display()))?;
+        // O_TMPFILE contains O_DIRECTORY, which alone is refused.
+        let opened = match flags & libc::O_TMPFILE == libc::O_TMPFILE {
+            true if flags & libc::O_EXCL != 0 => {
+                let why = "O_EXCL with O_TMPFILE is not supported: any such file can be linked";
+                return Err(Failure::invalid(why));
+            }
+            true => how(flags & !libc::O_TMPFILE, mode)?.open_unnamed(&fs.shared.fs, path),
+            false => how(flags, mode)?.open(&fs.shared.fs, path),
+        };
+        let opened = opened.about(|| format!("cannot open {}", path.display()))?;
         place.give(pramfs_file {
             file: opened,
             path: path.display().to_string(),
@@ -107,6 +118,30 @@ fn how(flags: c_int, mode: u32) -> Result<OpenOptions, Failure> {
         .create_new(has(libc::O_CREAT | libc::O_EXCL))
         .mode(mode & 0o7777);
     Ok(options)
+}
+
+/// Gives an open file another name, or its first if it was opened with O_TMPFILE.
+///
+/// Errors: -EINVAL (NULL; a file of another file system), -EEXIST, -ENOENT (no such directory;
+/// the file has lost its last name), -ENOTDIR, -EMLINK, -ENOSPC, -EROFS.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pramfs_file_link(
+    file: *mut pramfs_file,
+    fs: *mut pramfs_fs,
+    path: *const c_char,
+) -> c_int {
+    guard::done(|| {
+        // SAFETY: two handles and a string (contract, 1 and 2).
+        let (file, fs, path) = unsafe {
+            (
+                args::handle(file, "file")?,
+                args::handle(fs, "fs")?,
+                args::path(path, "path")?,
+            )
+        };
+        let linked = fs.shared.fs.hard_link_file(&file.file, path);
+        linked.about(|| format!("cannot link {} to {}", file.path, path.display()))
+    })
 }
 
 /// Closes a file. Does nothing for NULL. The handle is invalid afterwards, whatever the

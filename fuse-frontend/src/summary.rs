@@ -6,7 +6,6 @@ use std::path::Path;
 use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo, SourceKind};
 use pramfs::{RecoveryReport, inode::Fs};
 
-use crate::adapter::CacheMode;
 use crate::options::MountSettings;
 
 /// Returns the summary of a mount, some lines of text.
@@ -18,11 +17,7 @@ pub fn of(fs: &Fs, mountpoint: &Path, settings: &MountSettings) -> String {
     } else {
         "read-write"
     };
-    let cache = if settings.cache == CacheMode::None {
-        "none"
-    } else {
-        "auto"
-    };
+    let cache = settings.cache.name();
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,

@@ -5,7 +5,7 @@
 //! `/proc/self/fd/N`, which leads to the inode itself. Errors are errno
 //! numbers, so that two file systems can be compared.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 
 use parking_lot::Mutex;
@@ -328,6 +328,18 @@ pub fn trace(process: rustix::process::Pid) -> rustix::io::Result<()> {
     match traced {
         0 => Ok(()),
         _ => Err(last_error()),
+    }
+}
+
+/// Closes a file.
+///
+/// # Errors
+/// What close(2) tells.
+pub fn close(file: std::fs::File) -> Sys {
+    // SAFETY: the descriptor has no other owner.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(last_error().raw_os_error()),
     }
 }
 

@@ -100,6 +100,7 @@ static void null_is_einval(struct pramfs_fs *fs)
     GIVES(-EINVAL, pramfs_file_stat(NULL, &st));
     GIVES(-EINVAL, pramfs_file_truncate(NULL, 0));
     GIVES(-EINVAL, pramfs_file_fallocate(NULL, 0, 0, 1));
+    GIVES(-EINVAL, pramfs_file_link(NULL, fs, "/f"));
     file = made(fs, "/null");
     GIVES(-EINVAL, pramfs_file_read(file, NULL, 1, 0));
     SAYS("buf is NULL");
@@ -108,6 +109,8 @@ static void null_is_einval(struct pramfs_fs *fs)
     GIVES(-EINVAL, pramfs_file_size(file, NULL));
     GIVES(-EINVAL, pramfs_file_stat(file, NULL));
     GIVES(-EINVAL, pramfs_file_read(file, buf, SIZE_MAX, 0));
+    GIVES(-EINVAL, pramfs_file_link(file, NULL, "/f"));
+    GIVES(-EINVAL, pramfs_file_link(file, fs, NULL));
     /* No bytes need no buffer. */
     GIVES(0, pramfs_file_read(file, NULL, 0, 0));
     GIVES(0, pramfs_file_write(file, NULL, 0, 0));

@@ -98,6 +98,33 @@ static void links(struct pramfs_fs *fs)
     OK(pramfs_unlink(fs, "/two"));
 }
 
+static void unnamed(struct pramfs_fs *fs)
+{
+    struct pramfs_file *file;
+    struct stat st;
+    char buf[8];
+
+    GIVES(-EINVAL, pramfs_file_open(&file, fs, "/", O_RDWR | O_DIRECTORY, 0600));
+    GIVES(-EINVAL, pramfs_file_open(&file, fs, "/", O_RDONLY | O_TMPFILE, 0600));
+    GIVES(-EINVAL, pramfs_file_open(&file, fs, "/", O_RDWR | O_TMPFILE | O_EXCL, 0600));
+    SAYS("O_EXCL");
+    GIVES(-ENOENT, pramfs_file_open(&file, fs, "/none", O_RDWR | O_TMPFILE, 0600));
+    OK(pramfs_file_open(&file, fs, "/", O_RDWR | O_TMPFILE, 0600));
+    GIVES(8, pramfs_file_write(file, "contents", 8, 0));
+    OK(pramfs_file_stat(file, &st));
+    CHECK(st.st_nlink == 0 && st.st_size == 8);
+    GIVES(-ENOENT, pramfs_file_link(file, fs, "/none/f"));
+    OK(pramfs_file_link(file, fs, "/published"));
+    GIVES(-EEXIST, pramfs_file_link(file, fs, "/published"));
+    OK(pramfs_file_close(file));
+    OK(pramfs_file_open(&file, fs, "/published", O_RDONLY, 0));
+    GIVES(8, pramfs_file_read(file, buf, sizeof buf, 0));
+    CHECK(memcmp(buf, "contents", 8) == 0);
+    OK(pramfs_unlink(fs, "/published"));
+    GIVES(-ENOENT, pramfs_file_link(file, fs, "/again"));
+    OK(pramfs_file_close(file));
+}
+
 static void attributes(struct pramfs_fs *fs)
 {
     struct timespec times[2] = {{1000, 5}, {-7, 999999999}};
@@ -257,6 +284,7 @@ int main(int argc, char **argv)
     fs = fresh(argv[1]);
     directories(fs);
     links(fs);
+    unnamed(fs);
     attributes(fs);
     files(fs);
     OK(pramfs_sync(fs));

@@ -3,10 +3,12 @@
 //! Never asked for:
 //! * ALLOW_IDMAP: the handlers need the ids of callers;
 //! * ATOMIC_O_TRUNC: `open` would have to do O_TRUNC, but does not see all of it;
-//! * WRITEBACK_CACHE: a completed write must be durable;
 //! * POSIX_LOCKS and FLOCK_LOCKS: the kernel does locks itself;
 //! * NO_OPEN_SUPPORT: the server must know whether a file is open, and whether it is
 //!   open through the page cache.
+//!
+//! WRITEBACK_CACHE is asked for with `cache=writeback` only: with the other modes, a completed
+//! write is durable.
 //!
 //! With POSIX_ACL the kernel applies the ACLs that it is shown. DONT_MASK leaves the
 //! umask to the server, because a default ACL of the directory replaces it.

@@ -53,15 +53,29 @@ use crate::direct::{Direct, Opens};
 /// change. So the value means "until invalidated".
 const CACHE_SECONDS: u64 = 86_400;
 
-/// Whether the kernel's page cache serves reads.
+/// What the kernel's page cache serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheMode {
     /// The page cache serves hot reads; writes go through it to the medium
     /// before they return.
     #[default]
     Auto,
+    /// The page cache also holds writes back: they reach the medium by fsync, at close, or
+    /// when the kernel likes. Until then the kernel owns size and times of the file.
+    Writeback,
     /// Every read and write reaches the medium.
     None,
+}
+
+impl CacheMode {
+    /// Its name as a mount option.
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheMode::Auto => "auto",
+            CacheMode::Writeback => "writeback",
+            CacheMode::None => "none",
+        }
+    }
 }
 
 /// One mounted file system, as the kernel sees it.
@@ -113,11 +127,15 @@ impl Adapter {
 
     /// Returns what this server asks of a kernel, whatever the transport.
     pub fn wanted(&self) -> InitFlags {
-        match self.opens {
-            // A shared mapping of a file that is opened with O_DIRECT uses the page cache.
-            Some(_) => init::WANTED.difference(InitFlags::DIRECT_IO_ALLOW_MMAP),
-            None => init::WANTED,
+        let mut wanted = init::WANTED;
+        // A shared mapping of a file that is opened with O_DIRECT uses the page cache.
+        if self.opens.is_some() {
+            wanted.remove(InitFlags::DIRECT_IO_ALLOW_MMAP);
         }
+        if self.cache == CacheMode::Writeback {
+            wanted |= InitFlags::WRITEBACK_CACHE;
+        }
+        wanted
     }
 
     /// Returns what it asks for beside that by a transport that passes on all of a request.

@@ -63,18 +63,19 @@ impl Opened {
     }
 }
 
-/// Checks that chattr flags allow opening for writing. The engine would refuse the
-/// writes, but programs expect the error from open(2).
-fn may_write(fs: &Fs, ino: Ino, flags: i32) -> Served<()> {
+/// Checks that chattr flags allow opening for writing, and returns whether the file is
+/// append-only. The engine would refuse the writes, but programs expect the error from open(2).
+fn may_write(fs: &Fs, ino: Ino, flags: i32) -> Served<bool> {
     let kept = fs.getattr(ino)?.flags;
-    let refused = kept & FL_IMMUTABLE != 0 || kept & FL_APPEND != 0 && flags & libc::O_APPEND == 0;
+    let append_only = kept & FL_APPEND != 0;
+    let refused = kept & FL_IMMUTABLE != 0 || append_only && flags & libc::O_APPEND == 0;
     if refused {
         return Err(Refusal::Request(
             Errno::EPERM,
             "the file is immutable or append-only",
         ));
     }
-    Ok(())
+    Ok(append_only)
 }
 
 impl Adapter {
@@ -84,8 +85,16 @@ impl Adapter {
     /// for stores. For it the kernel writes dirty pages back first, and `close` reports
     /// write-back errors not reported before.
     /// PARALLEL_DIRECT_WRITES: the engine orders writers itself.
-    fn file_mode(&self, flags: i32) -> OpenOutFlags {
-        let mut mode = if self.cache == CacheMode::None || flags & libc::O_DIRECT != 0 {
+    ///
+    /// An append-only file is not held back: the kernel writes whole pages back, and so bytes
+    /// that must not be overwritten.
+    fn file_mode(&self, flags: i32, append_only: bool) -> OpenOutFlags {
+        let bypasses = match self.cache {
+            CacheMode::Auto => false,
+            CacheMode::Writeback => append_only,
+            CacheMode::None => true,
+        };
+        let mut mode = if bypasses || flags & libc::O_DIRECT != 0 {
             OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
         } else {
             OpenOutFlags::KEEP_CACHE
@@ -162,7 +171,8 @@ impl Adapter {
         flags: i32,
         reply: impl Reply,
     ) {
-        let mode_of_open = self.file_mode(flags);
+        // A new file is not append-only: no directory passes that on.
+        let mode_of_open = self.file_mode(flags, false);
         let work = |fs: &Fs, _: &mut _| {
             let parent = ino(parent)?;
             let made = self.removals.wait_for_space(fs, || {
@@ -187,7 +197,8 @@ impl Adapter {
         flags: i32,
         reply: impl Reply,
     ) {
-        let mode_of_open = self.file_mode(flags);
+        // A new file is not append-only: no directory passes that on.
+        let mode_of_open = self.file_mode(flags, false);
         let work = |fs: &Fs, _: &mut _| {
             let (parent, linkable) = (ino(parent)?, flags & libc::O_EXCL == 0);
             let made = self.removals.wait_for_space(fs, || {
@@ -218,6 +229,7 @@ impl Adapter {
     pub(super) fn on_open(&self, node: Node, flags: i32, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
+            let mut append_only = false;
             if flags & libc::O_ACCMODE != libc::O_RDONLY {
                 // The kernel may not know yet that the mount is read-only: see `readonly`.
                 if fs.is_read_only() {
@@ -226,12 +238,12 @@ impl Adapter {
                         "the file system is read-only, or has met damage",
                     ));
                 }
-                may_write(fs, ino, flags)?;
+                append_only = may_write(fs, ino, flags)?;
             }
             // A read from the page cache does not set the atime. If an update is due, the
             // kernel drops the cached pages, and the read reaches the server.
             let reads = flags & libc::O_ACCMODE != libc::O_WRONLY;
-            let mut mode = self.file_mode(flags);
+            let mut mode = self.file_mode(flags, append_only);
             if reads && fs.read_sets_atime(ino)? {
                 mode.remove(OpenOutFlags::KEEP_CACHE);
             }

@@ -139,6 +139,12 @@ impl MountSettings {
     /// # Errors
     /// What is missing.
     pub fn check(&self) -> Result<(), Refused> {
+        if self.cache == CacheMode::Writeback && self.direct != DirectPolicy::Off {
+            return wrong(format!(
+                "cache=writeback excludes direct={}: the kernel would hold bytes back that a program with direct access must see; leave out one of them",
+                self.direct.name()
+            ));
+        }
         let others = matches!(self.direct, DirectPolicy::Group | DirectPolicy::All);
         match self.direct_write_is_root && !others {
             false => Ok(()),

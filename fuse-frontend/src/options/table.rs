@@ -186,9 +186,10 @@ pub(super) const OPTIONS: &[Row] = &[
         &["cache"],
         &[
             to("auto", |s| s.cache = CacheMode::Auto),
+            to("writeback", |s| s.cache = CacheMode::Writeback),
             to("none", |s| s.cache = CacheMode::None),
         ],
-        "whether the page cache serves hot reads; a write is on the medium when it returns either way",
+        "what the page cache serves: auto: hot reads; writeback: also writes, which are on the medium only after fsync or close; none: nothing",
     ),
     one_of(
         &["errors"],

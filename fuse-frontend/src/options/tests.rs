@@ -69,6 +69,7 @@ fn choice_options_are_parsed() {
     assert_eq!(parsed("errors=panic").errors, ErrorPolicy::Panic);
     assert_eq!(parsed("cache=auto").cache, CacheMode::Auto);
     assert_eq!(parsed("cache=none").cache, CacheMode::None);
+    assert_eq!(parsed("cache=writeback").cache, CacheMode::Writeback);
     assert_eq!(parsed("backend=auto").backend, BackendKind::Auto);
     assert_eq!(parsed("backend=libpmem2").backend, BackendKind::Libpmem2);
     assert_eq!(parsed("backend=native").backend, BackendKind::Native);
@@ -84,6 +85,23 @@ fn choice_options_are_parsed() {
     );
     assert_eq!(parsed("subtype=pramfs"), MountSettings::default());
     assert_eq!(parsed("default_permissions"), MountSettings::default());
+}
+
+#[test]
+fn cache_writeback_excludes_direct_access() {
+    for (list, is_right) in [
+        ("cache=writeback", true),
+        ("cache=writeback,direct=off", true),
+        ("direct=owner,cache=writeback", false),
+        ("cache=writeback,direct=all", false),
+        ("cache=writeback,direct=all,cache=auto", true),
+    ] {
+        let checked = parsed(list).check();
+        assert_eq!(checked.is_ok(), is_right, "{list}");
+        if let Err(refused) = checked {
+            assert!(matches!(refused, Refused::Wrong(why) if why.contains("excludes direct=")));
+        }
+    }
 }
 
 #[test]

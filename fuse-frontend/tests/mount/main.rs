@@ -24,6 +24,7 @@ mod requests;
 mod second_mount;
 mod transports;
 mod unmounting;
+mod writeback;
 
 use std::path::Path;
 use std::time::Duration;

@@ -3,7 +3,6 @@
 
 use pramfs_medium::pmem::RegionAccess as _;
 use std::fs::{self, File};
-use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
@@ -13,7 +12,7 @@ use pramfs::pmem::RegionOptions;
 use pramfs_medium::media::{DiskInode, Ptr};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::region::inode_home;
-use pramfs_tests::syscalls::{Sys, errno};
+use pramfs_tests::syscalls::{Sys, close, errno};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::fs::{FallocateFlags, fallocate, fsync, statvfs};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -78,15 +77,6 @@ fn open(path: &Path) -> File {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
     options.open(path).expect("a file")
-}
-
-/// Closes a file and returns the result of close(2).
-fn close(file: File) -> Sys {
-    // SAFETY: the descriptor has no other owner.
-    match unsafe { libc::close(file.into_raw_fd()) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
-    }
 }
 
 /// Leaves `left` bytes of free space for data, pointer blocks not counted.

@@ -1,0 +1,281 @@
+//! `cache=writeback`: what is held back, what brings it to the medium, and who is told when
+//! that fails.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::time::{Duration, SystemTime};
+
+use pramfs_tests::mounted::{Mounted, wait_until};
+use pramfs_tests::syscalls::{close, errno};
+use pramfs_tests::watchdog::Watchdog;
+use rustix::fs::fsync;
+
+use crate::{MIB, mounted, unmounted};
+
+fn held_back(test: &str) -> Option<(Mounted, Watchdog)> {
+    mounted(test, "cache=writeback")
+}
+
+fn open(mount: &Mounted, name: &str) -> File {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(mount.at(name))
+        .unwrap()
+}
+
+/// The server dies. What fsync has reached is there; of the rest, each page is there or not.
+#[test]
+fn fsync_makes_held_back_write_survive_server_kill() {
+    let Some((mount, _dog)) = held_back("fsync, then SIGKILL") else {
+        return;
+    };
+    for round in 0..4u8 {
+        let name = format!("f{round}");
+        let file = open(&mount, &name);
+        let bytes = vec![round + 1; 300_000];
+        file.write_all_at(&bytes, 0).unwrap();
+        match round % 2 {
+            0 => file.sync_all().unwrap(),
+            _ => file.sync_data().unwrap(),
+        }
+        file.write_all_at(&[0xee; 50_000], 300_000).unwrap();
+        mount.crash();
+        drop(file);
+        mount.mount("cache=writeback");
+        let found = fs::read(mount.at(&name)).unwrap();
+        assert!(
+            (300_000..=350_000).contains(&found.len()),
+            "{}",
+            found.len()
+        );
+        let (synced, rest) = found.split_at(300_000);
+        assert!(synced == bytes && rest.iter().all(|b| matches!(b, 0 | 0xee)));
+    }
+    mount.unmount();
+}
+
+#[test]
+fn close_and_unmount_write_held_back_bytes() {
+    let Some((mount, _dog)) = held_back("close") else {
+        return;
+    };
+    let file = open(&mount, "closed");
+    file.write_all_at(&[7; 100_000], 5).unwrap();
+    assert_eq!(close(file), Ok(()));
+    mount.crash();
+    mount.mount("cache=writeback");
+    let found = fs::read(mount.at("closed")).unwrap();
+    assert_eq!(found.len(), 100_005);
+    assert!(found[5..].iter().all(|b| *b == 7));
+
+    // A mapping keeps the file open when its descriptor is gone, and is not waited for.
+    let file = open(&mount, "mapped");
+    file.set_len(8192).unwrap();
+    // A descriptor by another name holds a page back that no close has written.
+    file.write_all_at(&[9; 4096], 4096).unwrap();
+    drop(file);
+    mount.unmount();
+    mount.mount("");
+    let found = fs::read(mount.at("mapped")).unwrap();
+    assert_eq!((found.len(), &found[4096..]), (8192, &[9; 4096][..]));
+    mount.unmount();
+}
+
+/// Each descriptor that was open is told once by fsync, or else one of them by close.
+#[test]
+fn held_back_write_without_space_fails_in_fsync_and_close() {
+    let Some((mount, _dog)) = held_back("ENOSPC at close") else {
+        return;
+    };
+    let (first, second, third) = (open(&mount, "f"), open(&mount, "f"), open(&mount, "f"));
+    let mut filler = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(mount.at("filler"))
+        .unwrap();
+    while filler.write_all(&vec![1; 65536]).is_ok() {}
+    while filler.write_all(&[1; 4096]).is_ok() {}
+    first.write_all_at(&vec![2; MIB as usize], 0).unwrap();
+    let no_space = Err(libc::ENOSPC);
+    assert_eq!(errno(fsync(&first)), no_space);
+    assert_eq!(errno(fsync(&first)), Ok(()), "it was told");
+    assert_eq!(errno(fsync(&second)), no_space, "each descriptor");
+    // A close tells what no fsync and no close has told.
+    assert_eq!(close(third), Ok(()));
+    first.write_all_at(&vec![3; MIB as usize], 0).unwrap();
+    assert_eq!(close(second), no_space);
+    assert_eq!(close(first), Ok(()));
+    drop(filler);
+    mount.unmount();
+}
+
+#[test]
+fn appends_of_two_descriptors_lose_nothing_to_write_back() {
+    let Some((mount, _dog)) = held_back("two appenders") else {
+        return;
+    };
+    let path = mount.at("log");
+    let append = || {
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).open(&path).unwrap()
+    };
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let (mut log, path) = (append(), &path);
+            scope.spawn(move || {
+                for line in 0..2000 {
+                    let text = format!("{writer} {line}\n");
+                    log.write_all(text.as_bytes()).unwrap();
+                    if line % 500 == writer * 100 {
+                        log.sync_data().unwrap();
+                    }
+                    if line % 700 == 0 {
+                        // Reads make pages clean and dirty again.
+                        fs::read(path).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let text = fs::read_to_string(&path).unwrap();
+    mount.unmount();
+    mount.mount("");
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    for writer in 0..2 {
+        let own = text.lines().filter_map(|line| {
+            let (who, line) = line.split_once(' ')?;
+            (who == writer.to_string()).then(|| line.parse::<usize>().unwrap())
+        });
+        assert!(own.eq(0..2000), "writer {writer}");
+    }
+    assert_eq!(text.lines().count(), 4000);
+    mount.unmount();
+}
+
+/// Bytes around a write, and those past a cut, are as they were or zero, held back or not.
+#[test]
+fn held_back_parts_of_pages_and_cuts_read_as_written() {
+    let Some((mount, _dog)) = held_back("parts of pages") else {
+        return;
+    };
+    let file = open(&mount, "f");
+    let mut expected = vec![1u8; 3 * 4096 + 100];
+    file.write_all_at(&expected, 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    mount.unmount();
+    mount.mount("cache=writeback");
+    // Write-only: the kernel itself reads the rest of the pages.
+    let file = OpenOptions::new().write(true).open(mount.at("f")).unwrap();
+    file.write_all_at(&[2; 20], 4090).unwrap();
+    expected[4090..4110].fill(2);
+    file.set_len(4100).unwrap();
+    expected.truncate(4100);
+    file.write_all_at(&[3; 10], 20_000).unwrap();
+    expected.resize(20_000, 0);
+    expected.extend([3; 10]);
+    file.set_len(20_005).unwrap();
+    file.set_len(30_000).unwrap();
+    expected.truncate(20_005);
+    expected.resize(30_000, 0);
+    assert!(fs::read(mount.at("f")).unwrap() == expected);
+    file.sync_all().unwrap();
+    drop(file);
+    mount.unmount();
+    mount.mount("");
+    assert!(fs::read(mount.at("f")).unwrap() == expected);
+    mount.unmount();
+}
+
+/// An append-only file is not held back, since whole pages are written back.
+#[test]
+fn append_only_file_takes_appends_and_no_overwrite() {
+    let Some((mount, _dog)) = held_back("chattr +a") else {
+        return;
+    };
+    let path = mount.at("log");
+    fs::write(&path, "first\n").unwrap();
+    let set = |flags| {
+        let file = File::open(&path).unwrap();
+        rustix::fs::ioctl_setflags(file.as_fd(), flags).unwrap();
+    };
+    set(rustix::fs::IFlags::APPEND);
+    let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+    for _ in 0..3 {
+        log.write_all(b"more\n").unwrap();
+    }
+    let refused = OpenOptions::new().write(true).open(&path).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+    assert_eq!(close(log), Ok(()));
+    mount.crash();
+    mount.mount("cache=writeback");
+    assert_eq!(
+        fs::read_to_string(&path).unwrap(),
+        "first\nmore\nmore\nmore\n"
+    );
+    set(rustix::fs::IFlags::empty());
+    mount.unmount();
+}
+
+/// The kernel owns the times until they are written with the bytes.
+#[test]
+fn times_of_held_back_write_reach_the_medium() {
+    let Some((mount, _dog)) = held_back("times") else {
+        return;
+    };
+    let file = open(&mount, "f");
+    file.write_all_at(b"bytes", 0).unwrap();
+    let past = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 5);
+    file.set_modified(past).unwrap();
+    let before = file.metadata().unwrap();
+    assert_eq!(before.modified().unwrap(), past);
+    file.sync_all().unwrap();
+    file.write_all_at(b"more", 5).unwrap();
+    let now = file.metadata().unwrap();
+    assert!(now.modified().unwrap() > past && now.len() == 9);
+    drop(file);
+    mount.unmount();
+    mount.mount("");
+    let after = fs::metadata(mount.at("f")).unwrap();
+    assert_eq!(after.modified().unwrap(), now.modified().unwrap());
+    assert_eq!(
+        (after.ctime(), after.ctime_nsec()),
+        (now.ctime(), now.ctime_nsec())
+    );
+    mount.unmount();
+}
+
+/// Writes that fill the cache make the kernel write back by itself.
+#[test]
+fn held_back_bytes_reach_the_medium_without_fsync() {
+    let Some((mount, _dog)) = held_back("write-back by itself") else {
+        return;
+    };
+    let file = open(&mount, "f");
+    file.write_all_at(&vec![4; 8 * MIB as usize], 0).unwrap();
+    rustix::fs::sync();
+    let blocks = || fs::metadata(mount.at("f")).unwrap().blocks();
+    assert!(wait_until(|| blocks() >= 8 * MIB / 512), "{}", blocks());
+    drop(file);
+    mount.unmount();
+}
+
+#[test]
+fn writeback_beside_direct_access_is_refused() {
+    let Some((mount, _dog)) = unmounted("cache=writeback,direct=owner") else {
+        return;
+    };
+    let out = mount.run(["-o", "cache=writeback,direct=owner"]);
+    assert!(!out.status.success() && !mount.is_mounted());
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        said.contains("cache=writeback excludes direct=owner"),
+        "{said}"
+    );
+}
