@@ -6,7 +6,7 @@ use std::path::Path;
 use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo, SourceKind};
 use pramfs::{RecoveryReport, inode::Fs};
 
-use crate::adapter::CacheMode;
+use crate::adapter::{CacheMode, OpenedBy};
 use crate::options::MountSettings;
 
 /// Returns the summary of a mount, some lines of text.
@@ -23,10 +23,14 @@ pub fn of(fs: &Fs, mountpoint: &Path, settings: &MountSettings) -> String {
     } else {
         "auto"
     };
+    let opens = match settings.opens {
+        OpenedBy::Server => "",
+        OpenedBy::Kernel => ", opens=kernel",
+    };
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "{} on {} ({access}, cache={cache})",
+        "{} on {} ({access}, cache={cache}{opens})",
         info.name,
         mountpoint.display()
     );

@@ -27,6 +27,8 @@ fn help_lists_every_subcommand() {
         "dump",
         "trim",
         "check",
+        "leases",
+        "requests",
         "completions",
     ] {
         assert!(a.out.contains(&format!("\n  {name} ")), "{name}: {}", a.out);

@@ -10,8 +10,10 @@ mod extents;
 mod get;
 mod info;
 mod leases;
+mod live;
 mod ls;
 mod put;
+mod requests;
 mod run;
 mod stat;
 mod trim;
@@ -62,6 +64,7 @@ const TABLE: &[Entry] = &[
     entry::<extents::Extents>(),
     entry::<check::Check>(),
     entry::<leases::Leases>(),
+    entry::<requests::Requests>(),
     entry::<run::Run>(),
     entry::<trim::Trim>(),
     entry::<dump::Dump>(),
