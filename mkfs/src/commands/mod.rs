@@ -16,6 +16,7 @@ mod put;
 mod requests;
 mod run;
 mod stat;
+mod transports;
 mod trim;
 
 use std::ffi::OsString;
