@@ -54,7 +54,7 @@ losetup --detach "$TEST_DEV" "$SCRATCH_DEV"
 export FSTESTS_ISOL=privatens
 export TEST_DEV SCRATCH_DEV TEST_DIR=$STAGE/test SCRATCH_MNT=$STAGE/scratch
 export HOST_OPTIONS=$STAGE/config/$RUN_CONFIG.config RESULT_BASE=$STAGE/out/results
-export PRAMFS_MOUNT_OPTIONS="durability=$RUN_DURABILITY,transport=$RUN_TRANSPORT"
+export PRAMFS_MOUNT_OPTIONS="durability=$RUN_DURABILITY,transport=$RUN_TRANSPORT,opens=$RUN_OPENS"
 [[ -n $RUN_GLUE ]] && export BASH_ENV=$STAGE/config/pramfs.glue
 if [[ $RUN_CONFIG == ext4 ]]; then
     mkfs.ext4 -q -F "$TEST_DEV" || die "cannot make an ext4 file system on $TEST_DEV"

@@ -1,5 +1,6 @@
 //! The client end of a control socket.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -272,6 +273,18 @@ impl Connection {
     pub fn served(&self) -> Result<Served, ControlError> {
         match self.ask(&Request::Status)?.0 {
             Reply::Serves(served) => Ok(served),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Returns how many requests of the kernel the mount has served, by operation. Only root and
+    /// the user of the server may.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn requests(&self) -> Result<BTreeMap<String, u64>, ControlError> {
+        match self.ask(&Request::Requests)?.0 {
+            Reply::Requests { counts } => Ok(counts),
             other => Err(unexpected(other)),
         }
     }

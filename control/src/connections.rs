@@ -288,6 +288,13 @@ impl Connection {
                 let descriptors = [region, service.connection.as_fd()];
                 self.say(&Reply::Serves(service.served), &descriptors)
             }
+            Request::Requests => {
+                let counts = service.counts.as_deref().ok_or_else(|| {
+                    Refused::new(Refusal::Unsupported, "this server counts no requests")
+                })?;
+                let counts = counts.counts();
+                self.say(&Reply::Requests { counts }, &[])
+            }
             Request::Lease { ticket } => {
                 if self.leases.len() >= most_leases {
                     let message = "this connection has too many leases";

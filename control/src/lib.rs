@@ -43,5 +43,5 @@ pub use identity::Identity;
 pub use lease::{
     Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refused, Ticket, TicketReply, Window,
 };
-pub use message::{MAX_MESSAGE, Refusal, Reply, Request, Served, VERSION};
+pub use message::{MAX_MESSAGE, Refusal, Reply, Request, RequestCounts, Served, VERSION};
 pub use server::{Listener, Server, Service};

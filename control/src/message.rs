@@ -4,6 +4,9 @@
 //! Unknown fields are ignored, so that a later program can add fields without a new
 //! version. An unknown variant is refused by name.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::ControlError;
@@ -75,6 +78,8 @@ pub enum Request {
         /// The lease.
         lease: LeaseKey,
     },
+    /// How many requests of the kernel the mount has served.
+    Requests,
 }
 
 impl Request {
@@ -84,7 +89,8 @@ impl Request {
             Request::Status
             | Request::Connection
             | Request::Leases { .. }
-            | Request::Revoke { .. } => true,
+            | Request::Revoke { .. }
+            | Request::Requests => true,
             Request::Lease { .. }
             | Request::Blocks { .. }
             | Request::Fill { .. }
@@ -117,6 +123,12 @@ pub enum Reply {
         leases: Vec<LeaseRow>,
         /// The slot to ask from next, if there are more.
         next: Option<u32>,
+    },
+    /// Requests of the kernel.
+    Requests {
+        /// How often each operation was asked for since the mount, by its name in the FUSE
+        /// protocol. Those that were not are missing.
+        counts: BTreeMap<String, u64>,
     },
     /// The request is done.
     Done,
@@ -180,6 +192,13 @@ pub struct Served {
     pub noexec: bool,
     /// `nosymfollow`.
     pub nosymfollow: bool,
+}
+
+/// Counts the requests of the kernel. The calls come from one thread.
+pub trait RequestCounts: fmt::Debug + Send + Sync {
+    /// Returns how often each operation was asked for since the mount, by its name in the FUSE
+    /// protocol, without `FUSE_`.
+    fn counts(&self) -> BTreeMap<String, u64>;
 }
 
 #[derive(Serialize, Deserialize)]

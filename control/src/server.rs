@@ -26,7 +26,7 @@ use crate::directory::Directory;
 use crate::error::ControlError;
 use crate::identity::Identity;
 use crate::lease::Leases;
-use crate::message::Served;
+use crate::message::{RequestCounts, Served};
 use crate::wire;
 
 /// Time limit for a client without a lease, from one message to the next.
@@ -46,6 +46,7 @@ pub struct Service {
     pub(crate) region: OwnedFd,
     pub(crate) connection: OwnedFd,
     pub(crate) leases: Option<Arc<dyn Leases>>,
+    pub(crate) counts: Option<Arc<dyn RequestCounts>>,
     limits: Limits,
 }
 
@@ -73,11 +74,19 @@ impl Service {
             region,
             connection,
             leases: None,
+            counts: None,
             limits: Limits {
                 silence: IO_TIMEOUT,
                 ..Limits::default()
             },
         })
+    }
+
+    /// Tells how many requests the mount has served.
+    #[must_use]
+    pub fn with_counts(mut self, counts: Arc<dyn RequestCounts>) -> Service {
+        self.counts = Some(counts);
+        self
     }
 
     /// Grants leases, to those who can connect.

@@ -1,5 +1,6 @@
 //! Both ends of a control socket, with slow, faulty and hostile peers.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -8,10 +9,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use pramfs_control::{
-    Client, ControlError, Directory, Identity, MAX_MESSAGE, Refusal, Request, Served, Server,
-    Service,
+    Client, Connection, ControlError, Directory, Identity, MAX_MESSAGE, Refusal, Request,
+    RequestCounts, Served, Server, Service,
 };
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendFlags, SocketAddrUnix, SocketType,
@@ -19,6 +21,45 @@ use rustix::net::{
 use tempfile::TempDir;
 
 const MALLORY: u32 = 4242;
+
+/// More counts, and longer, than the FUSE protocol has.
+#[derive(Debug)]
+struct ManyCounts;
+
+impl RequestCounts for ManyCounts {
+    fn counts(&self) -> BTreeMap<String, u64> {
+        let name = |n| (format!("{n:_>18}"), u64::MAX);
+        (0..64).map(name).collect()
+    }
+}
+
+#[test]
+fn counts_of_requests_fit_an_answer() {
+    let scene = Scene::new();
+    let name = scene.identity().socket_name();
+    let connect = || {
+        Connection::open(&scene.directory(), &name)
+            .unwrap()
+            .unwrap()
+    };
+    let service = || Service::new(SERVED, &scene.region, &scene.connection).unwrap();
+    let server = Server::start(scene.directory(), service()).unwrap();
+    let refused = connect().requests().unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            ControlError::Refused {
+                reason: Refusal::Unsupported,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    drop(server);
+    let service = service().with_counts(Arc::new(ManyCounts));
+    let _server = Server::start(scene.directory(), service).unwrap();
+    assert_eq!(connect().requests().unwrap(), ManyCounts.counts());
+}
 
 const SERVED: Served = Served {
     device: (0, 77),

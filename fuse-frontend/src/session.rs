@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 use pramfs::pmem::{PmemError, Region, RegionOptions};
 use pramfs::{
     MountOptions,
-    inode::{Fs, RegionView},
+    inode::{Fs, LeaseMode, RegionView},
 };
 use pramfs_control::{
-    Admission, ControlError, DIRECTORY, Directory, Identity, Leases, Listener, Served, Server,
-    Service, Users,
+    Admission, ControlError, DIRECTORY, Directory, Identity, Leases, Listener, RequestCounts,
+    Served, Server, Service, Users,
 };
 
-use crate::adapter::{Adapter, Notifier};
+use crate::adapter::{Adapter, Counts, Notifier, OpenedBy};
 use crate::direct::{Direct, DirectPolicy, Opens, Policy};
 use crate::exit::Failure;
 use crate::kernel::{self, OwnMount};
@@ -117,6 +117,7 @@ pub fn mount(
             fs.recovery().records
         );
     }
+    check_opens(&fs, &path, settings)?;
     memory::check(&path, transport_settings(settings).demand())?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
@@ -131,9 +132,10 @@ pub fn mount(
             None
         }
     };
+    let counts = Arc::new(Counts::default());
     let answer = |listener| {
-        let direct = direct.as_ref();
-        answer_for(&fs, listener, &connection, &own_mount, settings, direct)
+        let offers = (&counts, direct.as_ref());
+        answer_for(&fs, listener, &connection, &own_mount, settings, offers)
     };
     let control = match listener.and_then(|listener| listener.map_or(Ok(None), answer)) {
         Ok(control) => control,
@@ -152,6 +154,8 @@ pub fn mount(
     // Also without direct access: a process may still store by a lease of an earlier mount.
     let opens = Some(opens).filter(|opens| direct.is_some() || opens.are_written());
     let adapter = Adapter::new(Arc::clone(&fs), settings.cache, notifier)
+        .with_counts(counts)
+        .with_files_opened_by(settings.opens)
         .with_opens(opens)
         .with_direct(direct);
     let session = Session::negotiate(Arc::new(adapter), connection, transport_settings(settings));
@@ -207,6 +211,24 @@ fn check_policy(
         None => Ok(policy
             .warning(&permissions)
             .map(|what| format!("WARNING: {what}"))),
+    }
+}
+
+/// Refuses `opens=kernel` while a process stores to files without the kernel.
+///
+/// # Errors
+/// The reason, and what to do.
+fn check_opens(fs: &Fs, path: &Path, settings: &MountSettings) -> Result<(), Failure> {
+    let stores = |fs: &Fs| {
+        let mut leases = fs.leases().into_iter();
+        fs.has_unknown_lease() || leases.any(|lease| lease.mode == LeaseMode::Write)
+    };
+    match settings.opens == OpenedBy::Kernel && stores(fs) {
+        false => Ok(()),
+        true => Err(Failure::mount(format!(
+            "{}: a process stores directly to a file of this region, by a lease of an earlier mount, and with opens=kernel the page cache would not see it; end that process, or mount with opens=server",
+            path.display()
+        ))),
     }
 }
 
@@ -310,7 +332,7 @@ fn answer_for(
     connection: impl AsFd,
     own_mount: &OwnMount,
     settings: &MountSettings,
-    direct: Option<&Arc<Direct>>,
+    (counts, direct): (&Arc<Counts>, Option<&Arc<Direct>>),
 ) -> Result<Option<Server>, ControlError> {
     let user = rustix::process::geteuid();
     let Some(device) = own_mount.device else {
@@ -333,7 +355,8 @@ fn answer_for(
         noexec: !settings.exec,
         nosymfollow: !settings.symlinks,
     };
-    let mut service = Service::new(served, region, connection)?;
+    let mut service = Service::new(served, region, connection)?
+        .with_counts(Arc::clone(counts) as Arc<dyn RequestCounts>);
     if let Some(direct) = direct {
         service = service.with_leases(Arc::clone(direct) as Arc<dyn Leases>);
     }

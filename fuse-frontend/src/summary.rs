@@ -6,6 +6,7 @@ use std::path::Path;
 use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo, SourceKind};
 use pramfs::{RecoveryReport, inode::Fs};
 
+use crate::adapter::OpenedBy;
 use crate::options::MountSettings;
 
 /// Returns the summary of a mount, some lines of text.
@@ -18,10 +19,14 @@ pub fn of(fs: &Fs, mountpoint: &Path, settings: &MountSettings) -> String {
         "read-write"
     };
     let cache = settings.cache.name();
+    let opens = match settings.opens {
+        OpenedBy::Server => "",
+        OpenedBy::Kernel => ", opens=kernel",
+    };
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "{} on {} ({access}, cache={cache})",
+        "{} on {} ({access}, cache={cache}{opens})",
         info.name,
         mountpoint.display()
     );

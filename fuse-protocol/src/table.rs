@@ -125,6 +125,14 @@ macro_rules! wire_enum {
             pub const fn number(self) -> $repr {
                 self as $repr
             }
+
+            /// Its name in the kernel's header.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $( $Name::$item => $c, )*
+                }
+            }
         }
 
         impl TryFrom<$repr> for $Name {

@@ -27,6 +27,8 @@ fn help_lists_every_subcommand() {
         "dump",
         "trim",
         "check",
+        "leases",
+        "requests",
         "completions",
     ] {
         assert!(a.out.contains(&format!("\n  {name} ")), "{name}: {}", a.out);
@@ -334,6 +336,38 @@ fn doctor_reports_tmpfs() {
         .json();
     assert_eq!((&b["exists"], &b["kind"]), (&false.into(), &"tmpfs".into()));
     pramfs(["doctor", dir.path().to_str().unwrap()]).ok();
+}
+
+/// On this machine; `commands/transports.rs` has the others.
+#[test]
+fn doctor_advises_on_transports() {
+    let dir = scratch();
+    let path = dir.path().to_str().unwrap();
+    let a = pramfs(["doctor", "--json", path]).ok().json();
+    let found = &a["transports"];
+    let setting = |path: &str| {
+        fs::read_to_string(path)
+            .ok()
+            .map(|text| text.trim().to_owned())
+    };
+    assert_eq!(found["dev_fuse"], fs::exists("/dev/fuse").unwrap());
+    let is_on = setting("/sys/module/fuse/parameters/enable_uring").map(|value| value == "Y");
+    let allowed = setting("/proc/sys/kernel/io_uring_disabled").is_none_or(|value| value != "2");
+    assert_eq!(
+        found["enable_uring"] == "on",
+        is_on == Some(true),
+        "{found}"
+    );
+    assert_eq!(found["io_uring"] != "nobody", allowed, "{found}");
+    let usable = found["usable"].as_array().unwrap();
+    let has = |name: &str| usable.iter().any(|one| one == name);
+    assert_eq!(has("dev"), fs::exists("/dev/fuse").unwrap(), "{found}");
+    assert_eq!(has("uring"), has("dev") && is_on == Some(true) && allowed);
+    let said = pramfs(["doctor", path]).ok().out;
+    let row = said.lines().find(|line| line.starts_with("  transports"));
+    assert_eq!(row.unwrap().contains("uring"), has("uring"), "{said}");
+    // Not for what can be no region.
+    assert!(!pramfs(["doctor", "/dev/null"]).out.contains("transport"));
 }
 
 #[test]

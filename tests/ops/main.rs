@@ -169,6 +169,7 @@ mod locks {
     mod semantics;
 }
 mod mount {
+    mod requests;
     mod semantics;
 }
 mod open {

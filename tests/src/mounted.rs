@@ -77,9 +77,44 @@ pub fn is_unlocked(region: &Path) -> bool {
         && rustix::fs::flock(&file, FlockOperation::Unlock).is_ok()
 }
 
-/// Returns the option of the transport that a test has.
-fn transport_of(test: Option<&str>) -> &'static str {
-    const ALL: [&str; 3] = ["transport=fuser", "transport=dev", "transport=auto"];
+/// Returns the options that the environment adds to every mount of this test.
+fn added() -> Option<String> {
+    if let Ok(options) = std::env::var("PRAMFS_TEST_OPTIONS") {
+        return Some(options);
+    }
+    std::env::var_os("PRAMFS_TEST_SHARE_TRANSPORTS")?;
+    // A test runs in a thread of its name.
+    let thread = std::thread::current();
+    Some(shared_with(thread.name()).to_owned())
+}
+
+/// The value that an option has in the last list that gives it.
+fn last<'a>(lists: &[&'a str], option: &str) -> Option<&'a str> {
+    let all = lists.iter().flat_map(|list| list.split(','));
+    all.filter_map(|one| one.strip_prefix(option)?.strip_prefix('='))
+        .next_back()
+}
+
+/// Whether the environment asks for `opens=kernel`: files are opened without a request then,
+/// except in mounts with `cache=none` or `direct=`, and those of tests that say `opens=`.
+pub fn kernel_opens() -> bool {
+    added().is_some_and(|options| last(&[&options], "opens") == Some("kernel"))
+}
+
+/// Whether options exclude `opens=kernel`, and do not say it themselves.
+fn excludes_kernel_opens(options: &[&str]) -> bool {
+    let direct = last(options, "direct").is_some_and(|who| who != "off");
+    last(options, "opens").is_none() && (direct || last(options, "cache") == Some("none"))
+}
+
+/// Returns the options that a test has, with its transport.
+fn shared_with(test: Option<&str>) -> &'static str {
+    const ALL: [&str; 4] = [
+        "transport=fuser",
+        "transport=dev",
+        "transport=auto",
+        "transport=dev,opens=kernel",
+    ];
     let sum = test
         .unwrap_or_default()
         .bytes()
@@ -182,30 +217,32 @@ impl Mounted {
     /// A command that mounts the region, to be changed and run.
     ///
     /// `PRAMFS_TEST_OPTIONS` adds options to every mount. With `PRAMFS_TEST_SHARE_TRANSPORTS`,
-    /// each test has one of the transports, by its name, so that all tests together try all
-    /// transports.
+    /// each test has one of the transports, by its name, some with `opens=kernel`, so that all
+    /// tests together try all of them.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(self.region()).arg(self.path());
-        if let Some(options) = std::env::var_os("PRAMFS_TEST_OPTIONS") {
+        if let Some(options) = added() {
             command.arg("-o").arg(options);
-        } else if std::env::var_os("PRAMFS_TEST_SHARE_TRANSPORTS").is_some() {
-            // A test runs in a thread of its name.
-            let thread = std::thread::current();
-            command.arg("-o").arg(transport_of(thread.name()));
         }
         command
     }
 
-    /// Runs the program with these arguments after region and mount point.
+    /// Runs the program with these arguments after region and mount point. An `opens=kernel` of
+    /// the environment gives way to options that exclude it.
     ///
     /// # Panics
     /// Where it cannot be started.
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
-        self.command()
-            .args(args)
-            .output()
-            .expect("start mount.pramfs")
+        let mut command = self.command();
+        command.args(args);
+        let given: Vec<&str> = command.get_args().filter_map(OsStr::to_str).collect();
+        // Without those that the environment adds.
+        let own = &given[given.len().min(if added().is_some() { 4 } else { 2 })..];
+        if kernel_opens() && excludes_kernel_opens(own) {
+            command.args(["-o", "opens=server"]);
+        }
+        command.output().expect("start mount.pramfs")
     }
 
     /// Mounts the region.

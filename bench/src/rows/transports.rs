@@ -33,6 +33,8 @@ const fn row(id: &'static str, work: &'static str, against: &'static str, floor:
 
 const MINIMAL: &str = "minimal fuser server";
 const BY_FUSER: &str = "our mount by fuser";
+const ON_TMPFS: &str = "tmpfs";
+const BY_SERVER: &str = "dev, opens=server";
 const ON_EXT4: &str = "ext4 on a RAM disk (not durable)";
 
 /// Reads and writes.
@@ -147,6 +149,24 @@ pub const TREES: Group = Group {
             ON_EXT4,
             0.6,
         ),
+        row(
+            "tree-grep-uring",
+            "uring, opens=kernel, grep -r of a cached tree",
+            ON_TMPFS,
+            0.5,
+        ),
+        row(
+            "tree-grep-dev",
+            "dev, opens=kernel, grep -r of a cached tree",
+            ON_TMPFS,
+            0.5,
+        ),
+        row(
+            "tree-grep-dev-server",
+            "dev, the same against opens=server",
+            BY_SERVER,
+            1.0,
+        ),
     ],
     measure: measure_trees,
 };
@@ -186,8 +206,14 @@ impl Drop for Switch {
 
 /// Mounts with one transport, and checks that it serves.
 fn mount(cx: &Context, name: &str) -> Result<Mounted> {
-    let mounted = Mounted::with_options(cx, name, REGION, &format!(",transport={name}"))?;
-    if name == "uring" {
+    mount_with(cx, name, name, "")
+}
+
+/// As [`mount`], with more options.
+fn mount_with(cx: &Context, name: &str, transport: &str, more: &str) -> Result<Mounted> {
+    let options = format!(",transport={transport}{more}");
+    let mounted = Mounted::with_options(cx, name, REGION, &options)?;
+    if transport == "uring" {
         let tasks = fs::read_dir(format!("/proc/{}/task", mounted.daemon.pid()))?;
         let rings = tasks.flatten().filter(|task| {
             let name = fs::read_to_string(task.path().join("comm"));
@@ -328,6 +354,28 @@ impl Trees {
         self.remove(&at.join("copy"))
     }
 
+    /// Searches all files of the tree, which the page cache has after the first time.
+    fn grep(&self, at: &Path) -> Result<Duration> {
+        let tree = at.join("tree");
+        // Finds nothing: the pattern stands in this program alone.
+        let absent = ["pramfs-bench", "finds", "nothing"].join("-");
+        let start = Instant::now();
+        let out = Command::new("grep")
+            .args(["-r", "-F", &absent])
+            .arg(&tree)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .output()?;
+        let took = start.elapsed();
+        ensure!(
+            out.status.code() == Some(1),
+            "grep -r: {}: {}",
+            out.status,
+            String::from_utf8_lossy(&out.stderr)
+        );
+        Ok(took)
+    }
+
     fn commit(&self, at: &Path) -> Result<Duration> {
         let tree = at.join("tree");
         self.remove(&tree.join(".git"))?;
@@ -360,6 +408,18 @@ fn measure_trees(cx: &Context, out: &mut Report) -> Result<()> {
         .arg("-cf")
         .arg(&trees.archive)
         .arg("."))?;
+    measure_changes(cx, out, &trees)?;
+    measure_grep(cx, out, &trees)
+}
+
+/// Makes, copies and removes trees, and commits one.
+fn measure_changes(cx: &Context, out: &mut Report, trees: &Trees) -> Result<()> {
+    let [changes @ .., _, _, _] = TREES.rows else {
+        unreachable!("there are thirteen rows");
+    };
+    if !changes.iter().any(|row| out.wants(row.id)) {
+        return Ok(());
+    }
     let ours = [mount(cx, "uring")?, mount(cx, "dev")?, mount(cx, "fuser")?];
     // The file makes it large enough.
     let ext4 = EXT4.with_files(cx, 1, REGION).and_then(|site| {
@@ -390,7 +450,6 @@ fn measure_trees(cx: &Context, out: &mut Report) -> Result<()> {
         if !wanted && !first {
             continue;
         }
-        let trees = &trees;
         let sides = places.iter();
         let mut sides: Vec<_> = sides
             .map(|(name, at)| Side::timed(*name, move |_, _| work(trees, at)))
@@ -404,6 +463,54 @@ fn measure_trees(cx: &Context, out: &mut Report) -> Result<()> {
                 _ if out.wants(row.id) => out.record(row, &m, *pair, &[]),
                 _ => {}
             }
+        }
+    }
+    Ok(())
+}
+
+/// Searches a tree that is cached: by `opens=kernel` without a request.
+fn measure_grep(cx: &Context, out: &mut Report, trees: &Trees) -> Result<()> {
+    let [.., by_uring, by_dev, against_server] = TREES.rows else {
+        unreachable!("there are thirteen rows");
+    };
+    if ![by_uring, by_dev, against_server]
+        .iter()
+        .any(|row| out.wants(row.id))
+    {
+        return Ok(());
+    }
+    let ours = [
+        mount_with(cx, "grep-uring", "uring", ",opens=kernel")?,
+        mount_with(cx, "grep-dev", "dev", ",opens=kernel")?,
+        mount_with(cx, "grep-server", "dev", ",opens=server")?,
+    ];
+    let names = ["uring, opens=kernel", "dev, opens=kernel", BY_SERVER];
+    let tmpfs = cx.scratch.tmpfs("grep", REGION, Huge::Never)?;
+    let mut places: Vec<(&str, PathBuf)> = names
+        .into_iter()
+        .zip(ours.iter().map(|m| m.daemon.path().to_owned()))
+        .collect();
+    places.push((ON_TMPFS, tmpfs.path().to_owned()));
+    for (_, at) in &places {
+        trees.untar(at)?;
+        // The first time sets due access times.
+        trees.grep(at)?;
+        trees.grep(at)?;
+    }
+    let sides = places.iter();
+    let mut sides: Vec<_> = sides
+        .map(|(name, at)| Side::timed(*name, move |_, _| trees.grep(at)))
+        .collect();
+    // A round takes a tenth of a second.
+    let rounds = if cx.quick { 2 } else { 3 * ROUNDS };
+    let m = interleave_rounds(cx, rounds, Ops::Fixed(1), &mut sides)?;
+    for (row, pair) in [
+        (by_uring, (0, 3)),
+        (by_dev, (1, 3)),
+        (against_server, (1, 2)),
+    ] {
+        if out.wants(row.id) {
+            out.record(row, &m, pair, &[]);
         }
     }
     Ok(())

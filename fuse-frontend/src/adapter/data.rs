@@ -8,6 +8,7 @@ use pramfs::{Fallocate, SeekWhence, inode::Ino};
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::flags::WriteFlags;
 use pramfs_fuse_protocol::wire::{CopyFileRangeIn, InHeader, WriteIn};
+use pramfs_medium::media::inode::FL_IMMUTABLE;
 use pramfs_medium::pmem::Lent;
 
 use super::Adapter;
@@ -117,6 +118,9 @@ impl Adapter {
             let is_member = Caller::in_group(req);
             let caller = Caller::credentials(req, &is_member);
             let written = if paged {
+                if self.kernel_opens() {
+                    may_write_back(fs, ino)?;
+                }
                 // All or an error: after a short count the kernel marks all these pages
                 // clean.
                 self.removals
@@ -229,6 +233,18 @@ impl Adapter {
         self.serve("copy_file_range", from.0, reply, work, |reply, copied| {
             reply.send(answer(copied))
         });
+    }
+}
+
+/// Checks that chattr flags allow write-back, where no open has checked it. The engine allows it
+/// for an immutable file: the mapping may be older than the flag.
+fn may_write_back(fs: &Fs, ino: Ino) -> Served<()> {
+    match fs.getattr(ino)?.flags & FL_IMMUTABLE {
+        0 => Ok(()),
+        _ => Err(Refusal::Request(
+            Errno::EPERM,
+            "write-back to an immutable file",
+        )),
     }
 }
 

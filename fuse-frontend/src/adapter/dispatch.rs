@@ -21,6 +21,7 @@ fn whole(data: Data<'_>) -> Cow<'_, [u8]> {
 impl Adapter {
     /// Serves a request, and answers it before this returns.
     pub fn serve_request(&self, header: &InHeader, asked: Operation<'_>, reply: impl Reply) {
+        self.counts.add(asked.opcode());
         let node = Node(header.nodeid);
         match asked {
             // Names: namespace.rs

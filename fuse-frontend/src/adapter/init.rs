@@ -4,8 +4,10 @@
 //! * ALLOW_IDMAP: the handlers need the ids of callers;
 //! * ATOMIC_O_TRUNC: `open` would have to do O_TRUNC, but does not see all of it;
 //! * POSIX_LOCKS and FLOCK_LOCKS: the kernel does locks itself;
-//! * NO_OPEN_SUPPORT: the server must know whether a file is open, and whether it is
-//!   open through the page cache.
+//!
+//! NO_OPEN_SUPPORT and NO_OPENDIR_SUPPORT only say that the kernel understands ENOSYS as the
+//! answer to OPEN and OPENDIR. They are asked for with `opens=kernel` alone, although listings
+//! need the second one too.
 //!
 //! WRITEBACK_CACHE is asked for with `cache=writeback` only: with the other modes, a completed
 //! write is durable.
@@ -41,6 +43,10 @@ pub(super) const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::HANDLE_KILLPRIV_V2)
     .union(InitFlags::POSIX_ACL)
     .union(InitFlags::DONT_MASK);
+
+/// What the kernel must offer if it opens files and directories by itself.
+pub(super) const REQUIRED_FOR_OPENS: InitFlags =
+    InitFlags::NO_OPEN_SUPPORT.union(InitFlags::NO_OPENDIR_SUPPORT);
 
 /// What transports ask for beside that if they pass on all of a request.
 pub(super) const WANTED_OF_WHOLE_REQUESTS: InitFlags = InitFlags::SETXATTR_EXT;

@@ -13,7 +13,8 @@
 //!   entries, when the kernel asks anyway, or of the directory itself, when the server
 //!   invalidates the listing ([`Adapter::listing_is_due`]). Remaining differences are in
 //!   `docs/semantics.md`. With `strictatime`, where each listing sets the atime, and with
-//!   `cache=none`, no listing is cached.
+//!   `cache=none`, no listing is cached. With `opens=kernel` each one is, and `strictatime` is as
+//!   `relatime` here.
 //! * that a listing contains `..`. The server invalidates the listing of a directory that
 //!   moves.
 //!
@@ -41,7 +42,8 @@ use super::{Adapter, CacheMode};
 
 impl Adapter {
     fn keeps_listings(&self) -> bool {
-        let each_counts = self.fs.atime_policy() == (AtimePolicy::StrictAtime, true);
+        let each_counts =
+            !self.kernel_opens() && self.fs.atime_policy() == (AtimePolicy::StrictAtime, true);
         self.offers(InitFlags::NO_OPENDIR_SUPPORT) && self.cache == CacheMode::Auto && !each_counts
     }
 
@@ -69,7 +71,7 @@ impl Adapter {
     /// that the next listing may set its atime. Ignores other inodes. The caller of this
     /// request holds its kernel lock: see the module.
     pub(super) fn listing_is_due(&self, fs: &Fs, changed: Ino) {
-        if fs.atime_policy() == (AtimePolicy::Relatime, true) {
+        if !matches!(fs.atime_policy(), (AtimePolicy::NoAtime, _) | (_, false)) {
             self.let_go_of_listing(fs, changed);
         }
     }

@@ -19,6 +19,7 @@ mod answer;
 mod attributes;
 mod caller;
 mod convert;
+mod counts;
 mod data;
 mod dir;
 mod dispatch;
@@ -41,6 +42,7 @@ use pramfs::inode::{Fs, Repeats};
 use pramfs_fuse_protocol::flags::InitFlags;
 
 pub use answer::{Answer, Listed, Reply};
+pub use counts::Counts;
 pub use init::{MAX_BACKGROUND, MAX_REQUEST};
 pub use notifier::Notifier;
 #[cfg(test)]
@@ -78,12 +80,24 @@ impl CacheMode {
     }
 }
 
+/// Who opens files and directories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OpenedBy {
+    /// The server, by a request for each open and each close.
+    #[default]
+    Server,
+    /// The kernel, without a request: see `open`.
+    Kernel,
+}
+
 /// One mounted file system, as the kernel sees it.
 pub struct Adapter {
     fs: Arc<Fs>,
     cache: CacheMode,
+    opened_by: OpenedBy,
     /// What the kernel offers, as bits of [`InitFlags`].
     offered: AtomicU64,
+    counts: Arc<Counts>,
     removals: PendingFrees,
     /// Set by the first panic; from then on every request gets EIO.
     failed: AtomicBool,
@@ -100,7 +114,9 @@ impl Adapter {
         Adapter {
             fs,
             cache,
+            opened_by: OpenedBy::default(),
             offered: AtomicU64::new(0),
+            counts: Arc::default(),
             removals: PendingFrees::default(),
             failed: AtomicBool::new(false),
             repeats: Mutex::default(),
@@ -108,6 +124,21 @@ impl Adapter {
             direct: None,
             opens: None,
         }
+    }
+
+    /// Counts requests there.
+    #[must_use]
+    pub fn with_counts(mut self, counts: Arc<Counts>) -> Adapter {
+        self.counts = counts;
+        self
+    }
+
+    /// Leaves opens to the kernel. Such a mount has neither [`with_opens`](Self::with_opens)
+    /// nor [`with_direct`](Self::with_direct): nobody knows which files are open.
+    #[must_use]
+    pub fn with_files_opened_by(mut self, opened_by: OpenedBy) -> Adapter {
+        self.opened_by = opened_by;
+        self
     }
 
     /// Keeps the files that are stored to directly out of the page cache. Such a mount has
@@ -127,7 +158,7 @@ impl Adapter {
 
     /// Returns what this server asks of a kernel, whatever the transport.
     pub fn wanted(&self) -> InitFlags {
-        let mut wanted = init::WANTED;
+        let mut wanted = init::WANTED | self.required();
         // A shared mapping of a file that is opened with O_DIRECT uses the page cache.
         if self.opens.is_some() {
             wanted.remove(InitFlags::DIRECT_IO_ALLOW_MMAP);
@@ -136,6 +167,14 @@ impl Adapter {
             wanted |= InitFlags::WRITEBACK_CACHE;
         }
         wanted
+    }
+
+    /// Returns what the kernel must offer.
+    pub fn required(&self) -> InitFlags {
+        match self.opened_by {
+            OpenedBy::Server => InitFlags::empty(),
+            OpenedBy::Kernel => init::REQUIRED_FOR_OPENS,
+        }
     }
 
     /// Returns what it asks for beside that by a transport that passes on all of a request.

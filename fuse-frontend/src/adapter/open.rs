@@ -2,6 +2,18 @@
 //!
 //! A file handle tells only how the file is open: every request names its node. Each open
 //! file holds one reference on the inode.
+//!
+//! With `opens=kernel` ([`OpenedBy::Kernel`]) the answer to the first OPEN is ENOSYS. The kernel
+//! then opens every file by itself, keeps its pages, and sends neither OPEN nor RELEASE; it
+//! treats directories in the same way after OPENDIR. ENOSYS to CREATE makes it send MKNOD and
+//! open the file. So:
+//! * every handle is 0, and an open file holds no reference. The kernel's lookup count keeps the
+//!   inode instead: FORGET comes after the last close, for a file without a name too;
+//! * the checks below do not happen at open. Each request does its own: a write to an immutable
+//!   file or a read-only file system is refused by the engine;
+//! * a RELEASE, if one comes, must release nothing. (One may come for a file that the reply
+//!   to TMPFILE has opened: whether it does depends on the version of the kernel, and on whether
+//!   OPEN has been answered before.)
 
 use pramfs::inode::{Credentials, Fs, Ino, InodeRef, LeaseMode};
 use pramfs_fuse_protocol::Errno;
@@ -13,7 +25,7 @@ use super::answer::{Answer, Reply};
 use super::convert::{Handle, Node, ino};
 use super::namespace::HeldEntry;
 use super::serve::{Refusal, Served};
-use super::{Adapter, CacheMode};
+use super::{Adapter, CacheMode, OpenedBy};
 
 /// Bit of a handle whose file is open for reading.
 const READABLE: u64 = 1;
@@ -63,38 +75,37 @@ impl Opened {
     }
 }
 
-/// Checks that chattr flags allow opening for writing, and returns whether the file is
-/// append-only. The engine would refuse the writes, but programs expect the error from open(2).
-fn may_write(fs: &Fs, ino: Ino, flags: i32) -> Served<bool> {
+/// Checks that chattr flags allow opening for writing. The engine would refuse the
+/// writes, but programs expect the error from open(2).
+fn may_write(fs: &Fs, ino: Ino, flags: i32) -> Served<()> {
     let kept = fs.getattr(ino)?.flags;
-    let append_only = kept & FL_APPEND != 0;
-    let refused = kept & FL_IMMUTABLE != 0 || append_only && flags & libc::O_APPEND == 0;
+    let refused = kept & FL_IMMUTABLE != 0 || kept & FL_APPEND != 0 && flags & libc::O_APPEND == 0;
     if refused {
         return Err(Refusal::Request(
             Errno::EPERM,
             "the file is immutable or append-only",
         ));
     }
-    Ok(append_only)
+    Ok(())
 }
 
+/// The answer to an open that the kernel does by itself, from then on without asking.
+const BY_KERNEL: Refusal = Refusal::Request(Errno::ENOSYS, "the kernel opens files (opens=kernel)");
+
 impl Adapter {
+    /// Whether files and directories are opened without a request.
+    pub(super) fn kernel_opens(&self) -> bool {
+        self.opened_by == OpenedBy::Kernel
+    }
+
     /// Returns the I/O mode of a file opened with these flags.
     ///
     /// NOFLUSH: nothing is left to write at `close`. Exception: a file that can be mapped
     /// for stores. For it the kernel writes dirty pages back first, and `close` reports
     /// write-back errors not reported before.
     /// PARALLEL_DIRECT_WRITES: the engine orders writers itself.
-    ///
-    /// An append-only file is not held back: the kernel writes whole pages back, and so bytes
-    /// that must not be overwritten.
-    fn file_mode(&self, flags: i32, append_only: bool) -> OpenOutFlags {
-        let bypasses = match self.cache {
-            CacheMode::Auto => false,
-            CacheMode::Writeback => append_only,
-            CacheMode::None => true,
-        };
-        let mut mode = if bypasses || flags & libc::O_DIRECT != 0 {
+    fn file_mode(&self, flags: i32) -> OpenOutFlags {
+        let mut mode = if self.cache == CacheMode::None || flags & libc::O_DIRECT != 0 {
             OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
         } else {
             OpenOutFlags::KEEP_CACHE
@@ -171,16 +182,18 @@ impl Adapter {
         flags: i32,
         reply: impl Reply,
     ) {
-        // A new file is not append-only: no directory passes that on.
-        let mode_of_open = self.file_mode(flags, false);
+        let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
+            if self.kernel_opens() {
+                return Err(BY_KERNEL);
+            }
             let parent = ino(parent)?;
             let made = self.removals.wait_for_space(fs, || {
                 fs.holding().create(caller, parent, name, mode & 0o7777)
             })?;
             // One reference for the lookup, one for the open file.
             let opened = self.note_open(made.1.ino, mode_of_open);
-            Ok((opened, fs.hold(made.1.ino), made))
+            Ok((opened, Some(fs.hold(made.1.ino)), made))
         };
         self.serve("create", parent, reply, work, |reply, made| {
             self.send_created(reply, made, flags)
@@ -197,15 +210,16 @@ impl Adapter {
         flags: i32,
         reply: impl Reply,
     ) {
-        // A new file is not append-only: no directory passes that on.
-        let mode_of_open = self.file_mode(flags, false);
+        let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
             let (parent, linkable) = (ino(parent)?, flags & libc::O_EXCL == 0);
             let made = self.removals.wait_for_space(fs, || {
                 (fs.holding()).create_unnamed(caller, parent, mode & 0o7777, linkable)
             })?;
             let opened = self.note_open(made.1.ino, mode_of_open);
-            Ok((opened, fs.hold(made.1.ino), made))
+            // The only reply that opens a file with `opens=kernel`: a release releases nothing.
+            let open = (!self.kernel_opens()).then(|| fs.hold(made.1.ino));
+            Ok((opened, open, made))
         };
         self.serve("tmpfile", parent, reply, work, |reply, made| {
             self.send_created(reply, made, flags)
@@ -217,19 +231,23 @@ impl Adapter {
     fn send_created(
         &self,
         reply: impl Reply,
-        (opened, open, (held, made)): (Opened, InodeRef, HeldEntry),
+        (opened, open, (held, made)): (Opened, Option<InodeRef>, HeldEntry),
         flags: i32,
     ) {
         let entry = self.entry(&made);
-        open.into_count();
+        if let Some(open) = open {
+            open.into_count();
+        }
         held.into_count();
         reply.send(Answer::Created(entry, opened.answer(flags)));
     }
 
     pub(super) fn on_open(&self, node: Node, flags: i32, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
+            if self.kernel_opens() {
+                return Err(BY_KERNEL);
+            }
             let ino = ino(node)?;
-            let mut append_only = false;
             if flags & libc::O_ACCMODE != libc::O_RDONLY {
                 // The kernel may not know yet that the mount is read-only: see `readonly`.
                 if fs.is_read_only() {
@@ -238,12 +256,12 @@ impl Adapter {
                         "the file system is read-only, or has met damage",
                     ));
                 }
-                append_only = may_write(fs, ino, flags)?;
+                may_write(fs, ino, flags)?;
             }
             // A read from the page cache does not set the atime. If an update is due, the
             // kernel drops the cached pages, and the read reaches the server.
             let reads = flags & libc::O_ACCMODE != libc::O_WRONLY;
-            let mut mode = self.file_mode(flags, append_only);
+            let mut mode = self.file_mode(flags);
             if reads && fs.read_sets_atime(ino)? {
                 mode.remove(OpenOutFlags::KEEP_CACHE);
             }
@@ -260,6 +278,9 @@ impl Adapter {
     pub(super) fn on_release(&self, node: Node, handle: Handle, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
+            if self.kernel_opens() {
+                return Ok(());
+            }
             self.note_close(ino, handle.0 & CACHED != 0, handle.0 & DIRECT != 0);
             self.removals.during(|| fs.release(ino, 1));
             Ok(())

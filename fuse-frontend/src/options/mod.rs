@@ -19,7 +19,7 @@ pub use values::MAX_THREADS;
 use pramfs::pmem::{BackendKind, Durability};
 use pramfs::{AtimePolicy, ErrorPolicy};
 
-use crate::adapter::CacheMode;
+use crate::adapter::{CacheMode, OpenedBy};
 use crate::direct::DirectPolicy;
 use crate::mountinfo::FS_TYPE;
 use crate::transport::Transport;
@@ -52,6 +52,8 @@ pub struct MountSettings {
     pub errors: ErrorPolicy,
     /// Use of the page cache.
     pub cache: CacheMode,
+    /// Who opens files.
+    pub opens: OpenedBy,
     /// How requests come from the kernel.
     pub transport: Transport,
     /// Serving threads; by default one for each processor.
@@ -105,6 +107,7 @@ impl Default for MountSettings {
             dir_atime: true,
             errors: ErrorPolicy::RemountRo,
             cache: CacheMode::Auto,
+            opens: OpenedBy::Server,
             transport: Transport::default(),
             threads: None,
             cache_bytes: None,
@@ -142,6 +145,17 @@ impl MountSettings {
         if self.cache == CacheMode::Writeback && self.direct != DirectPolicy::Off {
             return wrong(format!(
                 "cache=writeback excludes direct={}: the kernel would hold bytes back that a program with direct access must see; leave out one of them",
+                self.direct.name()
+            ));
+        }
+        if self.opens == OpenedBy::Kernel && self.cache == CacheMode::None {
+            return wrong(
+                "opens=kernel cannot be combined with cache=none: the kernel opens every file through the page cache; leave one of them out",
+            );
+        }
+        if self.opens == OpenedBy::Kernel && self.direct != DirectPolicy::Off {
+            return wrong(format!(
+                "opens=kernel cannot be combined with direct={}: the server has to know which files are open through the page cache, which sees no direct store; leave one of them out",
                 self.direct.name()
             ));
         }

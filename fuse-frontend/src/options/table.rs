@@ -5,7 +5,7 @@ use pramfs::pmem::{BackendKind, Durability};
 
 use super::flags::{Flag, Flags, NOATIME, RELATIME, STRICTATIME};
 use super::{MountSettings, values};
-use crate::adapter::CacheMode;
+use crate::adapter::{CacheMode, OpenedBy};
 use crate::direct::DirectPolicy;
 use crate::transport::Transport;
 
@@ -190,6 +190,14 @@ pub(super) const OPTIONS: &[Row] = &[
             to("none", |s| s.cache = CacheMode::None),
         ],
         "what the page cache serves: auto: hot reads; writeback: also writes, which are on the medium only after fsync or close; none: nothing",
+    ),
+    one_of(
+        &["opens"],
+        &[
+            to("server", |s| s.opens = OpenedBy::Server),
+            to("kernel", |s| s.opens = OpenedBy::Kernel),
+        ],
+        "who opens files and directories: server: a request for each open and each close; kernel: no request, which has its price (semantics.md); not with cache=none or direct=",
     ),
     one_of(
         &["errors"],

@@ -80,6 +80,7 @@ impl Offer {
     ) -> io::Result<Negotiated> {
         let wanted = Wanted {
             flags: adapter.wanted() | adapter.wanted_of_whole_requests() | also,
+            required: adapter.required(),
             max_write: MAX_REQUEST,
             max_background: MAX_BACKGROUND,
             congestion_threshold: MAX_BACKGROUND / 4 * 3,

@@ -385,8 +385,10 @@ fn owner_of_region_gets_leases_and_nobody_else_does() {
     let row = &leases(&mount)[0];
     assert!(row.uid == OWNER && row.write, "{row:?}");
     // Nothing else than leases.
-    let said = as_user(OWNER, &mount, "leases", &[]);
-    assert_eq!(said, "refused: NotPermitted");
+    for other in ["leases", "requests"] {
+        let said = as_user(OWNER, &mount, other, &[]);
+        assert_eq!(said, "refused: NotPermitted", "{other}");
+    }
     // Others do not even reach the socket.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     fs::set_permissions(mount.at("file"), mode).unwrap();

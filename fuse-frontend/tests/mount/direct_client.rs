@@ -157,6 +157,10 @@ fn client_process() {
             let list = |server: Connection| refusal(server.leases().map(drop));
             say(&server().map_or("no connection".into(), list));
         }
+        "requests" => {
+            let count = |server: Connection| refusal(server.requests().map(drop));
+            say(&server().map_or("no connection".into(), count));
+        }
         "pass" => {
             let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
             let socket = socket.unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pramfs::format::FormatOptions;
 use pramfs::pmem::{Persistence, RegionOptions, SourceKind};
-use pramfs_tests::mounted::{Mounted, unmount_when_free, wait_until};
+use pramfs_tests::mounted::{Mounted, kernel_opens, unmount_when_free, wait_until};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use rustix::mount::MountFlags;
@@ -429,13 +429,15 @@ fn remount_changes_atime_policy() {
     };
     const NEVER: [bool; 2] = [false, false];
     const ONCE: [bool; 2] = [true, false];
-    const EACH: [bool; 2] = [true, true];
+    // A remount drops unused inodes and their pages. Without an open, the server does not see a
+    // read from the page cache.
+    let each = [true, !kernel_opens()];
     for (options, shown, of_file, of_dir) in [
         ("noatime", "rw,noatime,", NEVER, NEVER),
         ("ro", "ro,noatime,", NEVER, NEVER),
         ("rw,relatime", "rw,relatime,", ONCE, ONCE),
         ("nodiratime", "rw,nodiratime,relatime,", ONCE, NEVER),
-        ("strictatime", "rw,nodiratime,", EACH, NEVER),
+        ("strictatime", "rw,nodiratime,", each, NEVER),
         ("ro,noatime,diratime", "ro,noatime,", NEVER, NEVER),
         // While the mount is read-only, the server cannot be told the policy.
         ("relatime", "ro,relatime,", NEVER, NEVER),

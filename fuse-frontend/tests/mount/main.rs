@@ -5,6 +5,7 @@
 mod appends;
 mod attacks;
 mod attributes;
+mod counted;
 mod crash;
 mod cut;
 mod damage;
@@ -15,6 +16,7 @@ mod direct_client;
 mod direct_limits;
 mod direct_policy;
 mod direct_write;
+mod kernel_opens;
 mod lifecycle;
 mod logging;
 mod names;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use pramfs_tests::mounted::{Mounted, unmount_when_free, wait_until};
+use pramfs_tests::mounted::{Mounted, kernel_opens, unmount_when_free, wait_until};
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -130,11 +130,12 @@ fn second_mount_inherits_atime_policy() {
         let file = fs::metadata(mount.at("file")).unwrap();
         (file.atime(), file.atime_nsec())
     };
-    for _ in 0..3 {
+    for first in [true, false, false] {
         let before = atime();
         std::thread::sleep(Duration::from_millis(30));
         fs::read(second.path().join("file")).unwrap();
-        assert_ne!(atime(), before);
+        // Without an open, the server sees the first read alone: the page cache serves the others.
+        assert_eq!(atime() != before, first || !kernel_opens());
     }
 }
 

@@ -193,7 +193,7 @@ fn held_back_parts_of_pages_and_cuts_read_as_written() {
     mount.unmount();
 }
 
-/// An append-only file is not held back, since whole pages are written back.
+/// Whole pages are written back, with bytes that must not be overwritten.
 #[test]
 fn append_only_file_takes_appends_and_no_overwrite() {
     let Some((mount, _dog)) = held_back("chattr +a") else {

@@ -5,6 +5,7 @@ use zerocopy::FromBytes;
 use crate::data::Data;
 use crate::extension::Extensions;
 use crate::flags::InitFlags;
+use crate::opcode::Opcode;
 use crate::wire::*;
 
 /// An operation with its arguments.
@@ -154,6 +155,66 @@ pub enum Operation<'a> {
     Setupmapping(SetupmappingIn),
     /// Unmaps ranges of a guest.
     Removemapping(MappingList<'a>),
+}
+
+impl Operation<'_> {
+    /// Its number. A rename without flags counts as RENAME, whatever has brought it.
+    #[must_use]
+    pub fn opcode(&self) -> Opcode {
+        match self {
+            Operation::Lookup { .. } => Opcode::Lookup,
+            Operation::Forget { .. } => Opcode::Forget,
+            Operation::BatchForget(_) => Opcode::BatchForget,
+            Operation::Getattr(_) => Opcode::Getattr,
+            Operation::Statx(_) => Opcode::Statx,
+            Operation::Setattr(_) => Opcode::Setattr,
+            Operation::Readlink => Opcode::Readlink,
+            Operation::Symlink { .. } => Opcode::Symlink,
+            Operation::Mknod { .. } => Opcode::Mknod,
+            Operation::Mkdir { .. } => Opcode::Mkdir,
+            Operation::Unlink { .. } => Opcode::Unlink,
+            Operation::Rmdir { .. } => Opcode::Rmdir,
+            Operation::Rename { flags: 0, .. } => Opcode::Rename,
+            Operation::Rename { .. } => Opcode::Rename2,
+            Operation::Link { .. } => Opcode::Link,
+            Operation::Open(_) => Opcode::Open,
+            Operation::Opendir(_) => Opcode::Opendir,
+            Operation::Create { .. } => Opcode::Create,
+            Operation::Tmpfile { .. } => Opcode::Tmpfile,
+            Operation::Read(_) => Opcode::Read,
+            Operation::Readdir(_) => Opcode::Readdir,
+            Operation::Readdirplus(_) => Opcode::Readdirplus,
+            Operation::Write { .. } => Opcode::Write,
+            Operation::Statfs => Opcode::Statfs,
+            Operation::Syncfs => Opcode::Syncfs,
+            Operation::Release(_) => Opcode::Release,
+            Operation::Releasedir(_) => Opcode::Releasedir,
+            Operation::Flush(_) => Opcode::Flush,
+            Operation::Fsync(_) => Opcode::Fsync,
+            Operation::Fsyncdir(_) => Opcode::Fsyncdir,
+            Operation::Setxattr { .. } => Opcode::Setxattr,
+            Operation::Getxattr { .. } => Opcode::Getxattr,
+            Operation::Listxattr { .. } => Opcode::Listxattr,
+            Operation::Removexattr { .. } => Opcode::Removexattr,
+            Operation::Init(_) => Opcode::Init,
+            Operation::Destroy => Opcode::Destroy,
+            Operation::Getlk(_) => Opcode::Getlk,
+            Operation::Setlk(_) => Opcode::Setlk,
+            Operation::Setlkw(_) => Opcode::Setlkw,
+            Operation::Access { .. } => Opcode::Access,
+            Operation::Interrupt { .. } => Opcode::Interrupt,
+            Operation::Bmap(_) => Opcode::Bmap,
+            Operation::Ioctl { .. } => Opcode::Ioctl,
+            Operation::Poll(_) => Opcode::Poll,
+            Operation::NotifyReply { .. } => Opcode::NotifyReply,
+            Operation::Fallocate(_) => Opcode::Fallocate,
+            Operation::Lseek(_) => Opcode::Lseek,
+            Operation::CopyFileRange(_) => Opcode::CopyFileRange,
+            Operation::CopyFileRange64(_) => Opcode::CopyFileRange64,
+            Operation::Setupmapping(_) => Opcode::Setupmapping,
+            Operation::Removemapping(_) => Opcode::Removemapping,
+        }
+    }
 }
 
 /// What INIT brings.

@@ -1,5 +1,6 @@
 //! `pramfs doctor`: rates a path as a region, and prints commands that improve
-//! it. `pramfs_medium::pmem::probe` finds all of it.
+//! it. `pramfs_medium::pmem::probe` finds what concerns the path, `transports` what concerns a
+//! mount.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use pramfs_medium::pmem::{self, HugePolicy, SourceKind};
 use serde::Serialize;
 
 use super::Subcommand;
+use super::transports::Transports;
 use crate::failure::shown;
 use crate::mkfs::contents::{Foreign, foreign, ours_by_magic};
 use crate::mkfs::report::{granularity, survives};
@@ -51,6 +53,8 @@ struct Report {
     stream_instruction: &'static str,
     backends: Vec<&'static str>,
     in_use: Option<String>,
+    /// How a mount could get its requests here.
+    transports: Transports,
     warnings: Vec<String>,
     advice: Vec<String>,
 }
@@ -118,6 +122,7 @@ impl Report {
             stream_instruction: r.stream_instruction,
             backends: r.backends,
             in_use: r.in_use,
+            transports: Transports::find(Path::new("/")),
             warnings: r.warnings,
             advice: r.advice,
             problem: r.problem,
@@ -219,6 +224,10 @@ impl Report {
         if let Some(who) = &self.in_use {
             row("in use", who.clone());
         }
+        // A region that cannot be used is not mounted.
+        if self.usable {
+            row("transports", self.transports.summary());
+        }
         for w in &self.warnings {
             s += &format!("Warning: {w}\n");
         }
@@ -227,6 +236,9 @@ impl Report {
             for a in &self.advice {
                 s += &format!("  {a}\n");
             }
+        }
+        if self.usable {
+            s += &self.transports.advice();
         }
         s.truncate(s.trim_end().len());
         s

@@ -1,17 +1,15 @@
 //! `pramfs leases`: which processes map files of a mount directly, and an end to their
 //! requests.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use pramfs_control::{
-    Connection, ControlError, DIRECTORY, Directory, Identity, LeaseKey, LeaseRow,
-};
+use pramfs_control::{ControlError, LeaseKey, LeaseRow};
 use serde::Serialize;
 
 use super::Subcommand;
+use super::live::live_mount;
 use crate::failure::shown;
 use crate::{Failure, output};
 
@@ -52,7 +50,7 @@ impl Subcommand for Leases {
 
     fn run(&self) -> Result<(), Failure> {
         let about = |e: ControlError| Failure::new("os", format!("{}: {e}", shown(&self.place)));
-        let (server, device) = self.server()?;
+        let (server, device) = live_mount(&self.place)?;
         if let Some(id) = &self.revoke {
             let lease = key(id).ok_or_else(|| {
                 Failure::usage(format!(
@@ -76,47 +74,6 @@ impl Subcommand for Leases {
             "ID", "PROCESS", "USER", "MODE", "BYTES", "AGE (s)"
         ))?;
         lines.iter().try_for_each(|line| output::line(&line.text()))
-    }
-}
-
-impl Leases {
-    /// Connects to the server. Also returns the device number of its mount.
-    fn server(&self) -> Result<(Connection, u64), Failure> {
-        let place = &self.place;
-        let meta =
-            std::fs::metadata(place).map_err(|e| Failure::os("cannot find", shown(place), e))?;
-        let about = |e: ControlError| Failure::new("os", format!("{}: {e}", shown(place)));
-        let none = || {
-            Failure::new(
-                "not-mounted",
-                format!(
-                    "{}: no server of root answers for it; is it mounted, and by root?",
-                    shown(place)
-                ),
-            )
-        };
-        let directory = Directory::open(DIRECTORY)
-            .map_err(about)?
-            .ok_or_else(none)?;
-        let is_region = meta.is_file() || meta.file_type().is_block_device();
-        let named = Identity::of_path(place).map_err(about)?.socket_name();
-        for name in directory.sockets().map_err(about)? {
-            if is_region && name != named {
-                continue;
-            }
-            // Servers of other mounts may be ending.
-            let Ok(Some(server)) = Connection::open(&directory, &name) else {
-                continue;
-            };
-            let Ok(served) = server.served() else {
-                continue;
-            };
-            let device = rustix::fs::makedev(served.device.0, served.device.1);
-            if is_region || device == meta.dev() {
-                return Ok((server, device));
-            }
-        }
-        Err(none())
     }
 }
 

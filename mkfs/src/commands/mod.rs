@@ -10,10 +10,13 @@ mod extents;
 mod get;
 mod info;
 mod leases;
+mod live;
 mod ls;
 mod put;
+mod requests;
 mod run;
 mod stat;
+mod transports;
 mod trim;
 
 use std::ffi::OsString;
@@ -62,6 +65,7 @@ const TABLE: &[Entry] = &[
     entry::<extents::Extents>(),
     entry::<check::Check>(),
     entry::<leases::Leases>(),
+    entry::<requests::Requests>(),
     entry::<run::Run>(),
     entry::<trim::Trim>(),
     entry::<dump::Dump>(),

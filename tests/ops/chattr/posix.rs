@@ -4,6 +4,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use pramfs_tests::mounted::kernel_opens;
 use pramfs_tests::syscalls::{self as sys, Caller, Sys, as_caller, errno};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps,
@@ -50,6 +51,9 @@ fn times(atime: i64, mtime: i64) -> Timestamps {
 fn on_file(path: &Path, n: &mut Transcript, what: &str) {
     let dir = path.parent().expect("a directory");
     let (new, other) = (dir.join("new"), dir.join("other"));
+    // With `opens=kernel`, open works, and what follows it is refused.
+    let anyway = n.is_ours() && kernel_opens();
+    let (immutable, append) = (what == "immutable", what == "append-only");
     let mut call = |name: &str, result: Sys| n.call(format!("{what}: {name}"), result);
     for (name, how) in [
         ("read", OFlags::RDONLY),
@@ -62,9 +66,33 @@ fn on_file(path: &Path, n: &mut Transcript, what: &str) {
             OFlags::WRONLY | OFlags::APPEND | OFlags::TRUNC,
         ),
     ] {
-        call(&format!("open to {name}"), open(path, how).map(drop));
+        let opened = open(path, how).map(drop);
+        let overwrites = how == OFlags::WRONLY || how == OFlags::RDWR;
+        let appends = how == OFlags::WRONLY | OFlags::APPEND;
+        let is_refused = overwrites && (immutable || append) || appends && immutable;
+        let seen = match anyway && is_refused {
+            true => opened.and(Err(libc::EPERM)),
+            false => opened,
+        };
+        call(&format!("open to {name}"), seen);
     }
-    if let Ok(fd) = open(path, OFlags::WRONLY | OFlags::APPEND) {
+    let opened = open(path, OFlags::WRONLY | OFlags::APPEND);
+    if anyway && immutable {
+        let fd = opened.expect("open");
+        let keep = FallocateFlags::KEEP_SIZE;
+        let refused = [
+            errno(rustix::io::write(&fd, b"more")).map(drop),
+            errno(rustix::fs::ftruncate(&fd, 1)),
+            errno(rustix::fs::fallocate(&fd, keep, 0, 4096)),
+            errno(rustix::fs::fallocate(
+                &fd,
+                keep | FallocateFlags::PUNCH_HOLE,
+                0,
+                4096,
+            )),
+        ];
+        assert_eq!(refused, [Err(libc::EPERM); 4]);
+    } else if let Ok(fd) = opened {
         call("append", errno(rustix::io::write(&fd, b"more")).map(drop));
         call("ftruncate", errno(rustix::fs::ftruncate(&fd, 1)));
         for (name, mode) in [

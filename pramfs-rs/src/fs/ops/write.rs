@@ -63,7 +63,8 @@ impl Engine {
     /// - A file that has become immutable is written: the mapping was permitted when
     ///   it was created.
     /// - An append-only file must not be mapped for writing. The kernel does not know
-    ///   the flag, so the write-back is refused here.
+    ///   the flag, so a write-back that changes bytes below the end is refused here. One
+    ///   that appends holds the whole page of the old end: those bytes are not written.
     ///
     /// Either all bytes are written, or the call returns the error of the first part
     /// that failed. Earlier parts stay written. If space is missing or a block was
@@ -76,11 +77,11 @@ impl Engine {
             let inode = self.iget_user(ino)?;
             let mut state = inode.state.write();
             check_file(inode.ino, &state)?;
-            if state.disk.flags & FL_APPEND != 0 {
-                chattr::check_write(&state.disk)?;
-            }
             let block = self.vol.geo.block_size;
             let (mut done, mut all) = (0, Ok(()));
+            if state.disk.flags & FL_APPEND != 0 {
+                done = self.check_only_appends(&inode, &state, offset, from)?;
+            }
             while done < from.len() {
                 let at = offset + done as u64;
                 // A short write does not tell the reason; writing the rest does.
@@ -107,6 +108,31 @@ impl Engine {
             }
             all
         })
+    }
+
+    /// Checks that bytes for an append-only file change none that it has. Returns how many
+    /// of them it has.
+    #[cold]
+    fn check_only_appends(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<usize> {
+        let below = state.disk.size.saturating_sub(offset);
+        let below = usize::try_from(below).map_or(from.len(), |below| below.min(from.len()));
+        let mut old = [0; 4096];
+        let hole = || self.check_hole_of(inode, state);
+        let mut at = offset;
+        for new in from[..below].chunks(old.len()) {
+            let old = &mut old[..new.len()];
+            if self.read_map(&state.map(), at, old, hole)? != new.len() || old != new {
+                chattr::check_write(&state.disk)?;
+            }
+            at += new.len() as u64;
+        }
+        Ok(below)
     }
 
     /// As [`write`](Self::write), for a caller that holds the inode.
