@@ -13,7 +13,7 @@ use pramfs_medium::pmem::Lent;
 use super::Adapter;
 use super::answer::{Answer, Reply};
 use super::attributes::drop_rights;
-use super::caller::Caller;
+use super::caller::{Caller, CallerIds};
 use super::convert::{Node, ino};
 use super::enospc_retry::PendingFrees;
 use super::init::MAX_REQUEST;
@@ -100,6 +100,11 @@ impl Adapter {
             if arg.write_flags.contains(WriteFlags::KILL_SUIDGID) {
                 fs.strip_suid(ino)?;
             } else if !paged {
+                if CallerIds::of(req) == CallerIds::Withheld {
+                    // Without the flag the caller has CAP_FSETID. Through overlayfs, that is
+                    // the user who mounted it, and the program may have no right to it.
+                    drop_rights(fs, req, ino, flags & libc::O_APPEND != 0)?;
+                }
                 // The kernel checks this attribute only for writes through the page cache.
                 fs.strip_capability(ino)?;
             }

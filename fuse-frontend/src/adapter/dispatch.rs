@@ -8,7 +8,7 @@ use pramfs_fuse_protocol::{Data, Errno, Operation};
 
 use super::Adapter;
 use super::answer::{Answer, Reply};
-use super::convert::{Handle, Node, creator};
+use super::convert::{Handle, Node};
 
 /// Returns data in one piece.
 fn whole(data: Data<'_>) -> Cow<'_, [u8]> {
@@ -35,13 +35,8 @@ impl Adapter {
                 }
                 reply.dismiss();
             }
-            Operation::Mknod { arg, name, .. } => {
-                let caller = creator(header, arg.umask);
-                self.on_mknod(&caller, node, name, arg.mode, arg.rdev, reply);
-            }
-            Operation::Mkdir { arg, name, .. } => {
-                self.on_mkdir(&creator(header, arg.umask), node, name, arg.mode, reply);
-            }
+            Operation::Mknod { arg, name, .. } => self.on_mknod(header, &arg, name, reply),
+            Operation::Mkdir { arg, name, .. } => self.on_mkdir(header, &arg, name, reply),
             Operation::Symlink { name, target, .. } => {
                 self.on_symlink(header, node, name, target, reply);
             }
@@ -68,14 +63,8 @@ impl Adapter {
             Operation::Statfs => self.on_statfs(reply),
 
             // Opening and closing: open.rs
-            Operation::Create { arg, name, .. } => {
-                let (caller, flags) = (creator(header, arg.umask), arg.flags.cast_signed());
-                self.on_create(&caller, node, name, arg.mode, flags, reply);
-            }
-            Operation::Tmpfile { arg, .. } => {
-                let (caller, flags) = (creator(header, arg.umask), arg.flags.cast_signed());
-                self.on_tmpfile(&caller, node, arg.mode, flags, reply);
-            }
+            Operation::Create { arg, name, .. } => self.on_create(header, &arg, name, reply),
+            Operation::Tmpfile { arg, .. } => self.on_tmpfile(header, &arg, reply),
             Operation::Open(arg) => self.on_open(node, arg.flags.cast_signed(), reply),
             Operation::Release(arg) => self.on_release(node, Handle(arg.fh), reply),
             Operation::Opendir(_) => self.on_opendir(node, reply),

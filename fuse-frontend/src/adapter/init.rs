@@ -1,7 +1,6 @@
 //! What this server asks of the kernel at mount.
 //!
 //! Never asked for:
-//! * ALLOW_IDMAP: the handlers need the ids of callers;
 //! * ATOMIC_O_TRUNC: `open` would have to do O_TRUNC, but does not see all of it;
 //! * WRITEBACK_CACHE: a completed write must be durable;
 //! * POSIX_LOCKS and FLOCK_LOCKS: the kernel does locks itself;
@@ -14,6 +13,8 @@
 //! write, and the server clears set-user-ID: see `attributes::drop_rights`. A truncation by a
 //! caller without CAP_FSETID says so (FATTR_KILL_SUIDGID), and with SETXATTR_EXT a new ACL says
 //! that it clears set-group-ID.
+//! With ALLOW_IDMAP, which needs `default_permissions`, the kernel gives the caller's ids only
+//! with requests that make an inode: see `caller.rs`. Its decisions rely on those two.
 
 use pramfs_fuse_protocol::flags::InitFlags;
 
@@ -41,4 +42,5 @@ pub(super) const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::DONT_MASK);
 
 /// What transports ask for beside that if they pass on all of a request.
-pub(super) const WANTED_OF_WHOLE_REQUESTS: InitFlags = InitFlags::SETXATTR_EXT;
+pub(super) const WANTED_OF_WHOLE_REQUESTS: InitFlags =
+    InitFlags::SETXATTR_EXT.union(InitFlags::ALLOW_IDMAP);

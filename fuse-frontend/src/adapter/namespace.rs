@@ -7,10 +7,11 @@ use pramfs::{
     inode::{Attr, Credentials, Fs, InodeRef},
 };
 use pramfs_fuse_protocol::Errno;
-use pramfs_fuse_protocol::wire::{EntryOut, InHeader};
+use pramfs_fuse_protocol::wire::{EntryOut, InHeader, MkdirIn, MknodIn};
 
 use super::answer::{Answer, Reply};
-use super::convert::{Node, attr as wire_attr, creator, generation, ino, node, unpack_device};
+use super::caller::CallerIds;
+use super::convert::{Node, attr as wire_attr, generation, ino, node, unpack_device};
 use super::serve::{Refusal, Served};
 use super::{Adapter, CACHE_SECONDS};
 use crate::direct::Opens;
@@ -98,39 +99,28 @@ impl Adapter {
         });
     }
 
-    pub(super) fn on_mknod(
-        &self,
-        caller: &Credentials<'_>,
-        parent: Node,
-        name: &[u8],
-        mode: u32,
-        rdev: u32,
-        reply: impl Reply,
-    ) {
+    pub(super) fn on_mknod(&self, req: &InHeader, arg: &MknodIn, name: &[u8], reply: impl Reply) {
+        let (parent, mode) = (Node(req.nodeid), arg.mode);
         let work = |fs: &Fs, _: &mut _| {
-            let (parent, rdev) = (ino(parent)?, unpack_device(rdev));
+            let caller = CallerIds::of(req).creator(arg.umask)?;
+            let (parent, rdev) = (ino(parent)?, unpack_device(arg.rdev));
             Ok(self
                 .removals
-                .wait_for_space(fs, || fs.holding().mknod(caller, parent, name, mode, rdev))?)
+                .wait_for_space(fs, || fs.holding().mknod(&caller, parent, name, mode, rdev))?)
         };
         self.serve("mknod", parent, reply, work, |reply, made| {
             self.send_entry(reply, made)
         });
     }
 
-    pub(super) fn on_mkdir(
-        &self,
-        caller: &Credentials<'_>,
-        parent: Node,
-        name: &[u8],
-        mode: u32,
-        reply: impl Reply,
-    ) {
+    pub(super) fn on_mkdir(&self, req: &InHeader, arg: &MkdirIn, name: &[u8], reply: impl Reply) {
+        let (parent, perm) = (Node(req.nodeid), arg.mode & 0o7777);
         let work = |fs: &Fs, _: &mut _| {
+            let caller = CallerIds::of(req).creator(arg.umask)?;
             let parent = ino(parent)?;
-            Ok(self.removals.wait_for_space(fs, || {
-                fs.holding().mkdir(caller, parent, name, mode & 0o7777)
-            })?)
+            Ok(self
+                .removals
+                .wait_for_space(fs, || fs.holding().mkdir(&caller, parent, name, perm))?)
         };
         self.serve("mkdir", parent, reply, work, |reply, made| {
             self.send_entry(reply, made)
@@ -146,10 +136,11 @@ impl Adapter {
         reply: impl Reply,
     ) {
         let work = |fs: &Fs, _: &mut _| {
+            let caller = CallerIds::of(req).creator(0)?;
             let parent = ino(parent)?;
-            Ok(self.removals.wait_for_space(fs, || {
-                fs.holding().symlink(&creator(req, 0), parent, name, target)
-            })?)
+            Ok(self
+                .removals
+                .wait_for_space(fs, || fs.holding().symlink(&caller, parent, name, target))?)
         };
         self.serve("symlink", parent, reply, work, |reply, made| {
             self.send_entry(reply, made)
@@ -201,8 +192,13 @@ impl Adapter {
         let work = |fs: &Fs, _: &mut _| {
             let flags = rename_flags(flags)?;
             let (source, target) = (ino(from.0)?, ino(to.0)?);
+            // The owner of the whiteout. Without one, the engine uses no credentials.
+            let caller = match flags.whiteout {
+                true => CallerIds::of(req).creator(0)?,
+                false => Credentials::ROOT,
+            };
             self.removals.wait_for_space(fs, || {
-                fs.rename(&creator(req, 0), source, from.1, target, to.1, flags)
+                fs.rename(&caller, source, from.1, target, to.1, flags)
             })?;
             self.removals.note_removed();
             if source != target {

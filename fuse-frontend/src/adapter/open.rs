@@ -3,13 +3,14 @@
 //! A file handle tells only how the file is open: every request names its node. Each open
 //! file holds one reference on the inode.
 
-use pramfs::inode::{Credentials, Fs, Ino, InodeRef, LeaseMode};
+use pramfs::inode::{Fs, Ino, InodeRef, LeaseMode};
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::flags::OpenOutFlags;
-use pramfs_fuse_protocol::wire::OpenOut;
+use pramfs_fuse_protocol::wire::{CreateIn, InHeader, OpenOut};
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::answer::{Answer, Reply};
+use super::caller::CallerIds;
 use super::convert::{Handle, Node, ino};
 use super::namespace::HeldEntry;
 use super::serve::{Refusal, Served};
@@ -153,21 +154,15 @@ impl Adapter {
         }
     }
 
-    pub(super) fn on_create(
-        &self,
-        caller: &Credentials<'_>,
-        parent: Node,
-        name: &[u8],
-        mode: u32,
-        flags: i32,
-        reply: impl Reply,
-    ) {
+    pub(super) fn on_create(&self, req: &InHeader, arg: &CreateIn, name: &[u8], reply: impl Reply) {
+        let (parent, perm, flags) = (Node(req.nodeid), arg.mode & 0o7777, arg.flags.cast_signed());
         let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
+            let caller = CallerIds::of(req).creator(arg.umask)?;
             let parent = ino(parent)?;
-            let made = self.removals.wait_for_space(fs, || {
-                fs.holding().create(caller, parent, name, mode & 0o7777)
-            })?;
+            let made = self
+                .removals
+                .wait_for_space(fs, || fs.holding().create(&caller, parent, name, perm))?;
             // One reference for the lookup, one for the open file.
             let opened = self.note_open(made.1.ino, mode_of_open);
             Ok((opened, fs.hold(made.1.ino), made))
@@ -181,17 +176,21 @@ impl Adapter {
     /// may give it one.
     pub(super) fn on_tmpfile(
         &self,
-        caller: &Credentials<'_>,
-        parent: Node,
-        mode: u32,
-        flags: i32,
+        req: &InHeader,
+        arg: &CreateIn,
         reply: impl Reply,
     ) {
+        let (parent, perm, flags) = (
+            Node(req.nodeid),
+            arg.mode & 0o7777,
+            arg.flags.cast_signed(),
+        );
         let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
+            let caller = CallerIds::of(req).creator(arg.umask)?;
             let (parent, linkable) = (ino(parent)?, flags & libc::O_EXCL == 0);
             let made = self.removals.wait_for_space(fs, || {
-                (fs.holding()).create_unnamed(caller, parent, mode & 0o7777, linkable)
+                (fs.holding()).create_unnamed(&caller, parent, perm, linkable)
             })?;
             let opened = self.note_open(made.1.ino, mode_of_open);
             Ok((opened, fs.hold(made.1.ino), made))

@@ -15,6 +15,7 @@ mod direct_client;
 mod direct_limits;
 mod direct_policy;
 mod direct_write;
+mod idmapped;
 mod lifecycle;
 mod logging;
 mod names;
