@@ -5,7 +5,11 @@
 //! * WRITEBACK_CACHE: a completed write must be durable;
 //! * POSIX_LOCKS and FLOCK_LOCKS: the kernel does locks itself;
 //! * NO_OPEN_SUPPORT: the server must know whether a file is open, and whether it is
-//!   open through the page cache.
+//!   open through the page cache;
+//! * CREATE_SUPP_GROUP: a kernel that offers it needs no help with sgid of a new file (see
+//!   `namespace::mode_of_new`);
+//! * HAS_RESEND: no server takes a connection over;
+//! * REQUEST_TIMEOUT: a server that is stopped for a while must not lose its connection.
 //!
 //! With POSIX_ACL the kernel applies the ACLs that it is shown. DONT_MASK leaves the
 //! umask to the server, because a default ACL of the directory replaces it.
@@ -15,6 +19,8 @@
 //! that it clears set-group-ID.
 //! With ALLOW_IDMAP, which needs `default_permissions`, the kernel gives the caller's ids only
 //! with requests that make an inode: see `caller.rs`. Its decisions rely on those two.
+//! With SECURITY_CTX a request that makes an inode carries the labels of security modules
+//! (SELinux). They are in the record that makes the inode, so that it never exists without them.
 
 use pramfs_fuse_protocol::flags::InitFlags;
 
@@ -42,5 +48,6 @@ pub(super) const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::DONT_MASK);
 
 /// What transports ask for beside that if they pass on all of a request.
-pub(super) const WANTED_OF_WHOLE_REQUESTS: InitFlags =
-    InitFlags::SETXATTR_EXT.union(InitFlags::ALLOW_IDMAP);
+pub(super) const WANTED_OF_WHOLE_REQUESTS: InitFlags = InitFlags::SETXATTR_EXT
+    .union(InitFlags::ALLOW_IDMAP)
+    .union(InitFlags::SECURITY_CTX);

@@ -4,15 +4,15 @@
 //! file holds one reference on the inode.
 
 use pramfs::inode::{Fs, Ino, InodeRef, LeaseMode};
-use pramfs_fuse_protocol::Errno;
-use pramfs_fuse_protocol::flags::OpenOutFlags;
-use pramfs_fuse_protocol::wire::{CreateIn, InHeader, OpenOut};
+use pramfs_fuse_protocol::flags::{OpenInFlags, OpenOutFlags};
+use pramfs_fuse_protocol::wire::{CreateIn, InHeader, OpenIn, OpenOut};
+use pramfs_fuse_protocol::{Errno, Extensions};
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::answer::{Answer, Reply};
 use super::caller::CallerIds;
 use super::convert::{Handle, Node, ino};
-use super::namespace::HeldEntry;
+use super::namespace::{HeldEntry, labels};
 use super::serve::{Refusal, Served};
 use super::{Adapter, CacheMode};
 
@@ -154,15 +154,26 @@ impl Adapter {
         }
     }
 
-    pub(super) fn on_create(&self, req: &InHeader, arg: &CreateIn, name: &[u8], reply: impl Reply) {
-        let (parent, perm, flags) = (Node(req.nodeid), arg.mode & 0o7777, arg.flags.cast_signed());
+    pub(super) fn on_create(
+        &self,
+        req: &InHeader,
+        arg: &CreateIn,
+        name: &[u8],
+        extensions: Extensions<'_>,
+        reply: impl Reply,
+    ) {
+        let (parent, flags) = (Node(req.nodeid), arg.flags.cast_signed());
+        let labels = labels(extensions);
         let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
             let caller = CallerIds::of(req).creator(arg.umask)?;
             let parent = ino(parent)?;
+            // The flag KILL_SUIDGID is for a file that exists.
+            let perm = self.mode_of_new(fs, req, parent, arg.mode & 0o7777)?;
+            let holding = fs.holding().with_labels(&labels);
             let made = self
                 .removals
-                .wait_for_space(fs, || fs.holding().create(&caller, parent, name, perm))?;
+                .wait_for_space(fs, || holding.create(&caller, parent, name, perm))?;
             // One reference for the lookup, one for the open file.
             let opened = self.note_open(made.1.ino, mode_of_open);
             Ok((opened, fs.hold(made.1.ino), made))
@@ -178,19 +189,19 @@ impl Adapter {
         &self,
         req: &InHeader,
         arg: &CreateIn,
+        extensions: Extensions<'_>,
         reply: impl Reply,
     ) {
-        let (parent, perm, flags) = (
-            Node(req.nodeid),
-            arg.mode & 0o7777,
-            arg.flags.cast_signed(),
-        );
+        let (parent, flags) = (Node(req.nodeid), arg.flags.cast_signed());
+        let labels = labels(extensions);
         let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
             let caller = CallerIds::of(req).creator(arg.umask)?;
             let (parent, linkable) = (ino(parent)?, flags & libc::O_EXCL == 0);
+            let perm = self.mode_of_new(fs, req, parent, arg.mode & 0o7777)?;
+            let holding = fs.holding().with_labels(&labels);
             let made = self.removals.wait_for_space(fs, || {
-                (fs.holding()).create_unnamed(&caller, parent, perm, linkable)
+                holding.create_unnamed(&caller, parent, perm, linkable)
             })?;
             let opened = self.note_open(made.1.ino, mode_of_open);
             Ok((opened, fs.hold(made.1.ino), made))
@@ -214,7 +225,8 @@ impl Adapter {
         reply.send(Answer::Created(entry, opened.answer(flags)));
     }
 
-    pub(super) fn on_open(&self, node: Node, flags: i32, reply: impl Reply) {
+    pub(super) fn on_open(&self, node: Node, arg: &OpenIn, reply: impl Reply) {
+        let flags = arg.flags.cast_signed();
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
             if flags & libc::O_ACCMODE != libc::O_RDONLY {
@@ -226,6 +238,10 @@ impl Adapter {
                     ));
                 }
                 may_write(fs, ino, flags)?;
+            }
+            // An open that truncates, by a caller without CAP_FSETID.
+            if arg.open_flags.contains(OpenInFlags::KILL_SUIDGID) {
+                fs.strip_suid(ino)?;
             }
             // A read from the page cache does not set the atime. If an update is due, the
             // kernel drops the cached pages, and the read reaches the server.

@@ -14,7 +14,10 @@ use pramfs_tests::idmapped::{Idmapped, SHIFT};
 use pramfs_tests::mounted::Mounted;
 use pramfs_tests::syscalls::{Caller, as_caller, errno};
 use pramfs_tests::watchdog::Watchdog;
-use rustix::fs::{CWD, FallocateFlags, FileType, IFlags, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{
+    CWD, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, XattrFlags,
+};
+use rustix::thread::set_thread_groups;
 
 use crate::mounted;
 
@@ -407,11 +410,23 @@ fn setgid_directory_passes_group_on_both_mounts() {
             fs::create_dir(view.at("shared/dir")).unwrap();
         });
         view.by(7, 9, || make("shared/of a member", 0o2755));
+        // Groups belong to a thread, which ends with them.
+        let with_group = |group: u32, name: &str| {
+            let in_thread = || {
+                set_thread_groups(&[Gid::from_raw(view.id(group))]).unwrap();
+                view.by(7, 8, || make(name, 0o2755));
+            };
+            std::thread::scope(|threads| threads.spawn(in_thread).join().unwrap());
+        };
+        with_group(9, "shared/by a supplementary group");
+        with_group(10, "shared/by another group");
         assert_eq!(view.owners("shared/file"), (7, 9));
         assert_eq!(view.owners("shared/dir"), (7, 9));
         assert_eq!(view.mode("shared/dir") & 0o2000, 0o2000);
         assert_eq!(view.mode("shared/program"), 0o755);
         assert_eq!(view.mode("shared/of a member"), 0o2755);
+        assert_eq!(view.mode("shared/by a supplementary group"), 0o2755);
+        assert_eq!(view.mode("shared/by another group"), 0o755);
     });
 }
 
