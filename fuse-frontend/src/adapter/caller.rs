@@ -11,10 +11,10 @@
 //! * Capabilities count only if the process is in the user namespace of the server,
 //!   because any user can be root in a new one.
 //! * A request on behalf of another user (from overlayfs or the NFS server) has the user
-//!   and group of that user, and no rights of the requesting process. Without ids, such a
-//!   request cannot be told from the others: it has the rights of the requesting process.
-//!   That clears more bits, and never fewer, since overlayfs acts for the user who mounted it,
-//!   who is root.
+//!   and group of that user, and no rights of the requesting process. Without ids, it cannot be
+//!   told from others: it has the rights of the requesting process, which is the program that
+//!   uses the overlay. What the kernel checks, it checks for the other user, who has mounted the
+//!   overlay.
 //!
 //! `/proc` shows ids as they are outside of mapped mounts. So, where ids are withheld, what
 //! depends on the owner or the group of a file is left to the kernel, which knows the mapping

@@ -100,13 +100,13 @@ impl Adapter {
             if arg.write_flags.contains(WriteFlags::KILL_SUIDGID) {
                 fs.strip_suid(ino)?;
             } else if !paged {
-                if CallerIds::of(req) == CallerIds::Withheld {
-                    // Without the flag the caller has CAP_FSETID. Through overlayfs, that is
-                    // the user who mounted it, and the program may have no right to it.
+                // The kernel checks this attribute only for writes through the page cache.
+                let has_rights = fs.strip_capability(ino)?;
+                // Without the flag the caller has CAP_FSETID. Through overlayfs, that is the user
+                // who mounted it, and the program may have no right to it.
+                if has_rights && CallerIds::of(req) == CallerIds::Withheld {
                     drop_rights(fs, req, ino, flags & libc::O_APPEND != 0)?;
                 }
-                // The kernel checks this attribute only for writes through the page cache.
-                fs.strip_capability(ino)?;
             }
             // An append uses the offset of the kernel as well. The kernel locks the inode
             // until all parts of an append are answered, and sends its parts of 1 MiB
