@@ -221,6 +221,11 @@ fn new_files_of_all_kinds_get_their_security_contexts() {
             assert_eq!(scene.fs.getxattr(made, label).unwrap(), value);
         }
     }
+    let body: &[&[u8]] = &[create.as_bytes(), b"/\0"];
+    label(&scene, Opcode::Tmpfile, body, &labels).unwrap();
+    let next = scene.find(b"link").unwrap().0 + 1;
+    assert_eq!(scene.fs.getattr(Ino(next)).unwrap().nlink, 0);
+    assert_eq!(scene.fs.getxattr(Ino(next), SELINUX).unwrap(), LABEL);
     let link = scene.find(b"link").unwrap();
     assert_eq!(scene.fs.readlink(link).unwrap(), b"target");
     // The kernel sends the extension with no contexts if no module has one.

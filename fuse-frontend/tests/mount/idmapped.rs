@@ -12,10 +12,10 @@ use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
 use pramfs_tests::idmapped::{Idmapped, SHIFT};
 use pramfs_tests::mounted::Mounted;
-use pramfs_tests::syscalls::{Caller, as_caller, errno};
+use pramfs_tests::syscalls::{Caller, as_caller, errno, path_of};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::fs::{
-    CWD, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, XattrFlags,
 };
 use rustix::thread::set_thread_groups;
 
@@ -140,9 +140,13 @@ fn make_all_kinds(view: &View<'_>) {
         symlink("target", view.at("link")).unwrap();
         let perm = Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(CWD, view.at("fifo"), FileType::Fifo, perm, 0).unwrap();
+        let flags = OFlags::TMPFILE | OFlags::WRONLY;
+        let unnamed = rustix::fs::open(view.at(""), flags, perm).unwrap();
+        let (path, follow) = (path_of(&unnamed), AtFlags::SYMLINK_FOLLOW);
+        rustix::fs::linkat(CWD, path, CWD, view.at("linked"), follow).unwrap();
     });
     assert!(fs::metadata(view.at("fifo")).unwrap().file_type().is_fifo());
-    for name in ["file", "dir", "link", "fifo"] {
+    for name in ["file", "dir", "link", "fifo", "linked"] {
         assert_eq!(view.owners(name), (5, 6), "{name}");
         let shown = fs::symlink_metadata(view.at(name)).unwrap();
         assert_eq!((shown.uid(), shown.gid()), (view.id(5), view.id(6)));
