@@ -153,8 +153,11 @@ fn old_kernel_has_server_clear_sgid_of_program_in_setgid_directory() {
     assert!(keeps_sgid(new, (7, 8)), "the kernel has decided");
 }
 
+/// Name and value of a security context.
+type Label<'a> = (&'a [u8], &'a [u8]);
+
 /// The extension with these contexts.
-fn contexts(all: &[(&[u8], &[u8])]) -> Vec<u8> {
+fn contexts(all: &[Label<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in all {
         bytes.extend([value.len() as u32, 0].as_bytes());
@@ -168,12 +171,7 @@ fn contexts(all: &[(&[u8], &[u8])]) -> Vec<u8> {
 }
 
 /// Has a request with security contexts parsed and served.
-fn label(
-    scene: &Scene,
-    opcode: Opcode,
-    body: &[&[u8]],
-    all: &[(&[u8], &[u8])],
-) -> Result<u32, Errno> {
+fn label(scene: &Scene, opcode: Opcode, body: &[&[u8]], all: &[Label<'_>]) -> Result<u32, Errno> {
     let (body, extensions) = (body.concat(), contexts(all));
     let header = InHeader {
         len: (InHeader::SIZE + body.len() + extensions.len()) as u32,
@@ -240,7 +238,7 @@ fn file_whose_security_context_is_refused_is_not_made() {
     let before = scene.fs.statfs().unwrap().free;
     let too_long = vec![7; 65_537];
     let acl: &[u8] = b"system.posix_acl_access";
-    let refused: [(&[(&[u8], &[u8])], i32); 5] = [
+    let refused: [(&[Label<'_>], i32); 5] = [
         (&[(b"user.label", b"x")], libc::EOPNOTSUPP),
         (&[(acl, b"x")], libc::EOPNOTSUPP),
         (&[(SELINUX, LABEL), (b"trusted.x", b"x")], libc::EOPNOTSUPP),
