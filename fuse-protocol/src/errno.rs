@@ -39,6 +39,8 @@ impl Errno {
     pub const ENOSYS: Errno = Errno::known(38);
     /// Protocol error.
     pub const EPROTO: Errno = Errno::known(71);
+    /// Value too large: an id has no number on this side.
+    pub const EOVERFLOW: Errno = Errno::known(75);
     /// Operation not supported.
     pub const EOPNOTSUPP: Errno = Errno::known(95);
     /// Stale file handle.

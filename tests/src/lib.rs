@@ -6,6 +6,7 @@
 //!   and the oracle that judges them.
 //! * [`disk`]: a disk that fails to write, or says that it has.
 //! * [`exercise`]: what the fuzz targets do with any bytes.
+//! * [`idmapped`]: a mount again, with its owners mapped to other ids.
 //! * [`kill`]: writers that are killed, and the check of what they leave.
 //! * [`mounted`]: real mounts that come to an end whatever the test did.
 //! * [`model`]: a reference model, and a runner that compares it with the engine.
@@ -34,6 +35,7 @@ pub mod disk;
 #[cfg(feature = "testing")]
 pub mod exercise;
 pub mod host;
+pub mod idmapped;
 #[cfg(feature = "testing")]
 pub mod kill;
 #[cfg(feature = "testing")]

@@ -296,6 +296,33 @@ pub fn mount_setattr_of_nothing() -> rustix::io::Result<()> {
     }
 }
 
+/// Maps the owners that a detached mount shows by a user namespace.
+///
+/// # Errors
+/// Of mount_setattr: EINVAL where the file system cannot be mapped.
+pub fn map_ids(tree: &impl AsFd, namespace: &impl AsFd) -> rustix::io::Result<()> {
+    const IDMAP: u64 = 0x0010_0000;
+    // Attributes to set, to clear, propagation, user namespace.
+    let namespace = namespace.as_fd().as_raw_fd();
+    let attributes = [IDMAP, 0, 0, namespace.cast_unsigned().into()];
+    // SAFETY: the path ends with a NUL, and the attributes are four words of 64 bits, which
+    // the kernel only reads.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            attributes.as_ptr(),
+            size_of_val(&attributes),
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(last_error()),
+    }
+}
+
 /// Has a descriptor signal a process when it is ready (if it is told to, which this
 /// does not).
 ///

@@ -114,6 +114,22 @@ fn cases() -> Vec<Case> {
         )
         .blocks(512),
         Case::new(
+            "create with security labels under a default ACL",
+            |fs| {
+                let d = fs.mkdir(&CX, Ino::ROOT, b"d", 0o755).unwrap().ino;
+                set_list(fs, d, "default", 0o750);
+            },
+            |fs| {
+                let large = pattern(5000, 1);
+                let labels = [
+                    (&b"security.selinux"[..], &b"user_u:object_r:tmp_t\0"[..]),
+                    (b"security.large", &large),
+                ];
+                let holding = fs.holding().with_labels(&labels);
+                holding.create(&CX, ino(fs, "/d"), b"new", 0o666).unwrap();
+            },
+        ),
+        Case::new(
             "chattr",
             |fs| {
                 file(fs, "f", b"");

@@ -11,7 +11,7 @@ use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::Adapter;
 use super::answer::{Answer, Reply};
-use super::caller::{CAP_FOWNER, Caller};
+use super::caller::Caller;
 use super::convert::{Node, attr, ino, set_attr, statx};
 use super::serve::Served;
 
@@ -97,19 +97,27 @@ impl Adapter {
         let told_to_clear = arg.valid.contains(SetattrValid::KILL_SUIDGID);
         let keeps_rights = || !told_to_clear && Caller::keeps_rights(req);
         let work = |fs: &Fs, _: &mut _| {
-            let (ino, is_member) = (ino(node)?, Caller::in_group(req));
+            let ino = ino(node)?;
             if set.size.is_some() {
                 drop_rights_unless(fs, ino, false, keeps_rights)?;
             }
             // An empty setattr asks only to clear suid and sgid: overlayfs sends it before
             // a write. `chown(-1,-1)` sends the same request, and any user who can look
-            // up the file may call it. So only the owner or CAP_FOWNER clears the bits.
+            // up the file may call it. So only the owner or CAP_FOWNER clears the bits. If the
+            // kernel gives no ids, they belong to the program and not to overlayfs, and its
+            // write clears the bits (`on_write`).
             if set == SetAttr::default() {
                 let owner = fs.getattr(ino)?.uid;
-                if req.uid == owner || Caller::of(req).can(CAP_FOWNER) {
+                if Caller::may_clear_rights(req, owner) {
                     fs.strip_suid(ino)?;
                 }
             }
+            // The kernel itself clears sgid in a new mode.
+            let (checked, asked) = (Caller::in_group_unless_checked(req), Caller::in_group(req));
+            let is_member = |group| match set.perm {
+                Some(_) => checked(group),
+                None => asked(group),
+            };
             let attr = fs.setattr(&Caller::credentials(req, &is_member), ino, &set)?;
             if attr.kind == FileType::Directory {
                 self.listing_is_due(fs, ino);

@@ -1,15 +1,37 @@
-//! The groups and capabilities of a caller, which a request does not carry.
+//! Who makes a request, and the groups and capabilities that a request does not carry.
 //!
-//! They are read from `/proc/PID/status`, only for the few requests that need them.
+//! A kernel that may map a mount to other ids (ALLOW_IDMAP, Linux 6.12) gives user and group
+//! only with requests that make an inode, as the mount maps them. All other requests come
+//! without ([`CallerIds::Withheld`]), from every mount. Other kernels always give them.
+//!
+//! Groups and capabilities are read from `/proc/PID/status`, only for the few requests that
+//! need them.
 //! * If the process is not visible there (another PID namespace, or gone), it has neither:
 //!   only known rights count.
 //! * Capabilities count only if the process is in the user namespace of the server,
 //!   because any user can be root in a new one.
 //! * A request on behalf of another user (from overlayfs or the NFS server) has the user
-//!   and group of that user, and no rights of the requesting process.
+//!   and group of that user, and no rights of the requesting process. Without ids, it cannot be
+//!   told from others: it has the rights of the requesting process, which is the program that
+//!   uses the overlay. What the kernel checks, it checks for the other user, who has mounted the
+//!   overlay.
+//!
+//! `/proc` shows ids as they are outside of mapped mounts. So, where ids are withheld, what
+//! depends on the owner or the group of a file is left to the kernel, which knows the mapping
+//! and has checked before:
+//!
+//! | decision | checked in the kernel by |
+//! |---|---|
+//! | chmod keeps sgid | `setattr_prepare` |
+//! | an access ACL keeps sgid | `fuse_set_acl`, which sets `FUSE_SETXATTR_ACL_KILL_SGID` |
+//! | chattr by the owner, `+i` and `+a` | `vfs_fileattr_set`, `fileattr_set_prepare` |
 
 use pramfs::inode::{Credentials, Groups};
+use pramfs_fuse_protocol::Errno;
+use pramfs_fuse_protocol::numbers::INVALID_UIDGID;
 use pramfs_fuse_protocol::wire::InHeader;
+
+use super::serve::{Refusal, Served};
 
 /// The right to act as the owner of any file.
 pub(super) const CAP_FOWNER: u32 = 3;
@@ -20,13 +42,53 @@ const CAP_LINUX_IMMUTABLE: u32 = 9;
 /// The right to administer file systems.
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
+/// User and group of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallerIds {
+    /// Those that the caller has, as the mount maps them.
+    Given {
+        /// User.
+        uid: u32,
+        /// Group.
+        gid: u32,
+    },
+    /// The kernel does not say.
+    Withheld,
+}
+
+impl CallerIds {
+    /// Returns the ids of a request.
+    pub(super) fn of(req: &InHeader) -> CallerIds {
+        match (req.uid, req.gid) {
+            (INVALID_UIDGID, _) | (_, INVALID_UIDGID) => CallerIds::Withheld,
+            (uid, gid) => CallerIds::Given { uid, gid },
+        }
+    }
+
+    /// Returns the credentials for an operation that makes an inode.
+    ///
+    /// # Errors
+    /// EOVERFLOW, as from other file systems, if the ids have no number here.
+    pub(super) fn creator(self, umask: u32) -> Served<Credentials<'static>> {
+        match self {
+            CallerIds::Given { uid, gid } => Ok(Credentials::new(uid, gid).with_umask(umask)),
+            CallerIds::Withheld => Err(Refusal::Request(
+                Errno::EOVERFLOW,
+                "the new file would have no owner",
+            )),
+        }
+    }
+}
+
 /// Groups and capabilities of a process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Caller {
+    /// User for file systems, if the process is visible.
+    user: Option<u32>,
     groups: Vec<u32>,
     capabilities: u64,
-    /// The process has the user of the request: it does not act for another user.
-    in_own_name: bool,
+    /// The process is known to act for another user.
+    is_proxy: bool,
 }
 
 impl Caller {
@@ -37,18 +99,27 @@ impl Caller {
             pid => std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(),
         };
         let mut caller = Caller::parse(&status);
-        caller.in_own_name = fs_user(&status) == Some(req.uid);
-        if !caller.in_own_name {
-            // The kernel has already checked the rights of that user. User 0 gets the
-            // capabilities of root.
-            caller = Caller::default();
-            if req.uid == 0 {
-                caller.capabilities = 1 << CAP_FOWNER | 1 << CAP_FSETID | 1 << CAP_LINUX_IMMUTABLE;
+        match CallerIds::of(req) {
+            CallerIds::Given { uid, gid } if caller.user != Some(uid) => {
+                // The kernel has already checked the rights of that user. User 0 gets the
+                // capabilities of root.
+                let capabilities = match uid {
+                    0 => 1 << CAP_FOWNER | 1 << CAP_FSETID | 1 << CAP_LINUX_IMMUTABLE,
+                    _ => 0,
+                };
+                return Caller {
+                    user: Some(uid),
+                    groups: vec![gid],
+                    capabilities,
+                    is_proxy: true,
+                };
             }
-        } else if !is_in_our_namespace(req.pid) {
+            CallerIds::Given { gid, .. } => caller.groups.push(gid),
+            CallerIds::Withheld => {}
+        }
+        if !is_in_our_namespace(req.pid) {
             caller.capabilities = 0;
         }
-        caller.groups.push(req.gid);
         caller
     }
 
@@ -59,13 +130,17 @@ impl Caller {
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
                 .unwrap_or("")
         };
+        let numbers = |name: &str| {
+            let numbers = field(name).split_whitespace();
+            numbers.filter_map(|number| number.parse().ok())
+        };
+        // Real, effective, saved, and that for file systems.
+        let of_file_systems = |name| numbers(name).nth(3);
         Caller {
-            groups: field("Groups")
-                .split_whitespace()
-                .filter_map(|group| group.parse().ok())
-                .collect(),
+            user: of_file_systems("Uid"),
+            groups: numbers("Groups").chain(of_file_systems("Gid")).collect(),
             capabilities: u64::from_str_radix(field("CapEff").trim(), 16).unwrap_or(0),
-            in_own_name: false,
+            is_proxy: false,
         }
     }
 
@@ -74,14 +149,32 @@ impl Caller {
     /// all users on behalf of the user that mounted it.
     pub(super) fn keeps_rights(req: &InHeader) -> bool {
         let caller = Caller::of(req);
-        caller.in_own_name && caller.can(CAP_FSETID)
+        !caller.is_proxy && caller.can(CAP_FSETID)
+    }
+
+    /// Tells whether the caller may clear suid and sgid of a file of `owner` for no other reason.
+    ///
+    /// Without ids, an owner on a mapped mount is not recognized, and a user may clear the bits
+    /// of files that belong to that user outside of the mapped mount.
+    pub(super) fn may_clear_rights(req: &InHeader, owner: u32) -> bool {
+        if let CallerIds::Given { uid, .. } = CallerIds::of(req)
+            && uid == owner
+        {
+            return true;
+        }
+        let caller = Caller::of(req);
+        caller.user == Some(owner) || caller.can(CAP_FOWNER)
     }
 
     /// Returns a check whether the caller is in a group or has CAP_FSETID, and so keeps
     /// sgid. Reads `/proc` only when it is called.
+    ///
+    /// Without ids it compares the group with those outside of mapped mounts. It is then asked
+    /// only about sgid that gives no rights, because the group may not execute the file: the
+    /// server clears the other before ([`keeps_rights`](Self::keeps_rights)).
     pub(super) fn in_group(req: &InHeader) -> impl Fn(u32) -> bool {
         move |group| {
-            if req.gid == group {
+            if matches!(CallerIds::of(req), CallerIds::Given { gid, .. } if gid == group) {
                 return true;
             }
             let caller = Caller::of(req);
@@ -89,20 +182,39 @@ impl Caller {
         }
     }
 
-    /// Returns the credentials for an operation that may clear sgid. `is_member` is
-    /// [`in_group`](Self::in_group) of the same request.
+    /// As [`in_group`](Self::in_group), for a change whose sgid the kernel has already cleared if
+    /// it does not give ids.
+    pub(super) fn in_group_unless_checked(req: &InHeader) -> impl Fn(u32) -> bool {
+        move |group| CallerIds::of(req) == CallerIds::Withheld || Caller::in_group(req)(group)
+    }
+
+    /// Returns the credentials for an operation that makes no inode but may clear sgid.
+    /// `is_member` is [`in_group`](Self::in_group) of the same request.
     pub(super) fn credentials<'a>(
         req: &InHeader,
         is_member: &'a (dyn Fn(u32) -> bool + Sync),
     ) -> Credentials<'a> {
-        Credentials::new(req.uid, req.gid).with_groups(Groups::Ask(is_member))
+        let credentials = match CallerIds::of(req) {
+            CallerIds::Given { uid, gid } => Credentials::new(uid, gid),
+            // Ids that no file has: `is_member` alone decides.
+            CallerIds::Withheld => Credentials::new(INVALID_UIDGID, INVALID_UIDGID),
+        };
+        credentials.with_groups(Groups::Ask(is_member))
     }
 
     /// Tells whether the caller is shown the names of `trusted.` attributes. A request on
     /// behalf of root by another process (overlayfs) is.
     pub(super) fn sees_trusted(req: &InHeader) -> bool {
         let caller = Caller::of(req);
-        caller.can(CAP_SYS_ADMIN) || !caller.in_own_name && req.uid == 0
+        caller.can(CAP_SYS_ADMIN) || caller.is_proxy && caller.user == Some(0)
+    }
+
+    /// Returns the user for whom the caller asks for direct access. `None` if nobody knows.
+    pub(super) fn user(req: &InHeader) -> Option<u32> {
+        match CallerIds::of(req) {
+            CallerIds::Given { uid, .. } => Some(uid),
+            CallerIds::Withheld => Caller::of(req).user,
+        }
     }
 
     /// Tells whether it has this capability.
@@ -110,14 +222,21 @@ impl Caller {
         self.capabilities >> capability & 1 != 0
     }
 
-    /// Checks that user `uid` may change chattr flags of a file of `owner`. `forbids`:
-    /// `+i` or `+a` changes. The error is the reason for the refusal.
+    /// Checks that the caller may change chattr flags of a file of `owner`. `forbids`: `+i` or
+    /// `+a` changes. The error is the reason for the refusal.
     pub(super) fn may_set_flags(
-        &self,
-        uid: u32,
+        req: &InHeader,
         owner: u32,
         forbids: bool,
     ) -> Result<(), &'static str> {
+        match CallerIds::of(req) {
+            CallerIds::Given { uid, .. } => Caller::of(req).may_set_flags_as(uid, owner, forbids),
+            // The kernel has checked this.
+            CallerIds::Withheld => Ok(()),
+        }
+    }
+
+    fn may_set_flags_as(&self, uid: u32, owner: u32, forbids: bool) -> Result<(), &'static str> {
         if uid != owner && !self.can(CAP_FOWNER) {
             return Err("chattr needs ownership of the file or CAP_FOWNER");
         }
@@ -133,12 +252,6 @@ impl Caller {
     }
 }
 
-/// Returns the file-system uid of a process: the last of the four in its status.
-fn fs_user(status: &str) -> Option<u32> {
-    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    ids.split_whitespace().nth(3)?.parse().ok()
-}
-
 /// Tells whether a process is in the user namespace of this one. Returns false if that
 /// cannot be read.
 fn is_in_our_namespace(pid: u32) -> bool {
@@ -150,42 +263,102 @@ fn is_in_our_namespace(pid: u32) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
-    fn caller_parses_proc_status() {
-        let text = "Name:\tcat\nGroups:\t4 24 1000 \nCapPrm:\tffffffffffffffff\nCapEff:\t0000000000000210\n";
-        let caller = Caller::parse(text);
-        assert!(caller.can(CAP_FSETID) && caller.can(CAP_LINUX_IMMUTABLE));
-        assert!(!caller.can(CAP_SYS_ADMIN));
-        assert!(caller.is_in(24) && caller.is_in(1000) && !caller.is_in(0));
+    fn request(uid: u32, gid: u32) -> InHeader {
+        InHeader {
+            uid,
+            gid,
+            pid: std::process::id(),
+            ..InHeader::default()
+        }
     }
 
     #[test]
-    fn fs_user_is_fourth_uid() {
-        assert_eq!(fs_user("Name:\tcat\nUid:\t1\t2\t3\t4\n"), Some(4));
-        assert_eq!(fs_user("Name:\tcat\n"), None);
+    fn caller_parses_proc_status() {
+        let text = "Name:\tcat\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t4 24 1000 \nCapPrm:\tffffffffffffffff\nCapEff:\t0000000000000210\n";
+        let caller = Caller::parse(text);
+        assert!(caller.can(CAP_FSETID) && caller.can(CAP_LINUX_IMMUTABLE));
+        assert!(!caller.can(CAP_SYS_ADMIN));
+        assert!(caller.is_in(24) && caller.is_in(1000) && caller.is_in(8));
+        assert!(!caller.is_in(0) && !caller.is_in(5));
+        assert_eq!(caller.user, Some(4));
         assert!(is_in_our_namespace(std::process::id()));
         assert!(!is_in_our_namespace(0));
     }
 
     #[test]
+    fn withheld_ids_make_no_inode_and_match_no_group() {
+        let withheld = request(INVALID_UIDGID, INVALID_UIDGID);
+        assert_eq!(CallerIds::of(&withheld), CallerIds::Withheld);
+        let refused = CallerIds::of(&withheld).creator(0).unwrap_err();
+        assert_eq!(refused.errno(), Errno::EOVERFLOW);
+        // Half of the ids are none.
+        assert_eq!(
+            CallerIds::of(&request(0, INVALID_UIDGID)),
+            CallerIds::Withheld
+        );
+        let nobody = |_: u32| false;
+        let credentials = Caller::credentials(&withheld, &nobody);
+        assert!(!credentials.in_group(0) && !credentials.in_group(65_534));
+        let made = CallerIds::of(&request(5, 6)).creator(0o22).unwrap();
+        assert_eq!((made.uid, made.gid, made.umask), (5, 6, 0o22));
+    }
+
+    #[test]
+    fn withheld_ids_are_those_of_process() {
+        let us = rustix::process::geteuid().as_raw();
+        let withheld = request(INVALID_UIDGID, INVALID_UIDGID);
+        assert_eq!(Caller::user(&withheld), Some(us));
+        assert!(Caller::may_clear_rights(&withheld, us));
+        assert!(!Caller::of(&withheld).is_proxy);
+        // A user other than that of the process: it acts for another one.
+        let given = request(us + 1, 7);
+        assert_eq!(Caller::user(&given), Some(us + 1));
+        let caller = Caller::of(&given);
+        assert!(caller.is_proxy && caller.is_in(7) && !caller.can(CAP_FSETID));
+        // A process that is not visible has no user and no rights.
+        let gone = InHeader { pid: 0, ..withheld };
+        assert_eq!(Caller::of(&gone), Caller::default());
+        assert_eq!(Caller::user(&gone), None);
+        assert!(!Caller::keeps_rights(&gone) && !Caller::sees_trusted(&gone));
+        assert!(!Caller::may_clear_rights(&gone, us));
+        assert!(!Caller::in_group(&gone)(0));
+    }
+
+    #[test]
+    fn withheld_ids_leave_chmod_acl_and_chattr_to_kernel() {
+        let gone = InHeader {
+            pid: 0,
+            ..request(INVALID_UIDGID, INVALID_UIDGID)
+        };
+        assert!(Caller::in_group_unless_checked(&gone)(5));
+        assert!(Caller::may_set_flags(&gone, 5, true).is_ok());
+        let given = InHeader {
+            pid: 0,
+            ..request(1000, 1000)
+        };
+        assert!(!Caller::in_group_unless_checked(&given)(5));
+        assert!(Caller::in_group_unless_checked(&given)(1000));
+        assert!(Caller::may_set_flags(&given, 5, false).is_err());
+    }
+
+    #[test]
     fn chattr_flags_need_owner_and_capability() {
         let with = |capabilities: u64| Caller {
-            groups: Vec::new(),
             capabilities,
-            in_own_name: true,
+            ..Caller::default()
         };
         let (none, fowner, both) = (with(0), with(1 << 3), with(1 << 3 | 1 << 9));
         // Own file; file of another user.
-        assert!(none.may_set_flags(1000, 1000, false).is_ok());
-        assert!(none.may_set_flags(1000, 1001, false).is_err());
-        assert!(none.may_set_flags(0, 1001, false).is_err());
-        assert!(fowner.may_set_flags(1000, 1001, false).is_ok());
+        assert!(none.may_set_flags_as(1000, 1000, false).is_ok());
+        assert!(none.may_set_flags_as(1000, 1001, false).is_err());
+        assert!(none.may_set_flags_as(0, 1001, false).is_err());
+        assert!(fowner.may_set_flags_as(1000, 1001, false).is_ok());
         // `+i` and `+a`, also of the own file.
-        assert!(none.may_set_flags(1000, 1000, true).is_err());
-        assert!(fowner.may_set_flags(1000, 1001, true).is_err());
-        assert!(both.may_set_flags(1000, 1001, true).is_ok());
-        assert!(with(1 << 9).may_set_flags(1000, 1000, true).is_ok());
-        assert!(with(1 << 9).may_set_flags(1000, 1001, true).is_err());
+        assert!(none.may_set_flags_as(1000, 1000, true).is_err());
+        assert!(fowner.may_set_flags_as(1000, 1001, true).is_err());
+        assert!(both.may_set_flags_as(1000, 1001, true).is_ok());
+        assert!(with(1 << 9).may_set_flags_as(1000, 1000, true).is_ok());
+        assert!(with(1 << 9).may_set_flags_as(1000, 1001, true).is_err());
     }
 
     #[test]

@@ -8,11 +8,11 @@
 
 use pramfs::{
     FileType,
-    inode::{Attr, Credentials, Ino, SetAttr, SetTime, Time},
+    inode::{Attr, Ino, SetAttr, SetTime, Time},
 };
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::flags::SetattrValid;
-use pramfs_fuse_protocol::wire::{self, InHeader, SetattrIn, Statx, SxTime};
+use pramfs_fuse_protocol::wire::{self, SetattrIn, Statx, SxTime};
 use pramfs_fuse_protocol::{NewTime, numbers};
 
 use super::serve::{Refusal, Served};
@@ -56,11 +56,6 @@ pub(super) fn generation(of: &Attr) -> u64 {
         Ino::ROOT => 0,
         _ => of.generation,
     }
-}
-
-/// Returns the credentials for an operation that makes an inode.
-pub(super) fn creator(req: &InHeader, umask: u32) -> Credentials<'static> {
-    Credentials::new(req.uid, req.gid).with_umask(umask)
 }
 
 /// Returns the type of a file as in `d_type` of readdir(3).

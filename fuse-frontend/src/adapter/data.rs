@@ -14,7 +14,7 @@ use pramfs_medium::pmem::Lent;
 use super::Adapter;
 use super::answer::{Answer, Reply};
 use super::attributes::drop_rights;
-use super::caller::Caller;
+use super::caller::{Caller, CallerIds};
 use super::convert::{Node, ino};
 use super::enospc_retry::PendingFrees;
 use super::init::MAX_REQUEST;
@@ -102,7 +102,12 @@ impl Adapter {
                 fs.strip_suid(ino)?;
             } else if !paged {
                 // The kernel checks this attribute only for writes through the page cache.
-                fs.strip_capability(ino)?;
+                let has_rights = fs.strip_capability(ino)?;
+                // Without the flag the caller has CAP_FSETID. Through overlayfs, that is the user
+                // who mounted it, and the program may have no right to it.
+                if has_rights && CallerIds::of(req) == CallerIds::Withheld {
+                    drop_rights(fs, req, ino, flags & libc::O_APPEND != 0)?;
+                }
             }
             // An append uses the offset of the kernel as well. The kernel locks the inode
             // until all parts of an append are answered, and sends its parts of 1 MiB

@@ -8,7 +8,7 @@ use pramfs_fuse_protocol::{Data, Errno, Operation};
 
 use super::Adapter;
 use super::answer::{Answer, Reply};
-use super::convert::{Handle, Node, creator};
+use super::convert::{Handle, Node};
 
 /// Returns data in one piece.
 fn whole(data: Data<'_>) -> Cow<'_, [u8]> {
@@ -36,16 +36,21 @@ impl Adapter {
                 }
                 reply.dismiss();
             }
-            Operation::Mknod { arg, name, .. } => {
-                let caller = creator(header, arg.umask);
-                self.on_mknod(&caller, node, name, arg.mode, arg.rdev, reply);
-            }
-            Operation::Mkdir { arg, name, .. } => {
-                self.on_mkdir(&creator(header, arg.umask), node, name, arg.mode, reply);
-            }
-            Operation::Symlink { name, target, .. } => {
-                self.on_symlink(header, node, name, target, reply);
-            }
+            Operation::Mknod {
+                arg,
+                name,
+                extensions,
+            } => self.on_mknod(header, &arg, name, extensions, reply),
+            Operation::Mkdir {
+                arg,
+                name,
+                extensions,
+            } => self.on_mkdir(header, &arg, name, extensions, reply),
+            Operation::Symlink {
+                name,
+                target,
+                extensions,
+            } => self.on_symlink(header, name, target, extensions, reply),
             Operation::Link { oldnodeid, name } => {
                 self.on_link(Node(oldnodeid), node, name, reply);
             }
@@ -69,15 +74,15 @@ impl Adapter {
             Operation::Statfs => self.on_statfs(reply),
 
             // Opening and closing: open.rs
-            Operation::Create { arg, name, .. } => {
-                let (caller, flags) = (creator(header, arg.umask), arg.flags.cast_signed());
-                self.on_create(&caller, node, name, arg.mode, flags, reply);
-            }
-            Operation::Tmpfile { arg, .. } => {
-                let (caller, flags) = (creator(header, arg.umask), arg.flags.cast_signed());
-                self.on_tmpfile(&caller, node, arg.mode, flags, reply);
-            }
-            Operation::Open(arg) => self.on_open(node, arg.flags.cast_signed(), reply),
+            Operation::Create {
+                arg,
+                name,
+                extensions,
+            } => self.on_create(header, &arg, name, extensions, reply),
+            Operation::Tmpfile {
+                arg, extensions, ..
+            } => self.on_tmpfile(header, &arg, extensions, reply),
+            Operation::Open(arg) => self.on_open(node, &arg, reply),
             Operation::Release(arg) => self.on_release(node, Handle(arg.fh), reply),
             Operation::Opendir(_) => self.on_opendir(node, reply),
             Operation::Releasedir(_) => self.on_releasedir(node, reply),
@@ -134,7 +139,7 @@ impl Adapter {
             //
             // Nothing is left to do at `close`, because the kernel writes dirty pages back
             // before a flush. Regular files are always ready for `poll`. Locks are the
-            // kernel's, as is the check of permissions. An interrupted request ends soon.
+            // kernel's, as is the check of permissions. An interrupted request ends soon by itself.
             Operation::Flush(_)
             | Operation::Poll(_)
             | Operation::Getlk(_)

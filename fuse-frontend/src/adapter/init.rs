@@ -1,9 +1,12 @@
 //! What this server asks of the kernel at mount.
 //!
 //! Never asked for:
-//! * ALLOW_IDMAP: the handlers need the ids of callers;
 //! * ATOMIC_O_TRUNC: `open` would have to do O_TRUNC, but does not see all of it;
 //! * POSIX_LOCKS and FLOCK_LOCKS: the kernel does locks itself;
+//! * CREATE_SUPP_GROUP: a kernel that offers it needs no help with sgid of a new file (see
+//!   `namespace::mode_of_new`);
+//! * HAS_RESEND: no server takes a connection over;
+//! * REQUEST_TIMEOUT: a server that is stopped for a while must not lose its connection.
 //!
 //! NO_OPEN_SUPPORT and NO_OPENDIR_SUPPORT only say that the kernel understands ENOSYS as the
 //! answer to OPEN and OPENDIR. They are asked for with `opens=kernel` alone, although listings
@@ -18,6 +21,10 @@
 //! write, and the server clears set-user-ID: see `attributes::drop_rights`. A truncation by a
 //! caller without CAP_FSETID says so (FATTR_KILL_SUIDGID), and with SETXATTR_EXT a new ACL says
 //! that it clears set-group-ID.
+//! With ALLOW_IDMAP, which needs `default_permissions`, the kernel gives the caller's ids only
+//! with requests that make an inode: see `caller.rs`. Its decisions rely on those two.
+//! With SECURITY_CTX a request that makes an inode carries the labels of security modules
+//! (SELinux). They are in the record that makes the inode, so that it never exists without them.
 
 use pramfs_fuse_protocol::flags::InitFlags;
 
@@ -49,4 +56,6 @@ pub(super) const REQUIRED_FOR_OPENS: InitFlags =
     InitFlags::NO_OPEN_SUPPORT.union(InitFlags::NO_OPENDIR_SUPPORT);
 
 /// What transports ask for beside that if they pass on all of a request.
-pub(super) const WANTED_OF_WHOLE_REQUESTS: InitFlags = InitFlags::SETXATTR_EXT;
+pub(super) const WANTED_OF_WHOLE_REQUESTS: InitFlags = InitFlags::SETXATTR_EXT
+    .union(InitFlags::ALLOW_IDMAP)
+    .union(InitFlags::SECURITY_CTX);

@@ -6,9 +6,9 @@
 //!
 //! Since 5.13 the kernel itself reads and sets the flags. It lets only owners change them,
 //! and requires the capability for `+i` and `+a`. An older kernel passes the call on, so
-//! the server checks both as well.
+//! the server checks both as well, unless the kernel gives no ids (6.12).
 
-use pramfs::inode::{Credentials, Fs, LeaseMode, SetAttr};
+use pramfs::inode::{Fs, LeaseMode, SetAttr};
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::wire::InHeader;
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
@@ -186,9 +186,15 @@ impl Adapter {
                 "a ticket needs a file that is open for reading, and for writing if the lease is",
             ));
         }
+        let Some(user) = Caller::user(req) else {
+            return Err(Refusal::Request(
+                Errno::EACCES,
+                "the server cannot see the process that wants direct access",
+            ));
+        };
         let is_member = |group| Caller::of(req).is_in(group);
         let reply = direct
-            .ticket(req.uid, &is_member, ino(node)?, mode)
+            .ticket(user, &is_member, ino(node)?, mode)
             .map_err(|refused| {
                 let errno = match refused.reason {
                     pramfs_control::Refusal::NotPermitted => Errno::EACCES,
@@ -219,14 +225,13 @@ impl Adapter {
         let attr = fs.getattr(ino)?;
         let flags = new(attr.flags)?;
         let forbids = (attr.flags ^ flags) & (FL_IMMUTABLE | FL_APPEND) != 0;
-        Caller::of(req)
-            .may_set_flags(req.uid, attr.uid, forbids)
+        Caller::may_set_flags(req, attr.uid, forbids)
             .map_err(|why| Refusal::Request(Errno::EPERM, why))?;
         let set = SetAttr {
             flags: Some(flags),
             ..SetAttr::default()
         };
-        fs.setattr(&Credentials::new(req.uid, req.gid), ino, &set)?;
+        fs.setattr(&Caller::credentials(req, &Caller::in_group(req)), ino, &set)?;
         // The kernel assumes that an ioctl changes no attributes, but this sets the ctime.
         self.attributes_have_changed(node);
         self.listing_is_due(fs, ino);

@@ -32,6 +32,8 @@ mod namespace;
 mod notifier;
 mod open;
 mod serve;
+#[cfg(test)]
+mod tests;
 mod xattr;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use pramfs::{
     Error, FileType, RenameFlags,
-    inode::{Attr, Credentials, Fs, InodeRef},
+    inode::{Attr, Credentials, Fs, Ino, InodeRef},
 };
-use pramfs_fuse_protocol::Errno;
-use pramfs_fuse_protocol::wire::{EntryOut, InHeader};
+use pramfs_fuse_protocol::flags::InitFlags;
+use pramfs_fuse_protocol::wire::{EntryOut, InHeader, MkdirIn, MknodIn};
+use pramfs_fuse_protocol::{Errno, Extensions};
 
 use super::answer::{Answer, Reply};
-use super::convert::{Node, attr as wire_attr, creator, generation, ino, node, unpack_device};
+use super::caller::{Caller, CallerIds};
+use super::convert::{Node, attr as wire_attr, generation, ino, node, unpack_device};
 use super::serve::{Refusal, Served};
 use super::{Adapter, CACHE_SECONDS};
 use crate::direct::Opens;
@@ -34,7 +36,34 @@ fn find(fs: &Fs, parent: Node, name: &[u8]) -> Served<HeldEntry> {
     Ok((held, attr))
 }
 
+/// Returns the names and values of the security contexts that a new file gets.
+pub(super) fn labels(extensions: Extensions<'_>) -> Vec<(&[u8], &[u8])> {
+    let contexts = extensions.contexts;
+    contexts.map_or_else(Vec::new, |contexts| contexts.iter().collect())
+}
+
 impl Adapter {
+    /// Returns the mode of a new file. In a setgid directory, a caller outside the group of the
+    /// directory makes no program with sgid.
+    ///
+    /// Since Linux 6.0 the kernel has cleared the bit before it asks, and knows the user namespaces
+    /// that count. It offers CREATE_SUPP_GROUP since 6.3, which shows that.
+    pub(super) fn mode_of_new(
+        &self,
+        fs: &Fs,
+        req: &InHeader,
+        parent: Ino,
+        mode: u32,
+    ) -> Served<u32> {
+        const PROGRAM: u32 = libc::S_ISGID | libc::S_IXGRP;
+        if mode & PROGRAM != PROGRAM || self.offers(InitFlags::CREATE_SUPP_GROUP) {
+            return Ok(mode);
+        }
+        let dir = fs.getattr(parent)?;
+        let keeps = dir.perm & libc::S_ISGID == 0 || Caller::in_group(req)(dir.gid);
+        Ok(if keeps { mode } else { mode & !libc::S_ISGID })
+    }
+
     /// Returns for how many seconds the kernel may cache attributes. It does not cache those of a file
     /// - with suid or sgid: a write by another user clears the bits without the kernel
     ///   noticing;
@@ -100,18 +129,21 @@ impl Adapter {
 
     pub(super) fn on_mknod(
         &self,
-        caller: &Credentials<'_>,
-        parent: Node,
+        req: &InHeader,
+        arg: &MknodIn,
         name: &[u8],
-        mode: u32,
-        rdev: u32,
+        extensions: Extensions<'_>,
         reply: impl Reply,
     ) {
+        let (parent, labels) = (Node(req.nodeid), labels(extensions));
         let work = |fs: &Fs, _: &mut _| {
-            let (parent, rdev) = (ino(parent)?, unpack_device(rdev));
+            let caller = CallerIds::of(req).creator(arg.umask)?;
+            let (parent, rdev) = (ino(parent)?, unpack_device(arg.rdev));
+            let mode = self.mode_of_new(fs, req, parent, arg.mode)?;
+            let holding = fs.holding().with_labels(&labels);
             Ok(self
                 .removals
-                .wait_for_space(fs, || fs.holding().mknod(caller, parent, name, mode, rdev))?)
+                .wait_for_space(fs, || holding.mknod(&caller, parent, name, mode, rdev))?)
         };
         self.serve("mknod", parent, reply, work, |reply, made| {
             self.send_entry(reply, made)
@@ -120,17 +152,21 @@ impl Adapter {
 
     pub(super) fn on_mkdir(
         &self,
-        caller: &Credentials<'_>,
-        parent: Node,
+        req: &InHeader,
+        arg: &MkdirIn,
         name: &[u8],
-        mode: u32,
+        extensions: Extensions<'_>,
         reply: impl Reply,
     ) {
+        let (parent, labels) = (Node(req.nodeid), labels(extensions));
+        let perm = arg.mode & 0o7777;
         let work = |fs: &Fs, _: &mut _| {
+            let caller = CallerIds::of(req).creator(arg.umask)?;
             let parent = ino(parent)?;
-            Ok(self.removals.wait_for_space(fs, || {
-                fs.holding().mkdir(caller, parent, name, mode & 0o7777)
-            })?)
+            let holding = fs.holding().with_labels(&labels);
+            Ok(self
+                .removals
+                .wait_for_space(fs, || holding.mkdir(&caller, parent, name, perm))?)
         };
         self.serve("mkdir", parent, reply, work, |reply, made| {
             self.send_entry(reply, made)
@@ -140,16 +176,19 @@ impl Adapter {
     pub(super) fn on_symlink(
         &self,
         req: &InHeader,
-        parent: Node,
         name: &[u8],
         target: &[u8],
+        extensions: Extensions<'_>,
         reply: impl Reply,
     ) {
+        let (parent, labels) = (Node(req.nodeid), labels(extensions));
         let work = |fs: &Fs, _: &mut _| {
+            let caller = CallerIds::of(req).creator(0)?;
             let parent = ino(parent)?;
-            Ok(self.removals.wait_for_space(fs, || {
-                fs.holding().symlink(&creator(req, 0), parent, name, target)
-            })?)
+            let holding = fs.holding().with_labels(&labels);
+            Ok(self
+                .removals
+                .wait_for_space(fs, || holding.symlink(&caller, parent, name, target))?)
         };
         self.serve("symlink", parent, reply, work, |reply, made| {
             self.send_entry(reply, made)
@@ -201,8 +240,13 @@ impl Adapter {
         let work = |fs: &Fs, _: &mut _| {
             let flags = rename_flags(flags)?;
             let (source, target) = (ino(from.0)?, ino(to.0)?);
+            // The owner of the whiteout. Without one, the engine uses no credentials.
+            let caller = match flags.whiteout {
+                true => CallerIds::of(req).creator(0)?,
+                false => Credentials::ROOT,
+            };
             self.removals.wait_for_space(fs, || {
-                fs.rename(&creator(req, 0), source, from.1, target, to.1, flags)
+                fs.rename(&caller, source, from.1, target, to.1, flags)
             })?;
             self.removals.note_removed();
             if source != target {

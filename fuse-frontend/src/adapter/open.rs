@@ -15,15 +15,16 @@
 //!   to TMPFILE has opened: whether it does depends on the version of the kernel, and on whether
 //!   OPEN has been answered before.)
 
-use pramfs::inode::{Credentials, Fs, Ino, InodeRef, LeaseMode};
-use pramfs_fuse_protocol::Errno;
-use pramfs_fuse_protocol::flags::OpenOutFlags;
-use pramfs_fuse_protocol::wire::OpenOut;
+use pramfs::inode::{Fs, Ino, InodeRef, LeaseMode};
+use pramfs_fuse_protocol::flags::{OpenInFlags, OpenOutFlags};
+use pramfs_fuse_protocol::wire::{CreateIn, InHeader, OpenIn, OpenOut};
+use pramfs_fuse_protocol::{Errno, Extensions};
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::answer::{Answer, Reply};
+use super::caller::CallerIds;
 use super::convert::{Handle, Node, ino};
-use super::namespace::HeldEntry;
+use super::namespace::{HeldEntry, labels};
 use super::serve::{Refusal, Served};
 use super::{Adapter, CacheMode, OpenedBy};
 
@@ -175,22 +176,27 @@ impl Adapter {
 
     pub(super) fn on_create(
         &self,
-        caller: &Credentials<'_>,
-        parent: Node,
+        req: &InHeader,
+        arg: &CreateIn,
         name: &[u8],
-        mode: u32,
-        flags: i32,
+        extensions: Extensions<'_>,
         reply: impl Reply,
     ) {
+        let (parent, flags) = (Node(req.nodeid), arg.flags.cast_signed());
+        let labels = labels(extensions);
         let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
             if self.kernel_opens() {
                 return Err(BY_KERNEL);
             }
+            let caller = CallerIds::of(req).creator(arg.umask)?;
             let parent = ino(parent)?;
-            let made = self.removals.wait_for_space(fs, || {
-                fs.holding().create(caller, parent, name, mode & 0o7777)
-            })?;
+            // The flag KILL_SUIDGID is for a file that exists.
+            let perm = self.mode_of_new(fs, req, parent, arg.mode & 0o7777)?;
+            let holding = fs.holding().with_labels(&labels);
+            let made = self
+                .removals
+                .wait_for_space(fs, || holding.create(&caller, parent, name, perm))?;
             // One reference for the lookup, one for the open file.
             let opened = self.note_open(made.1.ino, mode_of_open);
             Ok((opened, Some(fs.hold(made.1.ino)), made))
@@ -204,17 +210,21 @@ impl Adapter {
     /// may give it one.
     pub(super) fn on_tmpfile(
         &self,
-        caller: &Credentials<'_>,
-        parent: Node,
-        mode: u32,
-        flags: i32,
+        req: &InHeader,
+        arg: &CreateIn,
+        extensions: Extensions<'_>,
         reply: impl Reply,
     ) {
+        let (parent, flags) = (Node(req.nodeid), arg.flags.cast_signed());
+        let labels = labels(extensions);
         let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
+            let caller = CallerIds::of(req).creator(arg.umask)?;
             let (parent, linkable) = (ino(parent)?, flags & libc::O_EXCL == 0);
+            let perm = self.mode_of_new(fs, req, parent, arg.mode & 0o7777)?;
+            let holding = fs.holding().with_labels(&labels);
             let made = self.removals.wait_for_space(fs, || {
-                (fs.holding()).create_unnamed(caller, parent, mode & 0o7777, linkable)
+                holding.create_unnamed(&caller, parent, perm, linkable)
             })?;
             let opened = self.note_open(made.1.ino, mode_of_open);
             // The only reply that opens a file with `opens=kernel`: a release releases nothing.
@@ -242,7 +252,8 @@ impl Adapter {
         reply.send(Answer::Created(entry, opened.answer(flags)));
     }
 
-    pub(super) fn on_open(&self, node: Node, flags: i32, reply: impl Reply) {
+    pub(super) fn on_open(&self, node: Node, arg: &OpenIn, reply: impl Reply) {
+        let flags = arg.flags.cast_signed();
         let work = |fs: &Fs, _: &mut _| {
             if self.kernel_opens() {
                 return Err(BY_KERNEL);
@@ -257,6 +268,10 @@ impl Adapter {
                     ));
                 }
                 may_write(fs, ino, flags)?;
+            }
+            // An open that truncates, by a caller without CAP_FSETID.
+            if arg.open_flags.contains(OpenInFlags::KILL_SUIDGID) {
+                fs.strip_suid(ino)?;
             }
             // A read from the page cache does not set the atime. If an update is due, the
             // kernel drops the cached pages, and the read reaches the server.

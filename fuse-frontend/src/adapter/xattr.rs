@@ -89,7 +89,7 @@ impl Adapter {
                 }
             };
             // An ACL of a caller who is not in the file's group clears set-group-ID.
-            let asked = Caller::in_group(req);
+            let asked = Caller::in_group_unless_checked(req);
             let told_to_clear = arg.setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
             let is_member = |group| !told_to_clear && asked(group);
             let caller = Caller::credentials(req, &is_member);

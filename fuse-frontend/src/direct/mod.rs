@@ -153,7 +153,7 @@ impl Direct {
     /// Clears what a write by this user clears: stores tell nobody.
     fn drop_rights(&self, uid: u32, ino: Ino) -> Result<(), Refused> {
         let dropped = match uid {
-            0 => self.fs.strip_capability(ino),
+            0 => self.fs.strip_capability(ino).map(drop),
             _ => self.fs.strip_suid(ino),
         };
         dropped.map_err(refused)

@@ -16,6 +16,7 @@ mod direct_client;
 mod direct_limits;
 mod direct_policy;
 mod direct_write;
+mod idmapped;
 mod kernel_opens;
 mod lifecycle;
 mod logging;

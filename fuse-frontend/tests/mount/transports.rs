@@ -51,13 +51,13 @@ impl Drop for Switch {
 }
 
 /// FUSE over io_uring, switched on.
-struct Uring {
+pub(super) struct Uring {
     _on: Switch,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Uring {
-    fn on() -> Option<Uring> {
+    pub(super) fn on() -> Option<Uring> {
         let alone = SWITCHES.lock().unwrap_or_else(PoisonError::into_inner);
         match Switch::set(FUSE_SWITCH, "Y") {
             Some(on) => Some(Uring {

@@ -224,7 +224,8 @@ impl OpenOptions {
         }
         let (engine, path) = (fs.engine(), directory.as_ref().as_os_str().as_bytes());
         let parent = engine.walk_path(path, true)?.into_ref(engine);
-        let made = engine.create_unnamed_for_guard(&fs.creator(), parent.ino(), self.mode, true)?;
+        let made =
+            engine.create_unnamed_for_guard(&fs.creator(), parent.ino(), self.mode, true, &[])?;
         let made = Resolved::adopt(engine, made);
         File::open(engine, made.into_ref(engine), self.rights())
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::credentials::Credentials;
 use crate::fs::inode::refs::By;
-use crate::fs::ops::create::InodeTemplate;
+use crate::fs::ops::create::{InodeTemplate, Label};
 use crate::fs::ops::readdir::Taken;
+use crate::fs::ops::xattr::check_labels;
 use crate::fs::{Engine, Fs, Handle};
 use pramfs_medium::error::Result;
 use pramfs_medium::types::{Attr, DirEntry, Ino};
@@ -136,6 +137,7 @@ impl Drop for InodeRefs {
 #[derive(Debug, Clone, Copy)]
 pub struct Holding<'a> {
     engine: &'a Arc<Engine>,
+    labels: &'a [Label<'a>],
 }
 
 impl Fs {
@@ -143,11 +145,40 @@ impl Fs {
     pub fn holding(&self) -> Holding<'_> {
         Holding {
             engine: self.engine(),
+            labels: &[],
         }
     }
 }
 
-impl Holding<'_> {
+impl<'a> Holding<'a> {
+    /// Returns the same operations, of which those that make an inode also give it these attributes
+    /// (names and values), in the record that makes it: a crash leaves no file without its labels. The names are in the namespace `security.`.
+    ///
+    /// These operations then also fail with [`Error::NotSupported`](crate::Error::NotSupported)
+    /// for another name, [`Error::Invalid`](crate::Error::Invalid) for a name that comes twice,
+    /// and [`Error::AttributeTooLarge`](crate::Error::AttributeTooLarge) for a value of more
+    /// than 64 KiB.
+    ///
+    /// ```
+    /// # use pramfs::format::{FormatOptions, format};
+    /// # use pramfs::pmem::{HeapBackend, Region};
+    /// # use pramfs::{inode::{Credentials, Fs, Ino}, MountOptions};
+    /// # let region = Region::new("example", HeapBackend::boxed(4 << 20));
+    /// # format(&region, &FormatOptions::default())?;
+    /// # let fs = Fs::open(region, MountOptions::default())?;
+    /// let labels = [(&b"security.selinux"[..], &b"user_u:object_r:tmp_t\0"[..])];
+    /// let holding = fs.holding().with_labels(&labels);
+    /// let (_made, attr) = holding.create(&Credentials::ROOT, Ino::ROOT, b"name", 0o644)?;
+    /// assert_eq!(fs.getxattr(attr.ino, labels[0].0)?, labels[0].1);
+    /// # Ok::<(), pramfs::Error>(())
+    /// ```
+    pub fn with_labels<'b>(self, labels: &'b [(&'b [u8], &'b [u8])]) -> Holding<'b>
+    where
+        'a: 'b,
+    {
+        Holding { labels, ..self }
+    }
+
     fn adopt(self, attr: Attr) -> (InodeRef, Attr) {
         (InodeRef::adopt(self.engine, attr.ino), attr)
     }
@@ -252,9 +283,11 @@ impl Holding<'_> {
         perm: u32,
         linkable: bool,
     ) -> Result<(InodeRef, Attr)> {
+        check_labels(self.labels)?;
+        let labels = self.labels;
         let made = self
             .engine
-            .create_unnamed_for_guard(caller, parent, perm, linkable)?;
+            .create_unnamed_for_guard(caller, parent, perm, linkable, labels)?;
         Ok(self.adopt(made))
     }
 
@@ -265,8 +298,13 @@ impl Holding<'_> {
         name: &[u8],
         what: &InodeTemplate<'_>,
     ) -> Result<(InodeRef, Attr)> {
+        check_labels(self.labels)?;
+        let what = InodeTemplate {
+            labels: self.labels,
+            ..*what
+        };
         let by = Some(By::Guard);
-        let made = self.engine.make(caller, parent, name, what, by)?;
+        let made = self.engine.make(caller, parent, name, &what, by)?;
         Ok(self.adopt(made))
     }
 

@@ -34,12 +34,18 @@ use pramfs_medium::sync::unshared;
 use pramfs_medium::types::{Attr, FileType, Ino, Time};
 use pramfs_medium::volume::Plan;
 
-/// The type, mode, device number and symlink target of a new inode.
+/// The type, mode, device number, symlink target and security labels of a new inode.
 pub(crate) struct InodeTemplate<'a> {
     pub mode: u32,
     pub rdev: u64,
     pub target: &'a [u8],
+    /// Names and values of attributes, which [`check_labels`](super::xattr::check_labels)
+    /// accepts.
+    pub labels: &'a [Label<'a>],
 }
+
+/// Name and value of an attribute in the namespace `security.`.
+pub(crate) type Label<'a> = (&'a [u8], &'a [u8]);
 
 impl<'a> InodeTemplate<'a> {
     pub(crate) fn of(kind: FileType, perm: u32) -> Self {
@@ -47,6 +53,7 @@ impl<'a> InodeTemplate<'a> {
             mode: kind.mode_bits() | perm & 0o7777,
             rdev: 0,
             target: b"",
+            labels: &[],
         }
     }
 
@@ -71,6 +78,7 @@ impl<'a> InodeTemplate<'a> {
                 mode,
                 rdev,
                 target: b"",
+                labels: &[],
             }),
         }
     }
@@ -205,6 +213,20 @@ impl Engine {
         (d.btime_sec, d.btime_nsec) = (now.sec, now.nsec);
     }
 
+    /// Gives a new inode its security labels.
+    #[inline]
+    pub(crate) fn put_labels(
+        &self,
+        tx: &mut Plan<'_>,
+        d: &mut DiskInode,
+        labels: &[Label<'_>],
+    ) -> Result<()> {
+        for (name, value) in labels {
+            self.put_value(tx, d, name, value, None)?;
+        }
+        Ok(())
+    }
+
     /// Stores a symlink's target in its inode, or in separate blocks if it is too long.
     fn put_target(&self, tx: &mut Plan<'_>, d: &mut DiskInode, target: &[u8]) -> Result<()> {
         if target.is_empty() {
@@ -308,7 +330,8 @@ impl Engine {
             let new = new_inode.insert(NewInode::new(self, &early));
             self.fill_new(caller, cursor.dir(), what, now, ino, &mut new.state.disk);
         }
-        let plain = what.target.is_empty() && cursor.dir().xattr_root == 0;
+        let plain =
+            what.target.is_empty() && what.labels.is_empty() && cursor.dir().xattr_root == 0;
         // EEXIST takes precedence over a table without room to grow.
         let place = cursor.vacant(&tx)?;
         let (parent, mut record, new) = match (place, &mut new_inode) {
@@ -331,6 +354,7 @@ impl Engine {
                 let d = &mut new.state.disk;
                 self.inherit_acl(&mut tx, parent.before_mut(), d, what.mode)?;
                 self.put_target(&mut tx, d, what.target)?;
+                self.put_labels(&mut tx, d, what.labels)?;
                 (parent, tx.end(), new)
             }
         };

@@ -41,4 +41,4 @@ mod window;
 mod write;
 pub(crate) mod write_source;
 mod writer;
-mod xattr;
+pub(crate) mod xattr;

@@ -56,21 +56,29 @@ impl Engine {
         })
     }
 
-    /// Drops `security.capability`, as every write does.
+    /// Drops `security.capability`, as every write does. Returns whether the file has suid or
+    /// sgid that [`strip_suid`](Self::strip_suid) would clear.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::NoSpace`].
-    pub fn strip_capability(&self, ino: Ino) -> Result<()> {
+    pub fn strip_capability(&self, ino: Ino) -> Result<bool> {
+        let has_rights = |state: &InodeState| {
+            state.kind() == FileType::Regular && without_suid(state.disk.mode) != state.disk.mode
+        };
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
             // Most files have no extended attributes.
-            if Ptr(inode.state.read().disk.xattr_root).is_hole() {
-                return Ok(());
+            {
+                let state = inode.state.read();
+                if Ptr(state.disk.xattr_root).is_hole() {
+                    return Ok(has_rights(&state));
+                }
             }
             let mut state = inode.state.write();
             state.alive(ino)?;
             chattr::check_append(&state.disk)?;
-            self.drop_capability(&inode, &mut state)
+            self.drop_capability(&inode, &mut state)?;
+            Ok(has_rights(&state))
         })
     }
 

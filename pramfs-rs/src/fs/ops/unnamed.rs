@@ -11,7 +11,7 @@ use crate::fs::inode::Inode;
 use crate::fs::inode::disk::put_new_inode;
 use crate::fs::inode::refs::By;
 use crate::fs::inode::state::InodeState;
-use crate::fs::ops::create::{InodeTemplate, NewInode};
+use crate::fs::ops::create::{InodeTemplate, Label, NewInode};
 use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
@@ -22,11 +22,13 @@ struct Unnamed<'a> {
     caller: &'a Credentials<'a>,
     perm: u32,
     linkable: bool,
+    labels: &'a [Label<'a>],
 }
 
 impl Engine {
     /// Creates a regular file without a name in the place of a file of `parent`, with a
-    /// reference for a guard to release. `linkable`: it may get a name.
+    /// reference for a guard to release. `linkable`: it may get a name. `labels` are as in
+    /// [`InodeTemplate`].
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::NotFound`] in a removed directory,
@@ -37,11 +39,13 @@ impl Engine {
         parent: Ino,
         perm: u32,
         linkable: bool,
+        labels: &[Label<'_>],
     ) -> Result<Attr> {
         let wanted = Unnamed {
             caller,
             perm,
             linkable,
+            labels,
         };
         self.op_with_ref(Need::Write, Some(By::Guard), || {
             self.with_dir(parent, |dir| self.make_unnamed_in(dir, &wanted))
@@ -81,6 +85,7 @@ impl Engine {
         self.fill_new(wanted.caller, &dir_state.disk, &what, now, ino, d);
         d.nlink = 0;
         self.inherit_acl(&mut tx, dir_state, d, what.mode)?;
+        self.put_labels(&mut tx, d, wanted.labels)?;
         let slot = self.put_orphan(&mut tx, ino)?;
         let mut record = tx.end();
         put_new_inode(&mut record, inode.home, ino, d)?;

@@ -11,6 +11,7 @@ use crate::fs::inode::disk::touch_ctime;
 use crate::fs::inode::large_values::{map_of_value, parse_large};
 use crate::fs::inode::lock::InodeGuard;
 use crate::fs::inode::state::InodeState;
+use crate::fs::ops::create::Label;
 use crate::fs::ops::lost;
 use crate::fs::policy::chattr;
 use crate::fs::steps::attributes::lock_and_check_group;
@@ -42,6 +43,29 @@ fn check_name(name: &[u8]) -> Result<()> {
         return Err(Error::NotSupported(
             "extended attributes outside of user., trusted., security. and POSIX ACLs",
         ));
+    }
+    Ok(())
+}
+
+/// Checks the attributes that a new inode is to have.
+///
+/// # Errors
+/// [`Error::NotSupported`] for a name outside of `security.`, [`Error::Invalid`] for a name that
+/// comes twice, [`Error::NameTooLong`], [`Error::AttributeTooLarge`].
+pub(crate) fn check_labels(labels: &[Label<'_>]) -> Result<()> {
+    for (n, (name, value)) in labels.iter().enumerate() {
+        check_name(name)?;
+        if !name.starts_with(b"security.") {
+            return Err(Error::NotSupported(
+                "a new file with attributes outside of security.",
+            ));
+        }
+        if labels[..n].iter().any(|(before, _)| before == name) {
+            return Err(Error::Invalid("a new file with one attribute twice"));
+        }
+        if value.len() > VALUE_MAX {
+            return Err(Error::AttributeTooLarge(value.len(), VALUE_MAX));
+        }
     }
     Ok(())
 }
