@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -342,6 +343,20 @@ impl OwnMount {
     /// EBUSY while one is covered by another mount.
     pub fn detach(&self) -> io::Result<()> {
         self.remove(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+    }
+
+    /// Makes the kernel write back what it holds of files of this mount. The server must serve
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// The mount cannot be reached, or the write-back has failed.
+    pub fn write_back(&self) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        match mountinfo::of_top(&root).is_some_and(|mount| self.resembles(&mount)) {
+            true => Ok(rustix::fs::syncfs(root)?),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 
     fn remove(&self, flags: UnmountFlags) -> io::Result<()> {

@@ -24,7 +24,7 @@ use pramfs_control::{
     Served, Server, Service, Users,
 };
 
-use crate::adapter::{Adapter, Counts, Notifier, OpenedBy};
+use crate::adapter::{Adapter, CacheMode, Counts, Notifier, OpenedBy};
 use crate::direct::{Direct, DirectPolicy, Opens, Policy};
 use crate::exit::Failure;
 use crate::kernel::{self, OwnMount};
@@ -78,6 +78,9 @@ pub fn mount(
     let signals = Signals::catch()
         .map_err(|error| Failure::system(format!("cannot handle signals: {error}")))?;
     oom::keep_alive();
+    if settings.cache == CacheMode::Writeback {
+        do_not_wait_for_own_pages();
+    }
     let point = mountpoint::prepare(mountpoint, settings.nonempty)?;
     pramfs::pmem::install_fault_guard().map_err(|error| Failure::system(error.to_string()))?;
 
@@ -223,10 +226,15 @@ fn check_opens(fs: &Fs, path: &Path, settings: &MountSettings) -> Result<(), Fai
         let mut leases = fs.leases().into_iter();
         fs.has_unknown_lease() || leases.any(|lease| lease.mode == LeaseMode::Write)
     };
-    match settings.opens == OpenedBy::Kernel && stores(fs) {
+    let (option, instead) = match (settings.opens, settings.cache) {
+        (OpenedBy::Kernel, _) => ("opens=kernel", "opens=server"),
+        (_, CacheMode::Writeback) => ("cache=writeback", "cache=auto"),
+        _ => return Ok(()),
+    };
+    match stores(fs) {
         false => Ok(()),
         true => Err(Failure::mount(format!(
-            "{}: a process stores directly to a file of this region, by a lease of an earlier mount, and with opens=kernel the page cache would not see it; end that process, or mount with opens=server",
+            "{}: a process stores directly to a file of this region, by a lease of an earlier mount, and with {option} the page cache would not see it; end that process, or mount with {instead}",
             path.display()
         ))),
     }
@@ -239,6 +247,16 @@ fn permissions(region: &Region) -> Result<Option<Permissions>, Failure> {
             "cannot find out who may write the region {name}: {error}"
         ))
     })
+}
+
+/// Keeps the threads of this process from waiting until the kernel has fewer dirty pages: with
+/// `cache=writeback`, these may be pages that only this process can clean, and its stores to a
+/// region in a file make pages dirty, too. Needs CAP_SYS_RESOURCE; without it, such a wait ends
+/// when other pages are clean.
+fn do_not_wait_for_own_pages() {
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::debug!("dirty pages may throttle this server: {error}");
+    }
 }
 
 /// Makes the direct access that the options ask for.

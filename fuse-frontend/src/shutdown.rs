@@ -7,9 +7,10 @@
 //! * Signals that report a fault of the process (SIGSEGV, SIGABRT and the like) still
 //!   end it.
 //!
-//! If the mount is in use when the signal arrives, it is detached and its connection
-//! aborted: access to open files fails from then on. No completed operation is lost,
-//! because each one is on the medium. The next mount removes orphans.
+//! If the mount is in use when the signal arrives, the kernel is asked to write back what it
+//! holds (stores to mappings, and all writes with `cache=writeback`). Then the mount is detached
+//! and its connection aborted: access to open files fails from then on. No completed operation
+//! is lost, because each one is on the medium. The next mount removes orphans.
 
 use std::io;
 use std::sync::Weak;
@@ -46,7 +47,7 @@ const IGNORED: [i32; 12] = [
 /// How long the kernel may take to end a connection at each step.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long the final sync may take.
+/// How long a write-back by the kernel and the final sync may take, each.
 const SYNC_GRACE: Duration = Duration::from_secs(10);
 
 /// Caught signals. Once constructed, none of them ends the process.
@@ -99,6 +100,13 @@ impl Watch {
         tracing::info!("{}: unmounting {path}", name(signal));
         if let Err(error) = self.own_mount.unmount() {
             tracing::warn!("{path} is in use ({error}): detaching it; its open files will fail");
+            let own_mount = self.own_mount.clone();
+            let written = in_time("write-back", move || own_mount.write_back());
+            if let Err(error) = written {
+                tracing::error!(
+                    "{path}: what the kernel held back of files in use may be lost: {error}"
+                );
+            }
             if let Err(error) = self.own_mount.detach() {
                 tracing::warn!("cannot detach {path}: {error}");
             }
@@ -128,17 +136,22 @@ impl Watch {
         let Some(fs) = self.fs.upgrade() else {
             return Ok(());
         };
-        let (done, is_done) = channel();
-        std::thread::Builder::new()
-            .name("sync".into())
-            .spawn(move || {
-                // The receiver may have given up.
-                let _ = done.send(fs.sync());
-            })?;
-        match is_done.recv_timeout(SYNC_GRACE) {
-            Ok(result) => result.map_err(io::Error::from),
-            Err(_) => Err(io::ErrorKind::TimedOut.into()),
-        }
+        in_time("sync", move || fs.sync().map_err(io::Error::from))
+    }
+}
+
+/// Does something in a thread of this name, in bounded time.
+fn in_time(name: &str, work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    let (done, is_done) = channel();
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            // The receiver may have given up.
+            let _ = done.send(work());
+        })?;
+    match is_done.recv_timeout(SYNC_GRACE) {
+        Ok(result) => result,
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo, SourceKind};
 use pramfs::{RecoveryReport, inode::Fs};
 
-use crate::adapter::OpenedBy;
+use crate::adapter::{CacheMode, OpenedBy};
 use crate::options::MountSettings;
 
 /// Returns the summary of a mount, some lines of text.
@@ -31,7 +31,13 @@ pub fn of(fs: &Fs, mountpoint: &Path, settings: &MountSettings) -> String {
         mountpoint.display()
     );
     let _ = writeln!(text, "  medium: {}", medium(&info));
-    let _ = writeln!(text, "  durability: {}", durability(&info));
+    let held_back = match settings.cache {
+        CacheMode::Writeback => {
+            "; a write through the mount only at fsync, msync or close (cache=writeback)"
+        }
+        CacheMode::Auto | CacheMode::None => "",
+    };
+    let _ = writeln!(text, "  durability: {}{held_back}", durability(&info));
     let _ = writeln!(text, "  recovery: {}", recovery(fs.recovery()));
     text
 }

@@ -183,6 +183,12 @@ impl Adapter {
 
     pub(super) fn on_lseek(&self, node: Node, offset: i64, whence: i32, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| {
+            if self.holds_writes_back() {
+                return Err(Refusal::Request(
+                    Errno::ENOSYS,
+                    "held back bytes are no holes, and the kernel has them (cache=writeback)",
+                ));
+            }
             let whence = match whence {
                 libc::SEEK_DATA => SeekWhence::Data,
                 libc::SEEK_HOLE => SeekWhence::Hole,

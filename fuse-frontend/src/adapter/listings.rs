@@ -36,7 +36,7 @@ use pramfs_fuse_protocol::flags::InitFlags;
 use pramfs_fuse_protocol::wire::OpenOut;
 
 use super::answer::{Answer, Reply};
-use super::convert::{Handle, Node, ino, node};
+use super::convert::{Node, ino, node};
 use super::serve::Refusal;
 use super::{Adapter, CacheMode};
 
@@ -44,7 +44,7 @@ impl Adapter {
     fn keeps_listings(&self) -> bool {
         let each_counts =
             !self.kernel_opens() && self.fs.atime_policy() == (AtimePolicy::StrictAtime, true);
-        self.offers(InitFlags::NO_OPENDIR_SUPPORT) && self.cache == CacheMode::Auto && !each_counts
+        self.offers(InitFlags::NO_OPENDIR_SUPPORT) && self.cache != CacheMode::None && !each_counts
     }
 
     pub(super) fn on_opendir(&self, dir: Node, reply: impl Reply) {
@@ -64,7 +64,15 @@ impl Adapter {
     }
 
     pub(super) fn on_releasedir(&self, dir: Node, reply: impl Reply) {
-        self.on_release(dir, Handle(0), reply);
+        // What `on_opendir` has taken. No such request comes if it took nothing.
+        let work = |fs: &Fs, _: &mut _| {
+            let dir = ino(dir)?;
+            self.removals.during(|| fs.release(dir, 1));
+            Ok(())
+        };
+        self.serve("releasedir", dir, reply, work, |reply, ()| {
+            reply.send(Answer::Done)
+        });
     }
 
     /// Invalidates the listing of a directory after a change other than of an entry, so

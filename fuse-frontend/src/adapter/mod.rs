@@ -181,7 +181,20 @@ impl Adapter {
 
     /// Returns what it asks for beside that by a transport that passes on all of a request.
     pub fn wanted_of_whole_requests(&self) -> InitFlags {
-        init::WANTED_OF_WHOLE_REQUESTS
+        match self.cache {
+            // A program that writes through overlayfs is told from the user who mounted it by
+            // the ids, when overlayfs asks to clear set-user-ID. A write that is held back
+            // comes too late for that.
+            CacheMode::Writeback => {
+                init::WANTED_OF_WHOLE_REQUESTS.difference(InitFlags::ALLOW_IDMAP)
+            }
+            CacheMode::Auto | CacheMode::None => init::WANTED_OF_WHOLE_REQUESTS,
+        }
+    }
+
+    /// Whether the kernel holds writes back, and owns size and times of files meanwhile.
+    pub(crate) fn holds_writes_back(&self) -> bool {
+        self.cache == CacheMode::Writeback
     }
 
     /// Takes note of what the kernel offers. Called before the first request.

@@ -19,7 +19,7 @@ use pramfs::inode::{Fs, Ino, InodeRef, LeaseMode};
 use pramfs_fuse_protocol::flags::{OpenInFlags, OpenOutFlags};
 use pramfs_fuse_protocol::wire::{CreateIn, InHeader, OpenIn, OpenOut};
 use pramfs_fuse_protocol::{Errno, Extensions};
-use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_SYNC};
 
 use super::answer::{Answer, Reply};
 use super::caller::CallerIds;
@@ -78,8 +78,7 @@ impl Opened {
 
 /// Checks that chattr flags allow opening for writing. The engine would refuse the
 /// writes, but programs expect the error from open(2).
-fn may_write(fs: &Fs, ino: Ino, flags: i32) -> Served<()> {
-    let kept = fs.getattr(ino)?.flags;
+fn may_write(kept: u32, flags: i32) -> Served<()> {
     let refused = kept & FL_IMMUTABLE != 0 || kept & FL_APPEND != 0 && flags & libc::O_APPEND == 0;
     if refused {
         return Err(Refusal::Request(
@@ -103,10 +102,24 @@ impl Adapter {
     ///
     /// NOFLUSH: nothing is left to write at `close`. Exception: a file that can be mapped
     /// for stores. For it the kernel writes dirty pages back first, and `close` reports
-    /// write-back errors not reported before.
+    /// write-back errors not reported before. With `cache=writeback` the kernel ignores this
+    /// flag, and each close writes back.
     /// PARALLEL_DIRECT_WRITES: the engine orders writers itself.
-    fn file_mode(&self, flags: i32) -> OpenOutFlags {
-        let mut mode = if self.cache == CacheMode::None || flags & libc::O_DIRECT != 0 {
+    ///
+    /// With `cache=writeback`:
+    /// * a file that chattr restricts (`kept`: its flags) is not held back. The kernel writes
+    ///   whole pages back in any order, and so bytes that +a does not let change; and it does
+    ///   not know +S;
+    /// * O_DIRECT is left to the kernel, which writes held back bytes first and sets the times,
+    ///   as it owns them.
+    fn file_mode(&self, flags: i32, kept: u32) -> OpenOutFlags {
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let bypasses = match self.cache {
+            CacheMode::Auto => flags & libc::O_DIRECT != 0,
+            CacheMode::Writeback => writes && kept & (FL_APPEND | FL_SYNC) != 0,
+            CacheMode::None => true,
+        };
+        let mut mode = if bypasses {
             OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
         } else {
             OpenOutFlags::KEEP_CACHE
@@ -184,7 +197,6 @@ impl Adapter {
     ) {
         let (parent, flags) = (Node(req.nodeid), arg.flags.cast_signed());
         let labels = labels(extensions);
-        let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
             if self.kernel_opens() {
                 return Err(BY_KERNEL);
@@ -198,7 +210,7 @@ impl Adapter {
                 .removals
                 .wait_for_space(fs, || holding.create(&caller, parent, name, perm))?;
             // One reference for the lookup, one for the open file.
-            let opened = self.note_open(made.1.ino, mode_of_open);
+            let opened = self.note_open(made.1.ino, self.file_mode(flags, made.1.flags));
             Ok((opened, Some(fs.hold(made.1.ino)), made))
         };
         self.serve("create", parent, reply, work, |reply, made| {
@@ -217,7 +229,6 @@ impl Adapter {
     ) {
         let (parent, flags) = (Node(req.nodeid), arg.flags.cast_signed());
         let labels = labels(extensions);
-        let mode_of_open = self.file_mode(flags);
         let work = |fs: &Fs, _: &mut _| {
             let caller = CallerIds::of(req).creator(arg.umask)?;
             let (parent, linkable) = (ino(parent)?, flags & libc::O_EXCL == 0);
@@ -226,7 +237,7 @@ impl Adapter {
             let made = self.removals.wait_for_space(fs, || {
                 holding.create_unnamed(&caller, parent, perm, linkable)
             })?;
-            let opened = self.note_open(made.1.ino, mode_of_open);
+            let opened = self.note_open(made.1.ino, self.file_mode(flags, made.1.flags));
             // The only reply that opens a file with `opens=kernel`: a release releases nothing.
             let open = (!self.kernel_opens()).then(|| fs.hold(made.1.ino));
             Ok((opened, open, made))
@@ -259,6 +270,7 @@ impl Adapter {
                 return Err(BY_KERNEL);
             }
             let ino = ino(node)?;
+            let mut kept = 0;
             if flags & libc::O_ACCMODE != libc::O_RDONLY {
                 // The kernel may not know yet that the mount is read-only: see `readonly`.
                 if fs.is_read_only() {
@@ -267,7 +279,8 @@ impl Adapter {
                         "the file system is read-only, or has met damage",
                     ));
                 }
-                may_write(fs, ino, flags)?;
+                kept = fs.getattr(ino)?.flags;
+                may_write(kept, flags)?;
             }
             // An open that truncates, by a caller without CAP_FSETID.
             if arg.open_flags.contains(OpenInFlags::KILL_SUIDGID) {
@@ -276,7 +289,7 @@ impl Adapter {
             // A read from the page cache does not set the atime. If an update is due, the
             // kernel drops the cached pages, and the read reaches the server.
             let reads = flags & libc::O_ACCMODE != libc::O_WRONLY;
-            let mut mode = self.file_mode(flags);
+            let mut mode = self.file_mode(flags, kept);
             if reads && fs.read_sets_atime(ino)? {
                 mode.remove(OpenOutFlags::KEEP_CACHE);
             }

@@ -144,9 +144,14 @@ impl MountSettings {
     pub fn check(&self) -> Result<(), Refused> {
         if self.cache == CacheMode::Writeback && self.direct != DirectPolicy::Off {
             return wrong(format!(
-                "cache=writeback excludes direct={}: the kernel would hold bytes back that a program with direct access must see; leave out one of them",
+                "cache=writeback cannot be combined with direct={}: the kernel would hold bytes back that a program with direct access must see; leave one of them out",
                 self.direct.name()
             ));
+        }
+        if self.opens == OpenedBy::Kernel && self.cache == CacheMode::Writeback {
+            return wrong(
+                "opens=kernel cannot be combined with cache=writeback: the server has to keep files out of the cache whose writes chattr restricts; leave one of them out",
+            );
         }
         if self.opens == OpenedBy::Kernel && self.cache == CacheMode::None {
             return wrong(

@@ -88,18 +88,20 @@ fn choice_options_are_parsed() {
 }
 
 #[test]
-fn cache_writeback_excludes_direct_access() {
+fn cache_writeback_excludes_direct_access_and_opens_kernel() {
     for (list, is_right) in [
         ("cache=writeback", true),
         ("cache=writeback,direct=off", true),
         ("direct=owner,cache=writeback", false),
         ("cache=writeback,direct=all", false),
         ("cache=writeback,direct=all,cache=auto", true),
+        ("cache=writeback,opens=kernel", false),
+        ("opens=kernel,cache=writeback,opens=server", true),
     ] {
         let checked = parsed(list).check();
         assert_eq!(checked.is_ok(), is_right, "{list}");
         if let Err(refused) = checked {
-            assert!(matches!(refused, Refused::Wrong(why) if why.contains("excludes direct=")));
+            assert!(matches!(refused, Refused::Wrong(why) if why.contains("be combined with")));
         }
     }
 }

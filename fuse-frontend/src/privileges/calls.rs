@@ -61,6 +61,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_ftruncate,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
+    libc::SYS_syncfs,
     libc::SYS_fadvise64,
     libc::SYS_msync,
     // Memory. New executable memory is excluded: see `IF`.

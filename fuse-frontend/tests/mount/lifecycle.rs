@@ -689,7 +689,7 @@ fn help_version_and_fake_do_not_mount() {
         .output()
         .unwrap();
     assert!(help.status.success());
-    assert!(String::from_utf8_lossy(&help.stdout).contains("cache=auto|none"));
+    assert!(String::from_utf8_lossy(&help.stdout).contains("cache=auto|writeback|none"));
     assert!(mount.run(["--fake"]).status.success());
     assert!(!mount.is_mounted());
 }

@@ -207,18 +207,15 @@ fn append_only_file_takes_appends_and_no_overwrite() {
     };
     set(rustix::fs::IFlags::APPEND);
     let mut log = OpenOptions::new().append(true).open(&path).unwrap();
-    for _ in 0..3 {
-        log.write_all(b"more\n").unwrap();
-    }
+    // More than one request, which the kernel sends in any order if it holds them back.
+    let more = "0123456\n".repeat(400_000);
+    log.write_all(more.as_bytes()).unwrap();
     let refused = OpenOptions::new().write(true).open(&path).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
     assert_eq!(close(log), Ok(()));
     mount.crash();
     mount.mount("cache=writeback");
-    assert_eq!(
-        fs::read_to_string(&path).unwrap(),
-        "first\nmore\nmore\nmore\n"
-    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), format!("first\n{more}"));
     set(rustix::fs::IFlags::empty());
     mount.unmount();
 }
@@ -275,7 +272,105 @@ fn writeback_beside_direct_access_is_refused() {
     assert!(!out.status.success() && !mount.is_mounted());
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(
-        said.contains("cache=writeback excludes direct=owner"),
+        said.contains("cache=writeback cannot be combined with direct=owner"),
         "{said}"
     );
+}
+
+/// The mount is in use: its open files fail from then on, with what they had written on the
+/// medium.
+#[test]
+fn sigterm_on_busy_mount_writes_held_back_bytes() {
+    let Some((mount, _dog)) = held_back("SIGTERM") else {
+        return;
+    };
+    let file = open(&mount, "f");
+    file.write_all_at(&[6; 200_000], 0).unwrap();
+    mount.signal(rustix::process::Signal::TERM);
+    mount.wait_for_end();
+    drop(file);
+    mount.mount("");
+    assert!(fs::read(mount.at("f")).unwrap() == [6; 200_000]);
+    mount.unmount();
+}
+
+#[test]
+fn seek_takes_held_back_bytes_for_data() {
+    let Some((mount, _dog)) = held_back("SEEK_DATA") else {
+        return;
+    };
+    let file = open(&mount, "f");
+    file.set_len(1 << 20).unwrap();
+    file.write_all_at(&[1; 10], 500_000).unwrap();
+    let seek = |to| rustix::fs::seek(&file, to);
+    assert!(seek(rustix::fs::SeekFrom::Data(0)).unwrap() <= 500_000);
+    assert!(seek(rustix::fs::SeekFrom::Hole(500_005)).unwrap() >= 500_010);
+    drop(file);
+    mount.unmount();
+}
+
+#[test]
+fn o_direct_sees_held_back_bytes_and_sets_mtime() {
+    let Some((mount, _dog)) = held_back("O_DIRECT") else {
+        return;
+    };
+    let file = open(&mount, "f");
+    file.write_all_at(&[1], 100_000).unwrap();
+    let direct = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(mount.at("f"))
+        .unwrap();
+    let mut found = [9; 4096];
+    assert_eq!(direct.read_at(&mut found, 0).unwrap(), 4096);
+    assert_eq!(found, [0; 4096]);
+    let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    file.set_modified(past).unwrap();
+    direct.write_all_at(&[2; 4096], 0).unwrap();
+    assert!(file.metadata().unwrap().modified().unwrap() > past);
+    let mut found = [0; 100];
+    file.read_exact_at(&mut found, 4000).unwrap();
+    assert_eq!((found[95], found[96]), (2, 0));
+    drop((file, direct));
+    mount.unmount();
+}
+
+/// What was written before a file became immutable is stored after that.
+#[test]
+fn bytes_held_back_before_chattr_i_reach_the_medium() {
+    let Some((mount, _dog)) = held_back("chattr +i") else {
+        return;
+    };
+    let file = open(&mount, "f");
+    let set = |flags| rustix::fs::ioctl_setflags(file.as_fd(), flags).unwrap();
+    file.write_all_at(&[3; 10_000], 0).unwrap();
+    set(rustix::fs::IFlags::IMMUTABLE);
+    assert_eq!(errno(fsync(&file)), Ok(()));
+    assert!(OpenOptions::new().write(true).open(mount.at("f")).is_err());
+    mount.crash();
+    drop(file);
+    mount.mount("");
+    assert!(fs::read(mount.at("f")).unwrap() == [3; 10_000]);
+    let file = File::open(mount.at("f")).unwrap();
+    rustix::fs::ioctl_setflags(file.as_fd(), rustix::fs::IFlags::empty()).unwrap();
+    drop(file);
+    mount.unmount();
+}
+
+#[test]
+fn file_with_chattr_s_is_written_at_once() {
+    let Some((mount, _dog)) = held_back("chattr +S") else {
+        return;
+    };
+    let file = open(&mount, "f");
+    rustix::fs::ioctl_setflags(file.as_fd(), rustix::fs::IFlags::SYNC).unwrap();
+    drop(file);
+    let file = open(&mount, "f");
+    file.write_all_at(&[5; 10_000], 0).unwrap();
+    mount.crash();
+    drop(file);
+    mount.mount("");
+    assert!(fs::read(mount.at("f")).unwrap() == [5; 10_000]);
+    mount.unmount();
 }

@@ -132,6 +132,11 @@ fn shared_mapping_is_coherent_with_file() {
 }
 
 #[test]
+fn shared_mapping_is_coherent_with_cache_writeback() {
+    agree_with("mmap, cache=writeback", "cache=writeback", &[Ext4], work);
+}
+
+#[test]
 fn shared_mapping_is_coherent_with_cache_none() {
     agree_with("mmap, cache=none", "cache=none", &[Ext4], work);
 }

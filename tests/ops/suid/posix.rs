@@ -77,6 +77,12 @@ fn change_by_unprivileged_caller_clears_suid_sgid() {
 }
 
 #[test]
+fn change_with_cache_writeback_clears_suid_sgid() {
+    let options = "cache=writeback";
+    agree_with("suid, cache=writeback", options, &[Tmpfs, Ext4], take_away);
+}
+
+#[test]
 fn change_with_cache_none_clears_suid_sgid() {
     agree_with("suid, cache=none", "cache=none", &[Tmpfs], take_away);
 }
@@ -118,7 +124,7 @@ fn change_clears_file_capabilities() {
 /// Write-back is not a change by the process that triggers it.
 #[test]
 fn write_back_keeps_file_capabilities() {
-    for options in ["", "cache=none"] {
+    for options in ["", "cache=writeback", "cache=none"] {
         let references: &[Reference] = &[Tmpfs, Ext4];
         agree_with("capabilities and mmap", options, references, |dir, n| {
             let path = dir.join("f");

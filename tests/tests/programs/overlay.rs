@@ -56,19 +56,23 @@ rm -r "$1/upper" "$1/work" "$1/merged"
 /// With `dev`, the kernel does not say on whose behalf the overlay asks.
 #[test]
 fn overlayfs_uses_mount_as_upper_layer() {
-    for transport in ["fuser", "dev"] {
-        use_by(transport);
+    for options in [
+        "transport=fuser",
+        "transport=dev",
+        "transport=dev,cache=writeback",
+    ] {
+        use_with(options);
     }
 }
 
-fn use_by(transport: &str) {
+fn use_with(options: &str) {
     let test = "overlay";
     let _alone = alone();
     let Some(mount) = mount_for(
         test,
         &["unshare", "setfattr", "setpriv", "python3"],
         512,
-        &format!("transport={transport}"),
+        options,
     ) else {
         return;
     };
@@ -91,7 +95,7 @@ fn use_by(transport: &str) {
         .succeed();
     let check = unmount_and_check(&mount);
     say(format_args!(
-        "{test}, {transport}: as it should, in {:.0} s; fsck: {check}",
+        "{test}, {options}: as it should, in {:.0} s; fsck: {check}",
         out.took.as_secs_f64()
     ));
 }

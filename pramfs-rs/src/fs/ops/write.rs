@@ -58,7 +58,8 @@ impl Engine {
         })
     }
 
-    /// As [`write`](Self::write), for dirty pages of a mapping.
+    /// As [`write`](Self::write), for dirty pages of the kernel's cache, of a mapping or of
+    /// writes that it has held back. Parts of a file may come in any order.
     ///
     /// - A file that has become immutable is written: the mapping was permitted when
     ///   it was created.

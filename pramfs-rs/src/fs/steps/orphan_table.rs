@@ -1,8 +1,9 @@
 //! The orphan table: a file of 8-byte slots, each of which names an inode.
 //!
 //! Invariant: a slot is zero, or the sealed number of an inode; the seal depends on the
-//! slot. A slot changes only in the record that makes its inode an orphan, or that frees
-//! the inode.
+//! slot. A slot changes only in a record that also changes its inode: it is set when the
+//! inode loses its last name, is made without one, or keeps blocks past its end; it is cleared
+//! when the inode is freed, gets its first name, or has no such blocks left.
 //! The list of free slots is in memory only.
 //!
 //! The callers decide which inodes need a slot: [`orphans`](super::orphans) and
@@ -73,8 +74,7 @@ impl Engine {
             .ok_or(Error::NoSpace("no free slot in the orphan table"))
     }
 
-    /// Puts an inode into the orphan table, in the transaction that removes its
-    /// last name.
+    /// Puts an inode into the orphan table, in the transaction that makes it an orphan.
     pub(crate) fn put_orphan(&self, tx: &mut Plan<'_>, ino: Ino) -> Result<u32> {
         if !self.vol.journal.rules.orphan_chain {
             return Ok(u32::MAX);
@@ -87,7 +87,7 @@ impl Engine {
         Ok(slot)
     }
 
-    /// Clears a slot, in the transaction that frees the inode.
+    /// Clears a slot, in the transaction after which its inode needs none.
     pub(crate) fn clear_orphan(&self, tx: &mut Record<'_>, slot: u32) -> Result<()> {
         if slot == u32::MAX {
             return Ok(());

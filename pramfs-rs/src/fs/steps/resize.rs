@@ -23,7 +23,10 @@ use pramfs_medium::volume::Plan;
 /// The blocks past the new end that a truncation has not freed by its first record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
-    None,
+    /// It is as it was: the file has not become shorter.
+    Unchanged,
+    /// There are none.
+    Gone,
     /// Further records free them.
     Due,
     /// Leases keep them.
@@ -61,11 +64,11 @@ impl Engine {
             if size > old_size {
                 let end = self.end_of_zeros(new.before(), size);
                 self.zero_written(tx, &map, old_size, end)?;
-                return Ok((Rest::None, None));
+                return Ok((Rest::Unchanged, None));
             }
             if self.keeps_blocks(new.before()) {
                 if size == old_size {
-                    return Ok((Rest::None, None));
+                    return Ok((Rest::Unchanged, None));
                 }
                 // The blocks past the new end stay until the last lease has ended.
                 let slot = match new.before().orphan_slot {
@@ -77,7 +80,7 @@ impl Engine {
             let next = map::remove(tx, &mut map, geo.file_block_from(size), FileBlock::END)?;
             new.store_map(tx, &map, geo.file_block(size));
             if next == FileBlock::END {
-                return Ok((Rest::None, None));
+                return Ok((Rest::Gone, None));
             }
             // A file without a name has a slot already.
             let slot = match new.before().orphan_slot {
@@ -87,7 +90,11 @@ impl Engine {
             Ok((Rest::Due, slot))
         })?;
         state.orphan_slot = state.orphan_slot.or(slot);
-        state.past_end |= rest != Rest::None;
+        match rest {
+            Rest::Unchanged => {}
+            Rest::Gone => state.past_end = false,
+            Rest::Due | Rest::Kept => state.past_end = true,
+        }
         if rest == Rest::Due {
             self.free_past_end(inode, state)?;
         }
