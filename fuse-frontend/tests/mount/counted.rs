@@ -21,7 +21,7 @@ use crate::kernel_opens::Mapping;
 use crate::{mounted, unmounted};
 
 /// The columns of the table.
-const MODES: [&str; 2] = ["opens=server", "opens=kernel"];
+const MODES: [&str; 3] = ["opens=server", "opens=kernel", "cache=writeback"];
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/architecture.md");
 
