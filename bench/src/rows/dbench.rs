@@ -1,17 +1,20 @@
 //! Rows: dbench, the load of four clients of a file server, against fuse2fs and
-//! bindfs.
+//! bindfs; and with writes held back, against the durable mount, ext4 and bindfs.
 //!
 //! Clients and servers share all processors here, to show whether a server makes clients
 //! wait for each other.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::peers;
+use super::transports::{Switch, mount_with};
 use crate::fixture::{MIB, Mounted, debian_program};
 use crate::harness::{Context, Group, Ops, Report, Row, Side, interleave_rounds};
+use crate::reproductions::sites::EXT4;
 use crate::sys;
 
 const ROWS: &[Row] = &[
@@ -100,6 +103,87 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// Four clients whose writes the kernel holds back.
+pub const HELD_BACK: Group = Group {
+    rows: &[
+        Row {
+            id: "dbench-writeback-fuser",
+            work: "cache=writeback, dbench with 4 clients, a MB",
+            against: "our mount by fuser (durable)",
+            floor: 1.4,
+            strictly: false,
+        },
+        Row {
+            id: "dbench-writeback-ext4",
+            work: "cache=writeback, dbench with 4 clients, a MB",
+            against: "ext4 on a RAM disk (not durable)",
+            floor: 1.1,
+            strictly: false,
+        },
+        Row {
+            id: "dbench-writeback-bindfs",
+            work: "cache=writeback, dbench with 4 clients, a MB",
+            against: "bindfs over tmpfs (not durable)",
+            floor: 4.0,
+            strictly: false,
+        },
+    ],
+    measure: measure_held_back,
+};
+
+fn measure_held_back(cx: &Context, out: &mut Report) -> Result<()> {
+    let [fuser, ext4, bindfs] = HELD_BACK.rows else {
+        unreachable!("there are three rows");
+    };
+    if !HELD_BACK.rows.iter().any(|row| out.wants(row.id)) {
+        return Ok(());
+    }
+    let _everywhere = AllProcessors::new(cx)?;
+    let _on = Switch::on()?;
+    let held_back = mount_with(cx, "writeback", "uring", ",cache=writeback")?;
+    let durable = mount_with(cx, "durable", "fuser", "")?;
+    let mut places = vec![
+        ("writeback", held_back.daemon.path().to_owned()),
+        ("fuser", durable.daemon.path().to_owned()),
+    ];
+    let mut compared = vec![(fuser, 1)];
+    // The file makes it large enough.
+    let on_ext4 = EXT4.with_files(cx, 1, SIZE).and_then(|site| {
+        std::fs::remove_file(site.file(0))?;
+        Ok(site)
+    });
+    match &on_ext4 {
+        Ok(site) => {
+            compared.push((ext4, places.len()));
+            places.push(("ext4", site.dir.clone()));
+        }
+        Err(e) => out.cannot(ext4, &format!("{e:#}")),
+    }
+    let on_bindfs = peers::bindfs(cx, SIZE);
+    match &on_bindfs {
+        Ok(mounted) => {
+            compared.push((bindfs, places.len()));
+            places.push(("bindfs", mounted.daemon.path().to_owned()));
+        }
+        Err(e) => out.cannot(bindfs, &format!("{e:#}")),
+    }
+    let (count, ops) = rounds(cx);
+    let at = places.iter().map(|(name, at)| (*name, at.as_path()));
+    let m = interleave_rounds(cx, count, ops, &mut sides_at(cx, at)?)?;
+    for (row, at) in compared {
+        let rate_of = |side| 1e9 / m.median_ns(side);
+        let note = format!(
+            "MB/s: ours {:.0}, {} {:.0}; {} s a round, all processors, by io_uring",
+            rate_of(0),
+            places[at].0,
+            rate_of(at),
+            seconds(cx)
+        );
+        out.record(row, &m, (0, at), &[note]);
+    }
+    Ok(())
+}
+
 fn seconds(cx: &Context) -> u64 {
     if cx.quick { 2 } else { SECONDS }
 }
@@ -112,17 +196,29 @@ pub(super) fn sides<'a>(
     cx: &'a Context,
     contenders: &'a [(&str, Mounted)],
 ) -> Result<Vec<Side<'a>>> {
+    let places = contenders.iter();
+    sides_at(
+        cx,
+        places.map(|(name, mounted)| (*name, mounted.daemon.path())),
+    )
+}
+
+/// As [`sides`], in these directories.
+fn sides_at<'a>(
+    cx: &'a Context,
+    places: impl IntoIterator<Item = (&'a str, &'a Path)>,
+) -> Result<Vec<Side<'a>>> {
     let program = debian_program("dbench", "dbench")?;
-    let side = |(name, mounted): &'a (&str, Mounted)| {
+    let side = |(name, at)| {
         let program = program.clone();
-        Side::timed(*name, move |_, megabytes| {
+        Side::timed(name, move |_, megabytes| {
             let mut command = Command::new(&program);
-            command.arg("-D").arg(mounted.daemon.path());
+            command.arg("-D").arg(at);
             command.args(["-t", &seconds(cx).to_string(), CLIENTS]);
             Ok(time_of(megabytes, rate(command)?))
         })
     };
-    Ok(contenders.iter().map(side).collect())
+    Ok(places.into_iter().map(side).collect())
 }
 
 /// Returns the number of rounds, and the megabytes of one.

@@ -41,4 +41,4 @@ pub const GROUPS: &[&Group] = &[
 ];
 
 /// Those of the transports alone.
-pub const TRANSPORTS: &[&Group] = &[&transports::IO, &transports::TREES];
+pub const TRANSPORTS: &[&Group] = &[&transports::IO, &transports::TREES, &dbench::HELD_BACK];

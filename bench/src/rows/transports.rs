@@ -179,14 +179,14 @@ const ROUNDS: u32 = 7;
 const TREE: &str = "/usr/include";
 
 /// FUSE over io_uring, switched on for new mounts.
-struct Switch {
+pub(super) struct Switch {
     before: String,
 }
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 impl Switch {
-    fn on() -> Result<Switch> {
+    pub(super) fn on() -> Result<Switch> {
         let before = fs::read_to_string(SWITCH)
             .with_context(|| format!("SKIPPED, this kernel has no FUSE over io_uring: {SWITCH}"))?;
         fs::write(SWITCH, "Y").with_context(|| {
@@ -210,7 +210,7 @@ fn mount(cx: &Context, name: &str) -> Result<Mounted> {
 }
 
 /// As [`mount`], with more options.
-fn mount_with(cx: &Context, name: &str, transport: &str, more: &str) -> Result<Mounted> {
+pub(super) fn mount_with(cx: &Context, name: &str, transport: &str, more: &str) -> Result<Mounted> {
     let options = format!(",transport={transport}{more}");
     let mounted = Mounted::with_options(cx, name, REGION, &options)?;
     if transport == "uring" {

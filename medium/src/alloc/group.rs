@@ -2,8 +2,9 @@
 
 use crate::types::RegionOffset;
 
-/// Bits of one group. A set bit is in use, reserved, or not yet reusable.
+/// Bits of one group. A set bit is in use, reserved, or not yet reusable. Aligned as its cell is.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(super) struct Group {
     /// `None`: no bit of the group is set, and the group has no bitmap block yet.
     bits: Option<Box<[u64]>>,

@@ -48,7 +48,10 @@ pub struct Bits {
     pub set: bool,
 }
 
+/// Aligned, so that lanes in different groups share no cache line (nor a pair of lines, which
+/// processors fetch together).
 #[derive(Debug)]
+#[repr(align(128))]
 struct Cell {
     state: Mutex<Option<Box<Group>>, rank::Group>,
     /// Free bits at the last look; `u32::MAX` if unknown.

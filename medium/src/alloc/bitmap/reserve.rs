@@ -1,7 +1,10 @@
 //! Finds free bits, reserves them for an operation, and frees them.
 //!
 //! Everything here happens in memory; on the medium the bits stay free until a record is
-//! committed. A search begins near the caller's goal, or at the lane's last position.
+//! committed. A search begins near the caller's goal, or at the lane's last position. Where
+//! that group is full, each lane goes through the others in an order of its own: in the same
+//! order, all lanes would meet in the first group with free bits, and from then on share the
+//! lines of its bitmap, in memory and on the medium.
 
 use std::sync::atomic::Ordering;
 
@@ -41,14 +44,44 @@ fn find_roomy(
     None
 }
 
+/// The order in which a lane goes through `n` groups, each once. Lane 0 takes one after the
+/// other.
+#[derive(Debug, Clone, Copy)]
+struct Order {
+    first: u64,
+    stride: u64,
+    n: u64,
+}
+
+impl Order {
+    fn new(first: u64, lane: u32, n: u64) -> Order {
+        let mut stride = u64::from(lane) * 2 + 1;
+        while gcd(stride, n) != 1 {
+            stride += 2;
+        }
+        Order { first, stride, n }
+    }
+
+    fn group(&self, i: u64) -> u64 {
+        (self.first + i * self.stride) % self.n
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        b => gcd(b, a % b),
+    }
+}
+
 impl BitmapSet {
     /// Runs `pick` over the groups until it finds something, beginning with the group of
-    /// `near`. Skips damaged groups. With `only_roomy`, a group that must first be made is
-    /// the last choice.
+    /// `near`, and then in the order of `lane`. Skips damaged groups. With `only_roomy`, a
+    /// group that must first be made is the last choice.
     fn search<T>(
         &self,
         medium: Medium<'_>,
-        near: u64,
+        (near, lane): (u64, u32),
         least: u32,
         only_roomy: bool,
         mut pick: impl FnMut(u64, &mut Group) -> Option<T>,
@@ -59,10 +92,14 @@ impl BitmapSet {
             _ => 0,
         };
         let mut to_init = None;
+        // The usual case needs no order.
+        let mut order = None;
         for i in 0..n {
-            let group = match first + i {
-                group if group < n => group,
-                group => group - n,
+            let group = match i {
+                0 => first,
+                i => order
+                    .get_or_insert_with(|| Order::new(first, lane, n))
+                    .group(i),
             };
             let free = self.cells[group as usize].free.load(Ordering::Relaxed);
             if free < least {
@@ -127,7 +164,7 @@ impl BitmapSet {
             .unwrap_or_else(|| hint.load(Ordering::Relaxed));
         let least = if full { want } else { 1 };
         let only_roomy = only_roomy && self.kind == BitmapKind::Blocks;
-        let found = self.search(medium, near, least, only_roomy, |group, g| {
+        let found = self.search(medium, (near, lane), least, only_roomy, |group, g| {
             let base = group * self.per_group;
             let from = if near >= base && near < base + self.per_group {
                 (near - base) as u32
@@ -239,7 +276,8 @@ impl BitmapSet {
         if u64::from(len) > self.per_group {
             return Ok(None);
         }
-        self.search(medium, near, len, only_roomy, |group, g| {
+        // Aligned runs are long: one after the other, so that they leave room for more.
+        self.search(medium, (near, 0), len, only_roomy, |group, g| {
             let base = group * self.per_group;
             let has_room = |start| {
                 let run = BitRun {
@@ -276,5 +314,34 @@ impl BitmapSet {
                 self.note_free(group, g);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_go_through_all_groups_in_different_orders() {
+        for n in [1, 2, 3, 7, 28, 64, 105] {
+            let orders: Vec<Vec<u64>> = (0..32)
+                .map(|lane| {
+                    let order = Order::new(n / 2, lane, n);
+                    (0..n).map(|i| order.group(i)).collect()
+                })
+                .collect();
+            for order in &orders {
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                assert!(sorted.into_iter().eq(0..n) && order[0] == n / 2);
+            }
+            let in_turn = (0..n).map(|i| (n / 2 + i) % n);
+            assert!(in_turn.eq(orders[0].iter().copied()));
+            let mut second: Vec<_> = orders.iter().filter_map(|o| o.get(1)).collect();
+            second.sort_unstable();
+            second.dedup();
+            // Of 28 groups, 12 are coprime numbers apart.
+            assert!(n != 28 || second.len() == 12, "{}", second.len());
+        }
     }
 }
