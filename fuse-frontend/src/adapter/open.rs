@@ -64,12 +64,29 @@ struct Opened {
     cached: bool,
     /// It counts among the others.
     direct: bool,
+    /// Its handle is 0, as that of every file.
+    by_kernel: bool,
 }
 
 impl Opened {
+    /// As the kernel opens every file by itself, also one with O_DIRECT: it goes past its pages
+    /// without being told.
+    fn by_kernel() -> Opened {
+        Opened {
+            mode: OpenOutFlags::KEEP_CACHE,
+            cached: false,
+            direct: false,
+            by_kernel: true,
+        }
+    }
+
     fn answer(&self, flags: i32) -> OpenOut {
+        let fh = match self.by_kernel {
+            true => 0,
+            false => handle(flags, self.cached, self.direct).0,
+        };
         OpenOut {
-            fh: handle(flags, self.cached, self.direct).0,
+            fh,
             open_flags: self.mode,
             ..OpenOut::default()
         }
@@ -153,6 +170,7 @@ impl Adapter {
             mode,
             cached,
             direct,
+            by_kernel: false,
         }
     }
 
@@ -237,10 +255,12 @@ impl Adapter {
             let made = self.removals.wait_for_space(fs, || {
                 holding.create_unnamed(&caller, parent, perm, linkable)
             })?;
-            let opened = self.note_open(made.1.ino, self.file_mode(flags, made.1.flags));
             // The only reply that opens a file with `opens=kernel`: a release releases nothing.
-            let open = (!self.kernel_opens()).then(|| fs.hold(made.1.ino));
-            Ok((opened, open, made))
+            if self.kernel_opens() {
+                return Ok((Opened::by_kernel(), None, made));
+            }
+            let opened = self.note_open(made.1.ino, self.file_mode(flags, made.1.flags));
+            Ok((opened, Some(fs.hold(made.1.ino)), made))
         };
         self.serve("tmpfile", parent, reply, work, |reply, made| {
             self.send_created(reply, made, flags)

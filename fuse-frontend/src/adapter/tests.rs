@@ -7,13 +7,13 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::inode::{Credentials, Fs, Ino, SetAttr};
 use pramfs::pmem::{HeapBackend, Region};
 use pramfs::{Error, MountOptions};
-use pramfs_fuse_protocol::flags::{InitFlags, OpenInFlags};
-use pramfs_fuse_protocol::wire::{CreateIn, InHeader, MkdirIn, MknodIn, OpenIn};
+use pramfs_fuse_protocol::flags::{InitFlags, OpenInFlags, OpenOutFlags};
+use pramfs_fuse_protocol::wire::{CreateIn, InHeader, MkdirIn, MknodIn, OpenIn, OpenOut};
 use pramfs_fuse_protocol::{Errno, Extensions, Opcode, Operation, Request, Rules, numbers};
 use zerocopy::IntoBytes;
 
 use super::answer::{Answer, Reply};
-use super::{Adapter, CacheMode, nowhere};
+use super::{Adapter, CacheMode, OpenedBy, nowhere};
 
 const SELINUX: &[u8] = b"security.selinux";
 const LABEL: &[u8] = b"user_u:object_r:tmp_t\0";
@@ -29,6 +29,19 @@ impl Reply for &Heard {
             _ => Ok(0),
         };
         assert!(self.0.replace(Some(heard)).is_none(), "two answers");
+    }
+
+    fn dismiss(self) {}
+}
+
+/// Keeps how a new file is opened.
+struct HeardOpen(RefCell<Option<OpenOut>>);
+
+impl Reply for &HeardOpen {
+    fn send(self, answer: Answer<'_>) {
+        if let Answer::Created(_, open) = answer {
+            self.0.replace(Some(open));
+        }
     }
 
     fn dismiss(self) {}
@@ -107,6 +120,36 @@ fn open_with_kill_bit_clears_suid_and_sgid() {
     scene.fs.setattr(root, file.ino, &set).unwrap();
     assert_eq!(open(OpenInFlags::KILL_SUIDGID), Err(Errno::EPERM));
     assert_eq!(scene.mode(file.ino), 0o6755);
+}
+
+#[test]
+fn unnamed_file_has_handle_0_and_cache_if_kernel_opens() {
+    for opened_by in [OpenedBy::Server, OpenedBy::Kernel] {
+        let mut scene = Scene::new();
+        scene.adapter = scene.adapter.with_files_opened_by(opened_by);
+        for more in [0, libc::O_DIRECT] {
+            let arg = CreateIn {
+                flags: (libc::O_TMPFILE | libc::O_RDWR | more).cast_unsigned(),
+                ..CreateIn::default()
+            };
+            let header = InHeader {
+                nodeid: numbers::ROOT_ID,
+                ..InHeader::default()
+            };
+            let heard = HeardOpen(RefCell::default());
+            let extensions = Extensions::default();
+            scene.adapter.on_tmpfile(&header, &arg, extensions, &heard);
+            let open = heard.0.into_inner().expect("an open file");
+            let (by_kernel, direct) = (opened_by == OpenedBy::Kernel, more != 0);
+            assert_eq!(open.fh == 0, by_kernel, "{opened_by:?}, {more:o}");
+            let has = |flag| open.open_flags.contains(flag);
+            assert_eq!(has(OpenOutFlags::DIRECT_IO), direct && !by_kernel);
+            assert_eq!(has(OpenOutFlags::KEEP_CACHE), !direct || by_kernel);
+            if by_kernel {
+                assert_eq!(open.open_flags, OpenOutFlags::KEEP_CACHE);
+            }
+        }
+    }
 }
 
 /// Whether a new program in a setgid directory of group 9 keeps sgid. The mode of `mknod` has a
