@@ -15,6 +15,8 @@
 //!   told from others: it has the rights of the requesting process, which is the program that
 //!   uses the overlay. What the kernel checks, it checks for the other user, who has mounted the
 //!   overlay.
+//! * A thread of the kernel (the NFS server) shows itself as root with all capabilities. Without
+//!   ids, it has no user, no groups and no capabilities: it may act for anybody.
 //!
 //! `/proc` shows ids as they are outside of mapped mounts. So, where ids are withheld, what
 //! depends on the owner or the group of a file is left to the kernel, which knows the mapping
@@ -89,6 +91,8 @@ pub(super) struct Caller {
     capabilities: u64,
     /// The process is known to act for another user.
     is_proxy: bool,
+    /// It is a thread of the kernel.
+    is_kernel: bool,
 }
 
 impl Caller {
@@ -98,9 +102,17 @@ impl Caller {
             0 => String::new(),
             pid => std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(),
         };
-        let mut caller = Caller::parse(&status);
-        match CallerIds::of(req) {
-            CallerIds::Given { uid, gid } if caller.user != Some(uid) => {
+        let mut caller = Caller::parse(&status).with_ids(CallerIds::of(req));
+        if !caller.is_proxy && !is_in_our_namespace(req.pid) {
+            caller.capabilities = 0;
+        }
+        caller
+    }
+
+    /// Returns what this process may do in a request with these ids.
+    fn with_ids(mut self, ids: CallerIds) -> Caller {
+        match ids {
+            CallerIds::Given { uid, gid } if self.user != Some(uid) => {
                 // The kernel has already checked the rights of that user. User 0 gets the
                 // capabilities of root.
                 let capabilities = match uid {
@@ -112,15 +124,14 @@ impl Caller {
                     groups: vec![gid],
                     capabilities,
                     is_proxy: true,
+                    is_kernel: self.is_kernel,
                 };
             }
-            CallerIds::Given { gid, .. } => caller.groups.push(gid),
+            CallerIds::Given { gid, .. } => self.groups.push(gid),
+            CallerIds::Withheld if self.is_kernel => return Caller::default(),
             CallerIds::Withheld => {}
         }
-        if !is_in_our_namespace(req.pid) {
-            caller.capabilities = 0;
-        }
-        caller
+        self
     }
 
     fn parse(status: &str) -> Caller {
@@ -141,6 +152,7 @@ impl Caller {
             groups: numbers("Groups").chain(of_file_systems("Gid")).collect(),
             capabilities: u64::from_str_radix(field("CapEff").trim(), 16).unwrap_or(0),
             is_proxy: false,
+            is_kernel: field("Kthread").trim() == "1",
         }
     }
 
@@ -322,6 +334,33 @@ mod tests {
         assert!(!Caller::keeps_rights(&gone) && !Caller::sees_trusted(&gone));
         assert!(!Caller::may_clear_rights(&gone, us));
         assert!(!Caller::in_group(&gone)(0));
+    }
+
+    #[test]
+    fn kernel_thread_has_no_rights_of_its_own_if_ids_are_withheld() {
+        let status = |kernel: &str| {
+            format!(
+                "Name:\tnfsd\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t4 24 \nKthread:\t{kernel}\nCapEff:\t000001ffffffffff\n"
+            )
+        };
+        let of = |kernel: &str, ids| Caller::parse(&status(kernel)).with_ids(ids);
+        let thread = of("1", CallerIds::Withheld);
+        assert_eq!(thread, Caller::default());
+        assert!(!thread.can(CAP_FSETID) && !thread.is_in(0) && !thread.is_in(24));
+        let process = of("0", CallerIds::Withheld);
+        assert!(process.can(CAP_FSETID) && process.is_in(0) && process.is_in(24));
+        // With ids, it is known for whom it acts.
+        let given = of("1", CallerIds::Given { uid: 1000, gid: 7 });
+        assert!(given.is_proxy && given.user == Some(1000) && given.is_in(7));
+        assert!(!given.can(CAP_FSETID));
+        // What this kernel writes.
+        let kthreadd = std::fs::read_to_string("/proc/2/status").unwrap_or_default();
+        if kthreadd.starts_with("Name:\tkthreadd\n") {
+            let told = kthreadd.contains("\nKthread:");
+            assert_eq!(Caller::parse(&kthreadd).is_kernel, told);
+        } else {
+            println!("no thread of the kernel is visible in this PID namespace");
+        }
     }
 
     #[test]
