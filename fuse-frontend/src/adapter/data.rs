@@ -1,6 +1,6 @@
 //! read, write, fallocate, lseek and copy_file_range.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use pramfs::inode::{Credentials, Fs};
@@ -95,9 +95,10 @@ impl Adapter {
 
     pub(super) fn on_write(&self, req: &InHeader, arg: &WriteIn, data: &[u8], reply: impl Reply) {
         let (node, offset, flags) = (Node(req.nodeid), arg.offset, arg.flags.cast_signed());
+        let (paged, len) = (arg.write_flags.contains(WriteFlags::CACHE), data.len());
+        let forbidden = Cell::new(false);
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
-            let paged = arg.write_flags.contains(WriteFlags::CACHE);
             if arg.write_flags.contains(WriteFlags::KILL_SUIDGID) {
                 fs.strip_suid(ino)?;
             } else if !paged {
@@ -123,14 +124,10 @@ impl Adapter {
             let is_member = Caller::in_group(req);
             let caller = Caller::credentials(req, &is_member);
             let written = if paged {
-                if self.kernel_opens() {
-                    may_write_back(fs, ino)?;
-                }
-                // All or an error: after a short count the kernel marks all these pages
-                // clean.
-                self.removals
-                    .wait_for_space(fs, || fs.write_back(ino, offset, data))?;
-                data.len()
+                let written = self.write_back(fs, ino, offset, data);
+                let refused = written.as_ref().err().map(Refusal::errno);
+                forbidden.set(refused == Some(Errno::EPERM));
+                written?
             } else if flags & libc::O_APPEND != 0
                 && let Some(opens) = &self.opens
                 && opens.may_have_grown(ino)
@@ -155,6 +152,21 @@ impl Adapter {
         self.serve("write", node, reply, work, |reply, written| {
             reply.send(Answer::Written(written))
         });
+        // The kernel keeps the pages as if they were written.
+        if forbidden.get() {
+            self.refused_pages.drop_soon(node, offset, len);
+        }
+    }
+
+    /// Writes pages of a mapping: all bytes, or an error. After a short count the kernel marks all
+    /// these pages clean.
+    fn write_back(&self, fs: &Fs, ino: Ino, offset: u64, data: &[u8]) -> Served<usize> {
+        if self.kernel_opens() {
+            may_write_back(fs, ino)?;
+        }
+        self.removals
+            .wait_for_space(fs, || fs.write_back(ino, offset, data))?;
+        Ok(data.len())
     }
 
     pub(super) fn on_fallocate(

@@ -31,6 +31,7 @@ mod listings;
 mod namespace;
 mod notifier;
 mod open;
+mod refused_pages;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,7 @@ use std::sync::{Arc, Mutex};
 use enospc_retry::PendingFrees;
 use pramfs::inode::{Fs, Repeats};
 use pramfs_fuse_protocol::flags::InitFlags;
+use refused_pages::RefusedPages;
 
 pub use answer::{Answer, Listed, Reply};
 pub use counts::Counts;
@@ -105,6 +107,7 @@ pub struct Adapter {
     failed: AtomicBool,
     /// Medium failures that have been logged.
     repeats: Mutex<Repeats>,
+    refused_pages: RefusedPages,
     notifier: Notifier,
     direct: Option<Arc<Direct>>,
     opens: Option<Arc<Opens>>,
@@ -122,6 +125,7 @@ impl Adapter {
             removals: PendingFrees::default(),
             failed: AtomicBool::new(false),
             repeats: Mutex::default(),
+            refused_pages: RefusedPages::new(notifier.clone()),
             notifier,
             direct: None,
             opens: None,

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use pramfs::inode::{Fs, Ino};
@@ -135,6 +136,11 @@ impl Mapping {
         unsafe { self.0.cast::<u8>().write_volatile(byte) };
     }
 
+    fn first(&self) -> u8 {
+        // SAFETY: within the mapping, to which no reference exists.
+        unsafe { self.0.cast::<u8>().read_volatile() }
+    }
+
     /// Stores a byte, and returns what msync says.
     pub(super) fn store_and_sync(&self, byte: u8) -> rustix::io::Result<()> {
         self.store(byte);
@@ -171,6 +177,51 @@ fn store_to_immutable_or_append_only_file_fails_in_msync() {
         mount.mount(options);
         for name in ["i", "a"] {
             assert_eq!(fs::read(mount.at(name)).unwrap(), [1; PAGE], "{options}");
+        }
+    }
+}
+
+/// What another process reads.
+fn read_elsewhere(path: &Path) -> Vec<u8> {
+    let out = Command::new("cat").arg(path).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    out.stdout
+}
+
+/// A refused page is clean for the kernel, which would serve it to everybody.
+#[test]
+fn refused_store_to_mapping_leaves_page_cache() {
+    for (options, by_kernel) in BOTH {
+        // An open that has to set the atime would drop the page, too.
+        let options = format!("{options},noatime");
+        let Some((mount, _dog)) = mounted("refused pages", &options) else {
+            return;
+        };
+        let flags = [("i", IFlags::IMMUTABLE), ("a", IFlags::APPEND)];
+        // The server permits what was mapped before `+i`.
+        let refused = if by_kernel { &flags[..] } else { &flags[1..] };
+        let mappings = refused.iter().map(|(name, flag)| {
+            let path = mount.at(name);
+            fs::write(&path, [1; 2 * PAGE]).unwrap();
+            let mapping = Mapping::of(&open_to_write(&path).unwrap());
+            set_flags(&path, *flag);
+            let stored = mapping.store_and_sync(2);
+            assert_eq!(stored, Err(rustix::io::Errno::PERM), "{options}, {name}");
+            let old = || read_elsewhere(&path) == [1; 2 * PAGE];
+            assert!(wait_until(old), "{options}, {name}");
+            assert_eq!(mapping.first(), 1, "{options}, {name}");
+            mapping
+        });
+        let mappings: Vec<_> = mappings.collect();
+        // An unmount may come meanwhile, and waits for no more than the notification.
+        for mapping in &mappings {
+            assert!(mapping.store_and_sync(3).is_err(), "{options}");
+        }
+        drop(mappings);
+        mount.unmount();
+        mount.mount(&options);
+        for (name, _) in refused {
+            assert_eq!(fs::read(mount.at(name)).unwrap(), [1; 2 * PAGE]);
         }
     }
 }
