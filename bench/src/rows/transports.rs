@@ -382,7 +382,9 @@ impl Trees {
         let git = |arguments: &[&str]| {
             let mut command = Command::new(&self.git);
             let who = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"];
-            command.arg("-C").arg(&tree).args(who).args(arguments);
+            // Nothing goes on in the background while the next round removes the repository.
+            let quiet = ["-c", "gc.auto=0", "-c", "maintenance.auto=false"];
+            command.arg("-C").arg(&tree).args(who).args(quiet).args(arguments);
             // The settings of this machine do not count.
             command.env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", at);
             run(&mut command)
