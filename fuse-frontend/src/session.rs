@@ -547,7 +547,7 @@ fn open_engine(
     let fs = Fs::open(region, options).map_err(failed)?;
     if protected && !settings.no_recovery && !fs.recovery().was_clean {
         return Err(Failure::mount(format!(
-            "no mount: {shown} needs recovery, but is write-protected; with ro or norecovery, it is mounted read-only and replayed in memory"
+            "no mount: {shown} needs recovery, but is write-protected: cannot mount it writable; with ro or norecovery, it is mounted read-only and replayed in memory"
         )));
     }
     if settings.read_only {

@@ -384,7 +384,12 @@ impl Trees {
             let who = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"];
             // Nothing goes on in the background while the next round removes the repository.
             let quiet = ["-c", "gc.auto=0", "-c", "maintenance.auto=false"];
-            command.arg("-C").arg(&tree).args(who).args(quiet).args(arguments);
+            command
+                .arg("-C")
+                .arg(&tree)
+                .args(who)
+                .args(quiet)
+                .args(arguments);
             // The settings of this machine do not count.
             command.env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", at);
             run(&mut command)

@@ -254,12 +254,12 @@ pub(super) const OPTIONS: &[Row] = &[
     one_of(
         &["transport"],
         &[
-            to("fuser", |s| s.transport = Transport::Fuser),
             to("auto", |s| s.transport = Transport::Auto),
             to("uring", |s| s.transport = Transport::Uring),
             to("dev", |s| s.transport = Transport::Dev),
+            to("fuser", |s| s.transport = Transport::Fuser),
         ],
-        "how requests come from the kernel: fuser: through the crate of that name; auto: by io_uring where it can be used, otherwise as dev; uring: as auto, with a warning if it cannot be used; dev: by our own reads and writes of /dev/fuse",
+        "how requests come from the kernel: auto: by io_uring where it can be used, otherwise as dev; uring: as auto, with a warning if it cannot be used; dev: by our own reads and writes of /dev/fuse; fuser: through the crate of that name, without O_TMPFILE, the time of birth and idmapped mounts",
     ),
     Row {
         names: &["threads"],

@@ -4,10 +4,10 @@
 //! [`Adapter::serve_request`] serve them, and carries the replies. It knows nothing of the file
 //! system; the handlers know nothing of it.
 //!
-//! * `fuser`: the crate `fuser`, which parses and sends by itself. It has no STATX.
+//! * `auto`, the default: io_uring where the kernel offers it; otherwise `dev` serves.
+//! * `uring`: the same, with a warning if `dev` serves.
 //! * `dev`: reads and writes of `/dev/fuse`.
-//! * `uring`: io_uring, where the kernel offers it; otherwise `dev` serves, with a warning.
-//! * `auto`: the same without the warning.
+//! * `fuser`: the crate `fuser`, which parses and sends by itself. It has no STATX.
 
 mod dev;
 mod fuser;
@@ -25,11 +25,11 @@ use crate::adapter::Adapter;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
     /// The crate `fuser`.
-    #[default]
     Fuser,
     /// Reads and writes of `/dev/fuse`.
     Dev,
     /// io_uring where it can be used, or else `/dev/fuse`.
+    #[default]
     Auto,
     /// The same, with a warning if io_uring cannot be used.
     Uring,
@@ -42,9 +42,13 @@ impl Transport {
         self.may_use_io_uring() && uring::permit().is_err()
     }
 
-    /// Whether it may come to io_uring.
+    /// Whether it may come to io_uring, as the kernel is set up now.
     pub fn may_use_io_uring(self) -> bool {
-        matches!(self, Transport::Auto | Transport::Uring)
+        match self {
+            Transport::Fuser | Transport::Dev => false,
+            Transport::Auto => uring::is_switched_on(),
+            Transport::Uring => true,
+        }
     }
 }
 
@@ -88,8 +92,8 @@ impl Settings {
         match self.transport {
             Transport::Fuser => of(self.threads, FUSER),
             // One buffer for requests, and one for reads that are copied.
-            Transport::Dev => of(self.threads, 2 * REQUEST),
-            Transport::Auto | Transport::Uring => {
+            by if !by.may_use_io_uring() => of(self.threads, 2 * REQUEST),
+            Transport::Dev | Transport::Auto | Transport::Uring => {
                 let (threads, entries) = uring::demand(self);
                 Demand {
                     addresses: entries.saturating_mul(REQUEST),
