@@ -189,7 +189,7 @@ pub(super) const OPTIONS: &[Row] = &[
             to("writeback", |s| s.cache = CacheMode::Writeback),
             to("none", |s| s.cache = CacheMode::None),
         ],
-        "what the page cache serves: auto: hot reads; writeback: also writes, which are on the medium after fsync, msync or close, or when the kernel likes, not with opens=kernel or direct=; none: nothing",
+        "what the page cache serves: auto: hot reads; writeback: writes too, which are durable after fsync, msync or close (excludes opens=kernel and direct=); none: nothing",
     ),
     one_of(
         &["opens"],

@@ -20,7 +20,7 @@ pub(super) fn live_mount(place: &Path) -> Result<(Connection, u64), Failure> {
         Failure::new(
             "not-mounted",
             format!(
-                "{}: no server of root answers for it; is it mounted, and by root?",
+                "{}: no server of root answers for it; name a mount point or a region, mounted by root",
                 shown(place)
             ),
         )
