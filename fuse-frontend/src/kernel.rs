@@ -345,18 +345,31 @@ impl OwnMount {
         self.remove(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
     }
 
-    /// Makes the kernel write back what it holds of files of this mount. The server must serve
-    /// meanwhile.
+    /// Makes the kernel begin to write back what it holds of files of this mount, at any of the
+    /// places where it is mounted. It does not wait for the end: for FUSE, syncfs(2) only wakes
+    /// the flusher.
     ///
     /// # Errors
-    /// The mount cannot be reached, or the write-back has failed.
-    pub fn write_back(&self) -> io::Result<()> {
+    /// No place can be opened: all are covered by other mounts, or not readable for this user.
+    pub fn begin_write_back(&self) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(&self.path, flags, Mode::empty())?;
-        match mountinfo::of_top(&root).is_some_and(|mount| self.resembles(&mount)) {
-            true => Ok(rustix::fs::syncfs(root)?),
-            false => Err(io::ErrorKind::NotFound.into()),
+        let mut last = io::ErrorKind::NotFound.into();
+        for mount in mountinfo::read()?
+            .iter()
+            .rev()
+            .filter(|m| self.resembles(m))
+        {
+            let opened = rustix::fs::open(&mount.target, flags, Mode::empty());
+            match opened {
+                Ok(root) if mountinfo::of_top(&root).is_some_and(|m| self.resembles(&m)) => {
+                    return Ok(rustix::fs::syncfs(root)?);
+                }
+                // Another mount covers it.
+                Ok(_) => {}
+                Err(error) => last = error.into(),
+            }
         }
+        Err(last)
     }
 
     fn remove(&self, flags: UnmountFlags) -> io::Result<()> {

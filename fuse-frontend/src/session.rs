@@ -23,6 +23,7 @@ use pramfs_control::{
     Admission, ControlError, DIRECTORY, Directory, Identity, Leases, Listener, RequestCounts,
     Served, Server, Service, Users,
 };
+use pramfs_fuse_protocol::Opcode;
 
 use crate::adapter::{Adapter, CacheMode, Counts, Notifier, OpenedBy};
 use crate::direct::{Direct, DirectPolicy, Opens, Policy};
@@ -39,7 +40,7 @@ use crate::relock;
 use crate::second_mount;
 use crate::shutdown::{Signals, Watch};
 use crate::summary;
-use crate::transport::{self, Session};
+use crate::transport::{self, Session, Transport};
 use pramfs_medium::pmem::{Permissions, RegionAccess};
 
 /// How long to wait for a server that closes the region after an unmount. umount(8)
@@ -56,6 +57,7 @@ pub struct Mounted {
     fs: Arc<Fs>,
     signals: Signals,
     own_mount: OwnMount,
+    counts: Arc<Counts>,
     /// Answers queries about the region; only mounts of root have it.
     control: Option<Server>,
     /// Messages to show in any case.
@@ -121,7 +123,7 @@ pub fn mount(
         );
     }
     check_opens(&fs, &path, settings)?;
-    memory::check(&path, transport_settings(settings).demand())?;
+    let serving = affordable(&path, transport_settings(settings))?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
     let notifier = connection.try_clone().map(Notifier::new);
@@ -157,11 +159,11 @@ pub fn mount(
     // Also without direct access: a process may still store by a lease of an earlier mount.
     let opens = Some(opens).filter(|opens| direct.is_some() || opens.are_written());
     let adapter = Adapter::new(Arc::clone(&fs), settings.cache, notifier)
-        .with_counts(counts)
+        .with_counts(Arc::clone(&counts))
         .with_files_opened_by(settings.opens)
         .with_opens(opens)
         .with_direct(direct);
-    let session = Session::negotiate(Arc::new(adapter), connection, transport_settings(settings));
+    let session = Session::negotiate(Arc::new(adapter), connection, serving);
     let session = session.map_err(|error| {
         if let Err(error) = own_mount.detach() {
             tracing::warn!("cannot unmount {}: {error}", own_mount.path.display());
@@ -188,6 +190,7 @@ pub fn mount(
         fs,
         signals,
         own_mount,
+        counts,
         control,
         notices,
     })
@@ -388,9 +391,11 @@ impl Mounted {
     /// # Errors
     /// The connection to the kernel, or the region, failed.
     pub fn serve(self) -> Result<(), Failure> {
+        let counts = self.counts;
         let watch = Watch {
             own_mount: self.own_mount.clone(),
             fs: Arc::downgrade(&self.fs),
+            writes: Box::new(move || counts.of(Opcode::Write)),
         };
         readonly::watch(&self.own_mount, &self.fs);
         relock::watch(&self.fs);
@@ -567,6 +572,26 @@ fn default_threads() -> usize {
 
 fn thread_count(settings: &MountSettings) -> usize {
     settings.threads.unwrap_or_else(default_threads)
+}
+
+/// Returns how to serve, so that memory and address space suffice. With `transport=auto` that may
+/// be `/dev/fuse`, which takes less.
+///
+/// # Errors
+/// They do not suffice.
+fn affordable(region: &Path, wanted: transport::Settings) -> Result<transport::Settings, Failure> {
+    let Err(refused) = memory::check(region, wanted.demand()) else {
+        return Ok(wanted);
+    };
+    let smaller = transport::Settings {
+        transport: Transport::Dev,
+        ..wanted
+    };
+    if wanted.transport != Transport::Auto || memory::check(region, smaller.demand()).is_err() {
+        return Err(refused);
+    }
+    tracing::info!("/dev/fuse is used, because there is too little memory for io_uring");
+    Ok(smaller)
 }
 
 fn transport_settings(settings: &MountSettings) -> transport::Settings {

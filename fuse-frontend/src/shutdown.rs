@@ -15,7 +15,7 @@
 use std::io;
 use std::sync::Weak;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pramfs::inode::Fs;
 use signal_hook::consts::{
@@ -50,6 +50,12 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long a write-back by the kernel and the final sync may take, each.
 const SYNC_GRACE: Duration = Duration::from_secs(10);
 
+/// After how long without a write the kernel has nothing left to write back.
+const WRITE_BACK_QUIET: Duration = Duration::from_millis(500);
+
+/// How long to wait before the kernel is woken again.
+const WRITE_BACK_PAUSE: Duration = Duration::from_millis(50);
+
 /// Caught signals. Once constructed, none of them ends the process.
 #[derive(Debug)]
 pub struct Signals(signal_hook::iterator::Signals);
@@ -71,6 +77,8 @@ pub struct Watch {
     pub own_mount: OwnMount,
     /// The engine, while it is open.
     pub fs: Weak<Fs>,
+    /// Returns how many writes the kernel has asked for.
+    pub writes: Box<dyn Fn() -> u64 + Send>,
 }
 
 impl Watch {
@@ -100,9 +108,7 @@ impl Watch {
         tracing::info!("{}: unmounting {path}", name(signal));
         if let Err(error) = self.own_mount.unmount() {
             tracing::warn!("{path} is in use ({error}): detaching it; its open files will fail");
-            let own_mount = self.own_mount.clone();
-            let written = in_time("write-back", move || own_mount.write_back());
-            if let Err(error) = written {
+            if let Err(error) = self.write_back() {
                 tracing::error!(
                     "{path}: what the kernel held back of files in use may be lost: {error}"
                 );
@@ -129,6 +135,30 @@ impl Watch {
             }
         };
         std::process::exit(i32::from(status));
+    }
+
+    /// Waits until the kernel has written back what it holds of files in use, in bounded time.
+    /// Nothing tells when that is: the flusher is woken again and again, until no write has come
+    /// for a while. The serving threads serve meanwhile.
+    fn write_back(&self) -> io::Result<()> {
+        let begun = Instant::now();
+        let (mut writes, mut quiet_since) = ((self.writes)(), Instant::now());
+        loop {
+            let own_mount = self.own_mount.clone();
+            // Opening the mount is a request to this server, which may be stuck.
+            in_time("write-back", move || own_mount.begin_write_back())?;
+            std::thread::sleep(WRITE_BACK_PAUSE);
+            let now = (self.writes)();
+            if now != writes {
+                (writes, quiet_since) = (now, Instant::now());
+            }
+            if quiet_since.elapsed() >= WRITE_BACK_QUIET {
+                return Ok(());
+            }
+            if begun.elapsed() >= SYNC_GRACE {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
     }
 
     /// Makes pending stores durable, in bounded time.

@@ -1,13 +1,16 @@
 //! getattr, setattr and statfs.
 
-use pramfs::inode::Fs;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pramfs::inode::{Fs, SetTime, Time};
 use pramfs::{
     FileType,
     inode::{Attr, Ino, SetAttr},
 };
 use pramfs_fuse_protocol::flags::SetattrValid;
 use pramfs_fuse_protocol::wire::{AttrOut, InHeader, Kstatfs, SetattrIn, StatxOut};
-use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_SYNC};
 
 use super::Adapter;
 use super::answer::{Answer, Reply};
@@ -39,13 +42,39 @@ fn drop_rights_unless(fs: &Fs, ino: Ino, grows: bool, keeps: impl FnOnce() -> bo
     Ok(())
 }
 
-/// Whether this is the kernel's own flush of the times of held back writes, to a file that
-/// chattr has restricted meanwhile. It would fail, and with it the fsync or close of a program
-/// that has written before that. The file keeps the times of its write-back. A program that
-/// sets these times gets the same answer, and not EPERM: the requests are alike.
-fn is_flush_of_times(arg: &SetattrIn, of: &Attr) -> bool {
-    let times = SetattrValid::MTIME | SetattrValid::CTIME;
-    of.flags & (FL_IMMUTABLE | FL_APPEND) != 0 && arg.valid.difference(SetattrValid::FH) == times
+/// Whether this has the form of the kernel's own flush of the times of held back writes. A program
+/// that sets the mtime alone asks in the same form.
+fn looks_like_flush_of_times(arg: &SetattrIn) -> bool {
+    arg.valid.difference(SetattrValid::FH) == SetattrValid::MTIME | SetattrValid::CTIME
+}
+
+/// Whether a time that is to be set is older than this one.
+fn is_older(new: Option<SetTime>, than: Time) -> bool {
+    match new {
+        Some(SetTime::At(at)) => (at.sec, at.nsec) < (than.sec, than.nsec),
+        Some(SetTime::Now) | None => false,
+    }
+}
+
+/// Files with +i or +a whose held back bytes have come after the flag was set. The kernel flushes
+/// their times next: a refusal would fail the fsync or close of a program that had written before.
+/// Any other change of these times is refused.
+#[derive(Debug, Default)]
+pub(super) struct LateWrites(Mutex<BTreeSet<u64>>);
+
+impl LateWrites {
+    pub(super) fn note(&self, ino: Ino) {
+        self.lock().insert(ino.0);
+    }
+
+    /// Whether there was one. Forgets it.
+    fn take(&self, ino: Ino) -> bool {
+        self.lock().remove(&ino.0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Adapter {
@@ -127,8 +156,16 @@ impl Adapter {
                 Some(_) => checked(group),
                 None => asked(group),
             };
-            if self.holds_writes_back() && is_flush_of_times(arg, &fs.getattr(ino)?) {
-                return Ok(fs.getattr(ino)?);
+            if self.holds_writes_back() && looks_like_flush_of_times(arg) {
+                let attr = fs.getattr(ino)?;
+                // The file has the times of its write-back, or, with +S, of its last write.
+                let keeps_times = match attr.flags {
+                    kept if kept & (FL_IMMUTABLE | FL_APPEND) != 0 => self.late_writes.take(ino),
+                    kept => kept & FL_SYNC != 0 && is_older(set.mtime, attr.mtime),
+                };
+                if keeps_times {
+                    return Ok(attr);
+                }
             }
             let attr = fs.setattr(&Caller::credentials(req, &is_member), ino, &set)?;
             if attr.kind == FileType::Directory {

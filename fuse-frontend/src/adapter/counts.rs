@@ -44,6 +44,12 @@ fn part() -> usize {
 }
 
 impl Counts {
+    /// Returns how many requests of this kind there were.
+    pub fn of(&self, asked: Opcode) -> u64 {
+        let parts = self.0.iter().map(|part| &part.0[asked.number() as usize]);
+        parts.map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
     /// Counts a request.
     pub(super) fn add(&self, asked: Opcode) {
         self.0[part()].0[asked.number() as usize].fetch_add(1, Ordering::Relaxed);
@@ -52,11 +58,10 @@ impl Counts {
 
 impl RequestCounts for Counts {
     fn counts(&self) -> BTreeMap<String, u64> {
-        let of = |one: &Opcode| {
-            let parts = self.0.iter().map(|part| &part.0[one.number() as usize]);
-            parts.map(|count| count.load(Ordering::Relaxed)).sum()
+        let named = |one: &Opcode| {
+            let name = one.name().trim_start_matches("FUSE_");
+            (name.to_owned(), self.of(*one))
         };
-        let named = |one: &Opcode| (one.name().trim_start_matches("FUSE_").to_owned(), of(one));
         let all = Opcode::ALL.iter().map(named);
         all.filter(|(_, count)| *count > 0).collect()
     }

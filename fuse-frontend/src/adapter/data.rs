@@ -8,7 +8,7 @@ use pramfs::{Fallocate, SeekWhence, inode::Ino};
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::flags::WriteFlags;
 use pramfs_fuse_protocol::wire::{CopyFileRangeIn, InHeader, WriteIn};
-use pramfs_medium::media::inode::FL_IMMUTABLE;
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 use pramfs_medium::pmem::Lent;
 
 use super::Adapter;
@@ -163,6 +163,9 @@ impl Adapter {
     fn write_back(&self, fs: &Fs, ino: Ino, offset: u64, data: &[u8]) -> Served<usize> {
         if self.kernel_opens() {
             may_write_back(fs, ino)?;
+        }
+        if self.holds_writes_back() && fs.getattr(ino)?.flags & (FL_IMMUTABLE | FL_APPEND) != 0 {
+            self.late_writes.note(ino);
         }
         self.removals
             .wait_for_space(fs, || fs.write_back(ino, offset, data))?;

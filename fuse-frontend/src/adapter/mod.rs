@@ -110,6 +110,7 @@ pub struct Adapter {
     refused_pages: RefusedPages,
     notifier: Notifier,
     direct: Option<Arc<Direct>>,
+    late_writes: attributes::LateWrites,
     opens: Option<Arc<Opens>>,
 }
 
@@ -128,6 +129,7 @@ impl Adapter {
             refused_pages: RefusedPages::new(notifier.clone()),
             notifier,
             direct: None,
+            late_writes: attributes::LateWrites::default(),
             opens: None,
         }
     }

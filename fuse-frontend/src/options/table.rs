@@ -197,7 +197,7 @@ pub(super) const OPTIONS: &[Row] = &[
             to("server", |s| s.opens = OpenedBy::Server),
             to("kernel", |s| s.opens = OpenedBy::Kernel),
         ],
-        "who opens files and directories: server: a request for each open and each close; kernel: no request, which has its price (semantics.md); not with cache=none or direct=",
+        "who opens files and directories: server: a request for each open and each close; kernel: no request, which has its price (semantics.md); not with cache=none, cache=writeback or direct=",
     ),
     one_of(
         &["errors"],

@@ -42,11 +42,11 @@ impl Transport {
         self.may_use_io_uring() && uring::permit().is_err()
     }
 
-    /// Whether it may come to io_uring, as the kernel is set up now.
+    /// Whether it may come to io_uring, as far as is known before the mount.
     pub fn may_use_io_uring(self) -> bool {
         match self {
             Transport::Fuser | Transport::Dev => false,
-            Transport::Auto => uring::is_switched_on(),
+            Transport::Auto => uring::may_be_switched_on(),
             Transport::Uring => true,
         }
     }

@@ -499,16 +499,20 @@ fn table(columns: &[Vec<String>]) -> String {
 
 #[test]
 fn calls_cost_the_requests_that_the_document_says() {
-    let mut columns = Vec::new();
-    for mode in MODES {
-        let Some(column) = column(mode) else { return };
-        columns.push(column);
-    }
-    let wanted = table(&columns);
     let page = fs::read_to_string(DOCUMENT).unwrap();
     let (start, end) = ("<!-- requests -->\n", "<!-- end of requests -->");
     let (before, rest) = page.split_once(start).expect("the mark before the table");
     let (found, after) = rest.split_once(end).expect("the mark after the table");
+    let counted = || {
+        let columns: Option<Vec<_>> = MODES.into_iter().map(column).collect();
+        columns.map(|columns| table(&columns))
+    };
+    let Some(mut wanted) = counted() else { return };
+    // A sync(2) of somebody else writes back what the calls have left to the kernel.
+    if wanted != found {
+        let Some(again) = counted() else { return };
+        wanted = again;
+    }
     if std::env::var_os("PRAMFS_BLESS").is_some() {
         fs::write(DOCUMENT, format!("{before}{start}{wanted}{end}{after}")).unwrap();
         return;
@@ -534,7 +538,8 @@ fn calls_cost_the_requests_that_the_document_says() {
 #[test]
 fn kernel_that_opens_sends_no_open_or_release() {
     for transport in ["fuser", "dev", "auto"] {
-        for (mode, by_kernel) in MODES.into_iter().zip([false, true]) {
+        for mode in MODES {
+            let by_kernel = mode == "opens=kernel";
             let Some((mount, _dog)) = unmounted("opens") else {
                 return;
             };

@@ -256,7 +256,8 @@ fn held_back_bytes_reach_the_medium_without_fsync() {
     };
     let file = open(&mount, "f");
     file.write_all_at(&vec![4; 8 * MIB as usize], 0).unwrap();
-    rustix::fs::sync();
+    // Of this mount alone: other tests hold bytes back, too.
+    rustix::fs::syncfs(&file).unwrap();
     let blocks = || fs::metadata(mount.at("f")).unwrap().blocks();
     assert!(wait_until(|| blocks() >= 8 * MIB / 512), "{}", blocks());
     drop(file);
@@ -285,12 +286,13 @@ fn sigterm_on_busy_mount_writes_held_back_bytes() {
         return;
     };
     let file = open(&mount, "f");
-    file.write_all_at(&[6; 200_000], 0).unwrap();
+    let bytes: Vec<u8> = (0..32 * MIB).map(|i| (i % 251) as u8).collect();
+    file.write_all_at(&bytes, 0).unwrap();
     mount.signal(rustix::process::Signal::TERM);
     mount.wait_for_end();
     drop(file);
     mount.mount("");
-    assert!(fs::read(mount.at("f")).unwrap() == [6; 200_000]);
+    assert!(fs::read(mount.at("f")).unwrap() == bytes);
     mount.unmount();
 }
 
@@ -372,5 +374,48 @@ fn file_with_chattr_s_is_written_at_once() {
     drop(file);
     mount.mount("");
     assert!(fs::read(mount.at("f")).unwrap() == [5; 10_000]);
+    mount.unmount();
+}
+
+/// The kernel's own times are older than those of a write that it has not seen.
+#[test]
+fn mtime_of_write_to_file_with_chattr_s_stays() {
+    let Some((mount, _dog)) = held_back("mtime with chattr +S") else {
+        return;
+    };
+    let path = mount.at("f");
+    fs::write(&path, "first").unwrap();
+    let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let file = open(&mount, "f");
+    file.set_modified(past).unwrap();
+    rustix::fs::ioctl_setflags(file.as_fd(), rustix::fs::IFlags::SYNC).unwrap();
+    drop(file);
+    open(&mount, "f").write_all_at(b"other", 0).unwrap();
+    // The kernel flushes its times with a change of the name.
+    fs::rename(&path, mount.at("g")).unwrap();
+    mount.unmount();
+    mount.mount("");
+    let after = fs::metadata(mount.at("g")).unwrap().modified().unwrap();
+    assert!(after > past);
+    mount.unmount();
+}
+
+#[test]
+fn mtime_of_immutable_file_cannot_be_set() {
+    let Some((mount, _dog)) = held_back("mtime with chattr +i") else {
+        return;
+    };
+    let file = open(&mount, "f");
+    file.write_all_at(b"bytes", 0).unwrap();
+    file.sync_all().unwrap();
+    let set = |flags| rustix::fs::ioctl_setflags(file.as_fd(), flags).unwrap();
+    set(rustix::fs::IFlags::IMMUTABLE);
+    let before = file.metadata().unwrap().modified().unwrap();
+    let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let refused = file.set_modified(past).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+    assert_eq!(file.metadata().unwrap().modified().unwrap(), before);
+    set(rustix::fs::IFlags::empty());
+    drop(file);
     mount.unmount();
 }

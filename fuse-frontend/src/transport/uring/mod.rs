@@ -67,10 +67,10 @@ pub(super) fn demand(settings: Settings) -> (usize, usize) {
     (shares.len() + 2, entries)
 }
 
-/// Whether the administrator has switched FUSE over io_uring on, for new mounts.
-pub(super) fn is_switched_on() -> bool {
-    let switch = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
-    switch.is_ok_and(|value| value.starts_with('Y'))
+/// Whether FUSE over io_uring may be switched on for new mounts. The first mount loads the module
+/// that knows.
+pub(super) fn may_be_switched_on() -> bool {
+    fuse_ring::is_enabled() != Some(false)
 }
 
 /// Negotiates with the kernel. If this kernel or this process cannot use io_uring, `dev` serves;
