@@ -24,6 +24,7 @@ mod yielding;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -67,10 +68,11 @@ pub(super) fn demand(settings: Settings) -> (usize, usize) {
     (shares.len() + 2, entries)
 }
 
-/// Whether FUSE over io_uring may be switched on for new mounts. The first mount loads the module
-/// that knows.
+/// Whether FUSE over io_uring may be switched on for new mounts. Before the first mount the module
+/// that knows may not be loaded; a loaded one without the switch is too old.
 pub(super) fn may_be_switched_on() -> bool {
-    fuse_ring::is_enabled() != Some(false)
+    let is_loaded = || Path::new("/sys/module/fuse").exists();
+    fuse_ring::is_enabled().unwrap_or_else(|| !is_loaded())
 }
 
 /// Negotiates with the kernel. If this kernel or this process cannot use io_uring, `dev` serves;
