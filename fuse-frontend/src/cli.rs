@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn help_and_version_exit_0() {
         for (line, says) in [
-            ("mount.pramfs -h", "cache=auto|none"),
+            ("mount.pramfs -h", "cache=auto|writeback|none"),
             ("mount.pramfs -V", pramfs::VERSION),
         ] {
             assert!(

@@ -96,7 +96,7 @@ fn last<'a>(lists: &[&'a str], option: &str) -> Option<&'a str> {
 }
 
 /// Whether the environment asks for `opens=kernel`: files are opened without a request then,
-/// except in mounts with `cache=none` or `direct=`, and those of tests that say `opens=`.
+/// except in mounts with `cache=none`, `cache=writeback` or `direct=`, and those of tests that say `opens=`.
 pub fn kernel_opens() -> bool {
     added().is_some_and(|options| last(&[&options], "opens") == Some("kernel"))
 }
@@ -104,7 +104,8 @@ pub fn kernel_opens() -> bool {
 /// Whether options exclude `opens=kernel`, and do not say it themselves.
 fn excludes_kernel_opens(options: &[&str]) -> bool {
     let direct = last(options, "direct").is_some_and(|who| who != "off");
-    last(options, "opens").is_none() && (direct || last(options, "cache") == Some("none"))
+    let cache = matches!(last(options, "cache"), Some("none" | "writeback"));
+    last(options, "opens").is_none() && (direct || cache)
 }
 
 /// Returns the options that a test has, with its transport.
