@@ -471,7 +471,7 @@ pub fn ops() -> Vec<Op> {
         };
         meta "unlink /A/foo open, close" = |f| unlink_open(f, "/A/foo");
         data "create unnamed in /A, write, link to /B/named, close" = |f| unnamed(f, "/A", 900, Some("/B/named"));
-        meta "create unnamed in /A, write, close" = |f| unnamed(f, "/A", 300, None);
+        data "create unnamed in /A, write, close" = |f| unnamed(f, "/A", 300, None);
         data "write /foo 8 at 512" = |f| write(f, "/foo", Some(512), 8);
         data "write /foo 300 at 411 (unaligned)" = |f| write(f, "/foo", Some(411), 300);
         data "write /foo 700 at 1000 (spanning)" = |f| write(f, "/foo", Some(1000), 700);
