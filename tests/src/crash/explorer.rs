@@ -270,6 +270,10 @@ impl<'a> Worker<'a> {
                 return Ok(false);
             };
             for (j, action) in actions.iter().enumerate() {
+                // The call that makes what this one uses was refused.
+                if !action.applies(&live.f) {
+                    break;
+                }
                 machine.run_all(&live.events());
                 let begun = live.begin(action);
                 begun.map_err(|e| self.goes_wrong(op, &at, &e))?;

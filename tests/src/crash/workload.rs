@@ -13,7 +13,7 @@ use pramfs::{
 
 use super::leased;
 use super::state::Promise;
-use crate::model::{Body, Call, Follower, Make, NodeId};
+use crate::model::{Body, Call, Follower, Make, NodeId, nodes_of};
 
 /// One step of an operation.
 #[derive(Debug, Clone)]
@@ -112,6 +112,12 @@ impl Action {
                 bytes: bytes.clone(),
             },
         })
+    }
+
+    /// Whether the nodes that it uses exist.
+    pub fn applies(&self, f: &Follower) -> bool {
+        let exist = |call: &Call| nodes_of(call).iter().all(|id| f.model.get(*id).is_some());
+        self.as_call().is_none_or(|call| exist(&call))
     }
 
     /// What a crash in it may leave.

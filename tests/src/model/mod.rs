@@ -27,6 +27,7 @@ mod system;
 pub use follow::Follower;
 pub use ops::{Op, Pick, Who, expand, name, ops};
 pub use pair::Pair;
+pub(crate) use pair::nodes_of;
 pub use runner::{Options, Runner};
 pub use sparse::Sparse;
 pub use state::{Body, Call, Failure, Make, Model, Node, NodeId, Value};

@@ -411,7 +411,7 @@ fn caller(ctx: &Credentials<'_>) -> Caller {
 }
 
 /// The nodes that a call names.
-fn nodes_of(c: &Call) -> Vec<NodeId> {
+pub(crate) fn nodes_of(c: &Call) -> Vec<NodeId> {
     match c {
         Call::Make { parent, .. }
         | Call::MakeUnnamed { parent, .. }
