@@ -46,6 +46,9 @@ fn find_roomy(
 
 /// Groups that a lane goes through in an order of its own.
 const NEIGHBOURS: u64 = 16;
+/// Bits of a group from which on lanes have orders of their own (blocks of 4096 bytes). The host
+/// gives room in pieces: several groups that are begun waste much of it if they are not larger.
+const LARGE_GROUP: u64 = 1 << 15;
 
 /// The order in which a lane goes through `n` groups, each once: the first, its neighbours in an
 /// order of the lane, and then one after the other. Lane 0 takes all one after the other.
@@ -109,6 +112,10 @@ impl BitmapSet {
         let first = match near >> self.group_log2 {
             group if group < n => group,
             _ => 0,
+        };
+        let lane = match self.per_group < LARGE_GROUP {
+            true => 0,
+            false => lane,
         };
         let mut to_init = None;
         // The usual case needs no order.
