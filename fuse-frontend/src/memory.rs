@@ -8,17 +8,37 @@ use std::path::Path;
 use rustix::process::{Resource, getrlimit};
 
 use crate::exit::Failure;
-use crate::transport::Demand;
+use crate::transport::{Demand, Settings, Transport};
 
 /// Bytes of address space that the C library reserves for a thread's small
 /// allocations.
 const ARENA: u64 = 64 << 20;
 
+/// Returns how to serve, so that memory and address space suffice. With `transport=auto` that may
+/// be `/dev/fuse`, which takes less.
+///
+/// # Errors
+/// They do not suffice.
+pub fn affordable(region: &Path, wanted: Settings) -> Result<Settings, Failure> {
+    let Err(refused) = check(region, wanted.demand()) else {
+        return Ok(wanted);
+    };
+    let smaller = Settings {
+        transport: Transport::Dev,
+        ..wanted
+    };
+    if wanted.transport != Transport::Auto || check(region, smaller.demand()).is_err() {
+        return Err(refused);
+    }
+    tracing::info!("/dev/fuse is used, because there is too little memory for io_uring");
+    Ok(smaller)
+}
+
 /// Checks that memory and address space suffice to serve `region`.
 ///
 /// # Errors
 /// A system failure that names the missing resource and what to do.
-pub fn check(region: &Path, demand: Demand) -> Result<(), Failure> {
+fn check(region: &Path, demand: Demand) -> Result<(), Failure> {
     let Demand { threads, bytes, .. } = demand;
     let refused = |what: &str, bytes: u64, limit: &str| {
         Failure::system(format!(

@@ -40,7 +40,7 @@ use crate::relock;
 use crate::second_mount;
 use crate::shutdown::{Signals, Watch};
 use crate::summary;
-use crate::transport::{self, Session, Transport};
+use crate::transport::{self, Session};
 use pramfs_medium::pmem::{Permissions, RegionAccess};
 
 /// How long to wait for a server that closes the region after an unmount. umount(8)
@@ -123,7 +123,7 @@ pub fn mount(
         );
     }
     check_opens(&fs, &path, settings)?;
-    let serving = affordable(&path, transport_settings(settings))?;
+    let serving = memory::affordable(&path, transport_settings(settings))?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
     let notifier = connection.try_clone().map(Notifier::new);
@@ -572,26 +572,6 @@ fn default_threads() -> usize {
 
 fn thread_count(settings: &MountSettings) -> usize {
     settings.threads.unwrap_or_else(default_threads)
-}
-
-/// Returns how to serve, so that memory and address space suffice. With `transport=auto` that may
-/// be `/dev/fuse`, which takes less.
-///
-/// # Errors
-/// They do not suffice.
-fn affordable(region: &Path, wanted: transport::Settings) -> Result<transport::Settings, Failure> {
-    let Err(refused) = memory::check(region, wanted.demand()) else {
-        return Ok(wanted);
-    };
-    let smaller = transport::Settings {
-        transport: Transport::Dev,
-        ..wanted
-    };
-    if wanted.transport != Transport::Auto || memory::check(region, smaller.demand()).is_err() {
-        return Err(refused);
-    }
-    tracing::info!("/dev/fuse is used, because there is too little memory for io_uring");
-    Ok(smaller)
 }
 
 fn transport_settings(settings: &MountSettings) -> transport::Settings {

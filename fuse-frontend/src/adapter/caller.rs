@@ -221,7 +221,7 @@ impl Caller {
         caller.can(CAP_SYS_ADMIN) || caller.is_proxy && caller.user == Some(0)
     }
 
-    /// Returns the user for whom the caller asks for direct access. `None` if nobody knows.
+    /// Returns the user who is to have direct access. `None` if that user is not known.
     pub(super) fn user(req: &InHeader) -> Option<u32> {
         match CallerIds::of(req) {
             CallerIds::Given { uid, .. } => Some(uid),
@@ -349,7 +349,7 @@ mod tests {
         assert!(!thread.can(CAP_FSETID) && !thread.is_in(0) && !thread.is_in(24));
         let process = of("0", CallerIds::Withheld);
         assert!(process.can(CAP_FSETID) && process.is_in(0) && process.is_in(24));
-        // With ids, it is known for whom it acts.
+        // With ids, the user is known.
         let given = of("1", CallerIds::Given { uid: 1000, gid: 7 });
         assert!(given.is_proxy && given.user == Some(1000) && given.is_in(7));
         assert!(!given.can(CAP_FSETID));

@@ -1,4 +1,4 @@
-//! Who owns a file, and who may do what, on a plain mount and on a mapped one. With
+//! The owners of files and the rights of callers, on a plain mount and on a mapped one. With
 //! `transport=dev` and `uring` the kernel gives the server the ids of a caller only with
 //! requests that make an inode, on both mounts.
 

@@ -1,5 +1,5 @@
-//! `cache=writeback`: what is held back, what brings it to the medium, and who is told when
-//! that fails.
+//! `cache=writeback`: bytes that the kernel holds back, the calls that write them, and the errors
+//! that programs get if that fails.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -417,5 +417,35 @@ fn mtime_of_immutable_file_cannot_be_set() {
     assert_eq!(file.metadata().unwrap().modified().unwrap(), before);
     set(rustix::fs::IFlags::empty());
     drop(file);
+    mount.unmount();
+}
+
+/// Bytes that were held back when a file became append-only: those past its end are stored, a
+/// change of others is refused.
+#[test]
+fn bytes_held_back_before_chattr_a_are_stored_if_they_append() {
+    let Some((mount, _dog)) = held_back("late chattr +a") else {
+        return;
+    };
+    let set = |file: &File, flags| rustix::fs::ioctl_setflags(file.as_fd(), flags).unwrap();
+    for (name, at, expected) in [
+        ("appended", 5, Ok(())),
+        ("overwritten", 2, Err(libc::EPERM)),
+    ] {
+        let file = open(&mount, name);
+        file.write_all_at(b"first", 0).unwrap();
+        file.sync_all().unwrap();
+        file.write_all_at(b"second", at).unwrap();
+        set(&file, rustix::fs::IFlags::APPEND);
+        assert_eq!(errno(fsync(&file)), expected, "{name}");
+    }
+    mount.crash();
+    mount.mount("");
+    assert_eq!(fs::read(mount.at("appended")).unwrap(), b"firstsecond");
+    assert_eq!(fs::read(mount.at("overwritten")).unwrap(), b"first");
+    for name in ["appended", "overwritten"] {
+        let file = File::open(mount.at(name)).unwrap();
+        set(&file, rustix::fs::IFlags::empty());
+    }
     mount.unmount();
 }

@@ -62,7 +62,7 @@ fn link_of_unnamed_file_publishes_it_once() {
     let report = pramfs_fsck::check(&region, &Default::default());
     assert!(report.is_clean(), "{report}");
 
-    // Without names it is an orphan again, and none that may be linked.
+    // It has lost its names. It is an orphan again, and cannot be linked.
     let held = fs.hold(made.ino);
     fs.unlink(Ino::ROOT, b"f").unwrap();
     fs.unlink(Ino::ROOT, b"g").unwrap();
