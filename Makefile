@@ -16,6 +16,13 @@ FUZZ_TIME  ?= 60
 bindir  = $(DESTDIR)$(PREFIX)/bin
 sbindir = $(DESTDIR)$(SBINDIR)
 preloaddir = $(DESTDIR)$(PREFIX)/lib/pramfs
+# systemd looks there in /usr and in /usr/local.
+unitdir = $(DESTDIR)$(PREFIX)/lib/systemd/system
+systemd = scripts/systemd
+units   = $(notdir $(wildcard $(systemd)/*.service $(systemd)/*.timer))
+# The programs that they start, beside the tools.
+unit-scripts = collect-pstore keep-region
+places  = s|@BINDIR@|$(PREFIX)/bin|; s|@SBINDIR@|$(SBINDIR)|; s|@LIB@|$(PREFIX)/lib/pramfs|
 compdir = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 docdir  = $(DESTDIR)$(PREFIX)/share/doc/pramfs
 helpers = $(DESTDIR)$(HELPERDIR)
@@ -32,7 +39,7 @@ build-lib = $(CARGO) rustc --release -p pramfs-capi --lib --crate-type cdylib,st
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib install-preload uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib install-preload uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,12 +62,16 @@ test-programs: deps-test ## compilers, databases, git, rsync, Python's tests on 
 test-load: deps-test ## 24 writers and readers for ten minutes, every byte accounted for
 	PRAMFS_LOAD_SECONDS=$(or $(LOAD_SECONDS),600) scripts/test.sh -p pramfs-tests --test load
 
-test-vm: ## power cuts and a systemd boot on an emulated NVDIMM, in QEMU (VM_ARGS="--cuts 10")
+test-vm: ## power cuts and a systemd boot on an emulated NVDIMM, and virtiofs, in QEMU (VM_ARGS="--cuts 10")
 	@scripts/test-vm.sh $(VM_ARGS)
 
 crash: deps-test ## runs the crash explorer for hours; QUICK=1 for minutes
 	$(CARGO) run --release -p pramfs-tests --bin crash-explorer -- $(if $(QUICK),--quick,--resume $(or $(CARGO_TARGET_DIR),target)/crash-progress.json)
 	@scripts/sigkill.sh $(if $(QUICK),400,4000)
+
+takeover: deps-test ## kills a thousand servers of a mount under programs that must not notice
+	$(CARGO) build --bins
+	PRAMFS_TAKEOVER_KILLS=$(or $(KILLS),1000) $(CARGO) test -p pramfs-tests --test takeover -- --nocapture
 
 mutants: deps-test ## breaks the engine at each place that orders stores: the tests must notice
 	MUTANT_TABLE=$(CURDIR)/docs/mutants.md $(CARGO) test -p pramfs-tests --features mutants --test mutants -- --nocapture
@@ -107,6 +118,7 @@ install-programs: # without the libraries
 	@if $(target)/pramfs --version | grep -q testing; then echo "this build contains test hooks (cargo build --workspace, cargo test -p pramfs): type 'make build' first" >&2; exit 1; fi
 	install -d $(bindir) $(sbindir) $(helpers) $(compdir) $(docdir)
 	install -s -m 0755 $(target)/pramfs $(bindir)/pramfs
+	install -s -m 0755 $(target)/pramfs-virtiofsd $(bindir)/pramfs-virtiofsd
 	install -s -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
 	install -s -m 0755 $(target)/fsck-pramfs $(sbindir)/fsck.pramfs
 	install -s -m 0755 $(target)/mount-pramfs $(sbindir)/mount.pramfs
@@ -119,6 +131,13 @@ install-programs: # without the libraries
 	ln -srf $(sbindir)/mount.pramfs $(helpers)/umount.fuse.pramfs
 	$(target)/pramfs completions bash > $(compdir)/pramfs
 	install -m 0644 LICENSE-MIT LICENSE-APACHE CHANGELOG.md $(docdir)
+	install -d $(unitdir) $(preloaddir)
+	for unit in $(units); do \
+		sed -e '$(places)' $(systemd)/$$unit > $(unitdir)/$$unit && chmod 0644 $(unitdir)/$$unit || exit 1; \
+	done
+	for script in $(unit-scripts); do \
+		sed -e '$(places)' $(systemd)/$$script > $(preloaddir)/$$script && chmod 0755 $(preloaddir)/$$script || exit 1; \
+	done
 
 install-lib: ## installs the C library alone
 	@if command -v $(CARGO) >/dev/null; then $(build-lib); \
@@ -147,8 +166,8 @@ install-preload: # where pramfs run looks for it, next to the tool
 	$(STRIP) --strip-unneeded $(preloaddir)/libpramfs_preload.so
 
 uninstall: ## removes the installed files
-	rm -f $(bindir)/pramfs $(compdir)/pramfs $(preloaddir)/libpramfs_preload.so
-	rm -f $(helpers)/umount.fuse.pramfs
+	rm -f $(bindir)/pramfs $(bindir)/pramfs-virtiofsd $(compdir)/pramfs $(preloaddir)/libpramfs_preload.so
+	rm -f $(helpers)/umount.fuse.pramfs $(addprefix $(preloaddir)/,$(unit-scripts)) $(addprefix $(unitdir)/,$(units))
 	rm -f $(foreach tool,mkfs fsck mount,$(helpers)/$(tool).pramfs $(helpers)/$(tool).fuse.pramfs $(sbindir)/$(tool).pramfs)
 	rm -f $(addprefix $(libdir)/,libpramfs.so libpramfs.so.$(major) libpramfs.so.$(version) libpramfs.a pkgconfig/pramfs.pc) $(incdir)/pramfs.h
 	rm -f $(addprefix $(docdir)/,LICENSE-MIT LICENSE-APACHE CHANGELOG.md)

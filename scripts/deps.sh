@@ -54,7 +54,7 @@ for switch; do
         mounted+=(redis-server redis-tools rocksdb-tools lmdb-utils python3-lmdb)
         ;;
     # The kernel is not installed: tests/vm/run.sh unpacks its package.
-    --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils systemd udev) ;;
+    --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils kexec-tools systemd udev) ;;
     --bench) packages+=(e2fsprogs fuse2fs bindfs dbench valgrind fio sqlite3 strace) ;;
     *)
         say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--bench]"

@@ -105,7 +105,24 @@ impl Direct {
     pub fn new(cx: &Context, name: &str, region: u64, more: u64, huge: Huge) -> Result<Direct> {
         let tmpfs = cx.scratch.tmpfs(name, region + more + SPARE, huge)?;
         page_files(&[(&tmpfs.join("region"), region)])?;
-        Direct::open(tmpfs)
+        Direct::open(tmpfs, &[])
+    }
+
+    /// Like [`new`](Self::new), with features of the file system.
+    ///
+    /// # Errors
+    /// Like [`new`](Self::new).
+    pub fn with_features(
+        cx: &Context,
+        name: &str,
+        region: u64,
+        more: u64,
+        huge: Huge,
+        features: &[&str],
+    ) -> Result<Direct> {
+        let tmpfs = cx.scratch.tmpfs(name, region + more + SPARE, huge)?;
+        page_files(&[(&tmpfs.join("region"), region)])?;
+        Direct::open(tmpfs, features)
     }
 
     /// Like [`new`](Self::new), with a competitor's file `theirs` of `size` bytes
@@ -117,13 +134,20 @@ impl Direct {
         let tmpfs = cx.scratch.tmpfs(name, region + size + SPARE, Huge::Never)?;
         let theirs = tmpfs.join("theirs");
         page_files(&[(&tmpfs.join("region"), region), (&theirs, size)])?;
-        Ok((Direct::open(tmpfs)?, open_rw(&theirs, false)?))
+        Ok((Direct::open(tmpfs, &[])?, open_rw(&theirs, false)?))
     }
 
-    fn open(tmpfs: MountDir) -> Result<Direct> {
+    fn open(tmpfs: MountDir, features: &[&str]) -> Result<Direct> {
         let path = tmpfs.join("region");
         let opened = RegionOptions::new().open(&path)?;
-        format(&opened, &FormatOptions::default())?;
+        let options = FormatOptions {
+            features: features
+                .iter()
+                .map(|name| ((*name).to_owned(), true))
+                .collect(),
+            ..FormatOptions::default()
+        };
+        format(&opened, &options)?;
         let fs = Fs::open(opened, MountOptions::default())?;
         let direct = Direct {
             fs,
@@ -269,7 +293,11 @@ impl Mounted {
         drop(formatted);
         let program = cx.program(SERVER)?;
         let mounted = serve_program(cx, &program, "leased", served, &path, ",direct=owner")?;
-        Ok((mounted, Direct::open(opened)?, open_rw(&theirs, false)?))
+        Ok((
+            mounted,
+            Direct::open(opened, &[])?,
+            open_rw(&theirs, false)?,
+        ))
     }
 
     /// Mounts a region on huge pages that gives leases.

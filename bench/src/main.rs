@@ -10,6 +10,7 @@ mod fio;
 mod fixture;
 mod harness;
 mod minimal;
+mod protect;
 mod raw_medium;
 mod reproductions;
 mod rows;
@@ -21,6 +22,7 @@ mod settings;
 )]
 mod sys;
 mod tables;
+mod takeover;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -75,6 +77,15 @@ enum Cmd {
     Settings(settings::Args),
     /// Measure the throughput of each operation with 1, 2, 4, ... threads, up to the processors
     Scale(Common),
+    /// Kill servers of a mount with takeover=on, and measure the pause until the next one answers
+    Takeover {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        own: takeover::Args,
+    },
+    /// Measure what protection against stray stores costs, in each way that the machine has
+    Protect(Common),
     /// Write existing results into the tables of docs/benchmarks.md, and draw its charts
     Report(Document),
     /// Draw the charts in docs/charts from the tables of docs/benchmarks.md
@@ -215,6 +226,15 @@ fn real_main() -> Result<ExitCode> {
         }
         Cmd::Scale(common) => {
             scale::run(&set_up(&common)?, &results_dir().join("scale.json"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::Takeover { common, own } => {
+            takeover::run(&set_up(&common)?, &own)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::Protect(common) => {
+            let rounds = common.rounds.unwrap_or(if common.quick { 3 } else { 11 });
+            protect::run(common.quick, rounds.max(1))?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::Report(document) => {

@@ -64,6 +64,39 @@ struct timespec;
 #define PRAMFS_BACKEND_NATIVE 2
 
 /**
+ * Every thread of the process can store to the region. The default.
+ */
+#define PRAMFS_PROTECT_OFF 0
+
+/**
+ * As PRAMFS_PROTECT_PKEY where the processor has keys, else nothing.
+ */
+#define PRAMFS_PROTECT_AUTO 1
+
+/**
+ * A protection key of the processor, or an error: a thread can store to the region only
+ * inside a call that changes it, and to what pramfs_map has given it.
+ */
+#define PRAMFS_PROTECT_PKEY 2
+
+/**
+ * mprotect(2): while a thread is inside such a call, all threads can store. Slow.
+ */
+#define PRAMFS_PROTECT_MPROTECT 3
+
+/**
+ * An overwrite is in place: a crash may leave a part of it, in units of 8 aligned bytes. The
+ * default.
+ */
+#define PRAMFS_DATA_INPLACE 0
+
+/**
+ * A write of up to 1 MiB is there as a whole after a crash, or not at all. A longer one is
+ * atomic in parts that end at multiples of 1 MiB in the file.
+ */
+#define PRAMFS_DATA_ATOMIC 1
+
+/**
  * After damage was found, the operation fails; others go on.
  */
 #define PRAMFS_ERRORS_CONTINUE 0
@@ -219,6 +252,24 @@ struct pramfs_dirent {
     char name[256];
 };
 
+/**
+ * One of the ranges that pramfs_map_write_atomic overwrites.
+ */
+struct pramfs_change {
+    /**
+     * The new bytes.
+     */
+    const void *data;
+    /**
+     * Their number.
+     */
+    size_t len;
+    /**
+     * Where they go: counts from the first byte of the map.
+     */
+    uint64_t offset;
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -370,6 +421,20 @@ int pramfs_options_set_fault_guard(struct pramfs_options *options, int yes);
  * Sets what durable means on media with pages: a PRAMFS_DURABILITY_ value.
  */
 int pramfs_options_set_durability(struct pramfs_options *options, int durability);
+
+/**
+ * Sets what keeps stray stores of the process from the region: a PRAMFS_PROTECT_ value.
+ * Opening fails with -EOPNOTSUPP or -ENOSPC if PRAMFS_PROTECT_PKEY is asked for and there is
+ * no key.
+ */
+int pramfs_options_set_protect(struct pramfs_options *options,
+                               int protect);
+
+/**
+ * Sets what a crash leaves of a write: a PRAMFS_DATA_ value. Stores through a map are as
+ * ever; pramfs_file_write_atomic and pramfs_map_write_atomic are atomic with both.
+ */
+int pramfs_options_set_data(struct pramfs_options *options, int data);
 
 /**
  * Chooses the code that stores to the region: a PRAMFS_BACKEND_ value.
@@ -730,6 +795,21 @@ ssize_t pramfs_file_write(struct pramfs_file *file,
                           uint64_t offset);
 
 /**
+ * Writes all bytes at offset, or none: after a crash at any moment, they are there as a
+ * whole, or not at all. They are durable when it returns. count is limited by the free
+ * blocks of the region, which hold a second copy of what is overwritten. Needs no option of
+ * the file system.
+ *
+ * buf must not be memory of a map of the same region.
+ *
+ * Errors: as of pramfs_file_write. No byte has changed then.
+ */
+int pramfs_file_write_atomic(struct pramfs_file *file,
+                             const void *buf,
+                             size_t count,
+                             uint64_t offset);
+
+/**
  * Writes all bytes at the end of the file; they are durable when it returns. Stores the
  * offset of the first in *offset, which can be NULL. Appends of several threads do not
  * mix. After a crash, an append that fits into one journal record is complete or absent.
@@ -884,6 +964,22 @@ int pramfs_map_write(struct pramfs_map *map,
                      uint64_t offset,
                      const void *buf,
                      size_t count);
+
+/**
+ * Overwrites ranges of the map and of its file: after a crash at any moment, all of them are
+ * there, or none is. They are durable when it returns. A program keeps a private copy of the
+ * bytes, changes it, and publishes what it has changed. The region needs as many free blocks
+ * as the ranges have bytes. count is the number of changes.
+ *
+ * The bytes must not be memory of a map of the same region.
+ *
+ * Errors: -EINVAL (NULL; past the end of the map or of the file; ranges that overlap), -EBADF
+ * (a map for reading), -EPERM (the file has become immutable or append-only), -ENOSPC, -EROFS,
+ * -EIO. No byte has changed then.
+ */
+int pramfs_map_write_atomic(struct pramfs_map *map,
+                            const struct pramfs_change *changes,
+                            size_t count);
 
 /**
  * Grows the map to len bytes, at the addresses after its present ones, which stay valid.

@@ -123,6 +123,25 @@ fn fits(len: usize) -> Result<(), Failure> {
     }
 }
 
+/// An array to read from. NULL is allowed for an empty one.
+///
+/// # Safety
+/// The contract, 3: `count` valid objects.
+pub(crate) unsafe fn array<'a, T>(
+    array: *const T,
+    count: usize,
+    name: &str,
+) -> Result<&'a [T], Failure> {
+    fits(count.saturating_mul(size_of::<T>()))?;
+    match (array.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(null(name)),
+        // SAFETY: `count` objects that nobody stores to during the call. A C program aligns
+        // an array by its type.
+        _ => Ok(unsafe { std::slice::from_raw_parts(array, count) }),
+    }
+}
+
 /// Bytes to read from. NULL is allowed for none.
 ///
 /// # Safety

@@ -214,6 +214,30 @@ pub unsafe extern "C" fn pramfs_file_write(
     })
 }
 
+/// Writes all bytes at `offset`, or none: after a crash at any moment, they are there as a
+/// whole, or not at all. They are durable when it returns. `count` is limited by the free
+/// blocks of the region, which hold a second copy of what is overwritten. Needs no option of
+/// the file system.
+///
+/// `buf` must not be memory of a map of the same region.
+///
+/// Errors: as of `pramfs_file_write`. No byte has changed then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pramfs_file_write_atomic(
+    file: *mut pramfs_file,
+    buf: *const c_void,
+    count: usize,
+    offset: u64,
+) -> c_int {
+    guard::done(|| {
+        // SAFETY: a handle and a buffer (contract, 1 and 3).
+        let (file, buf) = unsafe { (args::handle(file, "file")?, args::bytes(buf, count, "buf")?) };
+        file.file
+            .write_atomic(buf, offset)
+            .about(|| format!("cannot write {} at byte {offset}", file.path))
+    })
+}
+
 /// Writes all bytes at the end of the file; they are durable when it returns. Stores the
 /// offset of the first in `*offset`, which can be NULL. Appends of several threads do not
 /// mix. After a crash, an append that fits into one journal record is complete or absent.

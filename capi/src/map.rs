@@ -224,6 +224,54 @@ pub unsafe extern "C" fn pramfs_map_write(
     })
 }
 
+/// One of the ranges that `pramfs_map_write_atomic` overwrites.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct pramfs_change {
+    /// The new bytes.
+    pub data: *const c_void,
+    /// Their number.
+    pub len: usize,
+    /// Where they go: counts from the first byte of the map.
+    pub offset: u64,
+}
+
+/// Overwrites ranges of the map and of its file: after a crash at any moment, all of them are
+/// there, or none is. They are durable when it returns. A program keeps a private copy of the
+/// bytes, changes it, and publishes what it has changed. The region needs as many free blocks
+/// as the ranges have bytes. `count` is the number of `changes`.
+///
+/// The bytes must not be memory of a map of the same region.
+///
+/// Errors: -EINVAL (NULL; past the end of the map or of the file; ranges that overlap), -EBADF
+/// (a map for reading), -EPERM (the file has become immutable or append-only), -ENOSPC, -EROFS,
+/// -EIO. No byte has changed then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pramfs_map_write_atomic(
+    map: *mut pramfs_map,
+    changes: *const pramfs_change,
+    count: usize,
+) -> c_int {
+    guard::done(|| {
+        // SAFETY: a handle, and an array that nobody changes (contract, 1 and 3).
+        let (map, changes) = unsafe {
+            (
+                args::handle(map, "map")?,
+                args::array(changes, count, "changes")?,
+            )
+        };
+        let mut pieces = Vec::with_capacity(changes.len());
+        for change in changes {
+            // SAFETY: a buffer (contract, 3).
+            let bytes = unsafe { args::bytes(change.data, change.len, "data") }?;
+            pieces.push((change.offset, bytes));
+        }
+        map.map
+            .write_atomic(&pieces)
+            .about(|| format!("cannot overwrite {count} ranges of the map of {}", map.path))
+    })
+}
+
 /// Grows the map to `len` bytes, at the addresses after its present ones, which stay valid.
 /// The file must reach that far (`pramfs_file_truncate`), and the addresses must have been
 /// reserved. A smaller `len` changes nothing.

@@ -6,8 +6,8 @@
 use std::ffi::c_int;
 
 use pramfs::inode::Credentials;
-use pramfs::pmem::{BackendKind, Durability, RegionOptions};
-use pramfs::{AtimePolicy, ErrorPolicy, MountOptions};
+use pramfs::pmem::{BackendKind, Durability, Protect, RegionOptions};
+use pramfs::{AtimePolicy, DataMode, ErrorPolicy, MountOptions};
 
 use crate::args;
 use crate::error::Failure;
@@ -35,6 +35,23 @@ pub const PRAMFS_BACKEND_AUTO: c_int = 0;
 pub const PRAMFS_BACKEND_LIBPMEM2: c_int = 1;
 /// The library's own instructions.
 pub const PRAMFS_BACKEND_NATIVE: c_int = 2;
+
+/// Every thread of the process can store to the region. The default.
+pub const PRAMFS_PROTECT_OFF: c_int = 0;
+/// As `PRAMFS_PROTECT_PKEY` where the processor has keys, else nothing.
+pub const PRAMFS_PROTECT_AUTO: c_int = 1;
+/// A protection key of the processor, or an error: a thread can store to the region only
+/// inside a call that changes it, and to what `pramfs_map` has given it.
+pub const PRAMFS_PROTECT_PKEY: c_int = 2;
+/// mprotect(2): while a thread is inside such a call, all threads can store. Slow.
+pub const PRAMFS_PROTECT_MPROTECT: c_int = 3;
+
+/// An overwrite is in place: a crash may leave a part of it, in units of 8 aligned bytes. The
+/// default.
+pub const PRAMFS_DATA_INPLACE: c_int = 0;
+/// A write of up to 1 MiB is there as a whole after a crash, or not at all. A longer one is
+/// atomic in parts that end at multiples of 1 MiB in the file.
+pub const PRAMFS_DATA_ATOMIC: c_int = 1;
 
 /// After damage was found, the operation fails; others go on.
 pub const PRAMFS_ERRORS_CONTINUE: c_int = 0;
@@ -171,6 +188,48 @@ pub unsafe extern "C" fn pramfs_options_set_durability(
             other => return Err(unknown("the durability", other)),
         };
         o.region = o.region.clone().durability(durability);
+        Ok(())
+    };
+    // SAFETY: options that no other thread uses (contract, 1).
+    unsafe { set(options, setter) }
+}
+
+/// Sets what keeps stray stores of the process from the region: a `PRAMFS_PROTECT_` value.
+/// Opening fails with -EOPNOTSUPP or -ENOSPC if `PRAMFS_PROTECT_PKEY` is asked for and there is
+/// no key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pramfs_options_set_protect(
+    options: *mut pramfs_options,
+    protect: c_int,
+) -> c_int {
+    let setter = |o: &mut pramfs_options| {
+        let protect = match protect {
+            PRAMFS_PROTECT_OFF => Protect::Off,
+            PRAMFS_PROTECT_AUTO => Protect::Auto,
+            PRAMFS_PROTECT_PKEY => Protect::Pkey,
+            PRAMFS_PROTECT_MPROTECT => Protect::Mprotect,
+            other => return Err(unknown("the protection", other)),
+        };
+        o.region = o.region.clone().protect(protect);
+        Ok(())
+    };
+    // SAFETY: options that no other thread uses (contract, 1).
+    unsafe { set(options, setter) }
+}
+
+/// Sets what a crash leaves of a write: a `PRAMFS_DATA_` value. Stores through a map are as
+/// ever; `pramfs_file_write_atomic` and `pramfs_map_write_atomic` are atomic with both.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pramfs_options_set_data(
+    options: *mut pramfs_options,
+    data: c_int,
+) -> c_int {
+    let setter = |o: &mut pramfs_options| {
+        o.mount.data = match data {
+            PRAMFS_DATA_INPLACE => DataMode::InPlace,
+            PRAMFS_DATA_ATOMIC => DataMode::Atomic,
+            other => return Err(unknown("the data mode", other)),
+        };
         Ok(())
     };
     // SAFETY: options that no other thread uses (contract, 1).

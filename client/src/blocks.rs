@@ -1,6 +1,9 @@
 //! What a reader knows of the blocks of a file.
 
+use std::os::fd::BorrowedFd;
+
 use pramfs_control::{Blocks, Extent};
+use rustix::process::{Resource, getrlimit};
 
 /// The blocks of a file in one layout, from its start.
 #[derive(Debug, Clone, Default)]
@@ -113,6 +116,26 @@ pub(crate) fn is_sound(blocks: &Blocks, offset: u64) -> bool {
         starts && extent.len > 0 && stop.is_some() && place.is_some()
     });
     ascending && blocks.start <= offset.min(blocks.end) && end <= blocks.end
+}
+
+/// Addresses reserved past the end of a region that grows while a lease lasts. A process may
+/// hold many leases, and each has a mapping.
+const ROOM_TO_GROW: u64 = 64 << 30;
+
+/// Returns the addresses to reserve for a region. There are none to spare if the process has a
+/// limit. A device has no length here, and gets the least.
+pub(crate) fn room_to_grow(region: BorrowedFd<'_>) -> u64 {
+    if getrlimit(Resource::As).current.is_some() {
+        return 0;
+    }
+    let len = rustix::fs::fstat(region).map_or(0, |found| found.st_size);
+    (len as u64).saturating_add(ROOM_TO_GROW)
+}
+
+/// Returns the end in the region of blocks that are sound.
+pub(crate) fn end_in_region(blocks: &Blocks) -> u64 {
+    let ends = blocks.extents.iter().map(|e| e.region_offset + e.len);
+    ends.max().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use pramfs_control::Refusal;
-use pramfs_medium::pmem::RegionAccess as _;
+use pramfs_medium::pmem::{Protect, RegionAccess as _};
 use pramfs_medium::types::{Access, LeaseMode};
 
 use crate::error::{Error, Result};
-use crate::leased::{Leased, asked_again};
+use crate::leased::Leased;
+use crate::link::asked_again;
 use crate::mapped::MappedFile;
 use crate::snapshot::Shown as _;
 
@@ -27,6 +28,7 @@ use crate::snapshot::Shown as _;
 pub struct OpenOptions {
     directory: Option<PathBuf>,
     write: bool,
+    protect: Protect,
 }
 
 impl OpenOptions {
@@ -55,6 +57,24 @@ impl OpenOptions {
         self
     }
 
+    /// Keeps stray stores of this process from the region, which a file for writing has mapped
+    /// as a whole. Off by default. Views are writable for their range in any case. A file for
+    /// reading needs no protection: the process cannot store to the region then. With
+    /// [`Protect::Pkey`], each open file takes one of the 15 keys of the process; with
+    /// [`Protect::Auto`], files past that are not protected.
+    ///
+    /// ```no_run
+    /// use pramfs_client::{OpenOptions, Protect};
+    ///
+    /// let options = OpenOptions::new().write(true).protect(Protect::Pkey);
+    /// let file = options.open("/mnt/data/table")?;
+    /// # Ok::<(), pramfs_client::Error>(())
+    /// ```
+    pub fn protect(mut self, protect: Protect) -> OpenOptions {
+        self.protect = protect;
+        self
+    }
+
     fn mode(&self) -> LeaseMode {
         match self.write {
             true => LeaseMode::Write,
@@ -74,7 +94,7 @@ impl OpenOptions {
     /// # Errors
     /// [`Error::Open`], [`Error::NoTicket`], [`Error::ServerGone`]; [`Error::Refused`], with
     /// EBUSY for writing if the file is open through the page cache; [`Error::Medium`] if the
-    /// region cannot be mapped.
+    /// region cannot be mapped, or protected as asked.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let given = path.as_ref();
         // The current directory may be another one when the next server is there.
@@ -97,7 +117,7 @@ impl OpenOptions {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn from_file(&self, file: std::fs::File) -> Result<File> {
-        let leased = Leased::new(file, self.mode(), self.directory.as_ref())?;
+        let leased = Leased::new(file, self.mode(), self.protect, self.directory.as_ref())?;
         Ok(File {
             options: self.clone(),
             path: None,
@@ -130,7 +150,7 @@ impl OpenOptions {
             path: path.to_owned(),
             source,
         })?;
-        Leased::new(file, self.mode(), self.directory.as_ref())
+        Leased::new(file, self.mode(), self.protect, self.directory.as_ref())
     }
 }
 

@@ -344,6 +344,7 @@ impl Leased {
         let (region, number, start) = (self.region(), open.window.number, open.end);
         let (end, faults) = (start + buf.len() as u64, region.faults_seen());
         let (mut cursor, limit) = (open.at, open.window.limit);
+        let _scope = region.write_scope();
         let copy = || {
             let (window, mut from) = (region.window(), buf);
             let (mut pending, mut lost) = (Unfenced::none(), false);

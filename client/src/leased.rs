@@ -11,14 +11,16 @@ use std::time::Duration;
 use parking_lot::{RwLock, RwLockReadGuard};
 use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply, Window};
 use pramfs_medium::media::lease::{APPENDING_OFFSET, END_OFFSET, VIEW_OFFSET};
-use pramfs_medium::pmem::{Region, RegionAccess as _, RegionOptions, Unfenced, lease_ticket};
+use pramfs_medium::pmem::{
+    Protect, Region, RegionAccess as _, RegionOptions, Unfenced, lease_ticket,
+};
 use pramfs_medium::types::LeaseMode;
 
-use crate::blocks::{KnownBlocks, is_sound};
+use crate::blocks::{KnownBlocks, end_in_region, is_sound, room_to_grow};
 use crate::descriptors::{Kept, keep};
 use crate::error::{Error, Result};
 use crate::growth::{Growth, beside_stored};
-use crate::link::Link;
+use crate::link::{Link, asked_again};
 use crate::places::Places;
 use crate::snapshot::{Shown, copy_of_one_layout, is_still};
 
@@ -82,6 +84,7 @@ impl Leased {
     pub(crate) fn new(
         file: std::fs::File,
         mode: LeaseMode,
+        protect: Protect,
         directory: Option<&PathBuf>,
     ) -> Result<Leased> {
         let ask = || {
@@ -108,7 +111,9 @@ impl Leased {
         let (kept_file, file) = keep(file.into()).map_err(os)?;
         let region = RegionOptions::new()
             .read_only(mode == LeaseMode::Read)
+            .protect(protect)
             .lock(false)
+            .room_to_grow(room_to_grow(descriptor.as_fd()))
             .from_fd(descriptor, "the region of the mount")?;
         let stored = (mode == LeaseMode::Write).then_some(granted.stored);
         if !is_sound(&granted.blocks, 0) || stored == Some(0) {
@@ -346,6 +351,7 @@ impl Leased {
         // No block leaves the file while the lease lives. So these are stores to the
         // file, even if its layout changes meanwhile.
         let (region, mut from) = (self.region(), buf);
+        let _scope = region.write_scope();
         let (window, faults) = (region.window(), region.faults_seen());
         let (mut pending, mut lost) = (Unfenced::none(), false);
         for (place, len) in known.pieces(offset, end) {
@@ -358,6 +364,7 @@ impl Leased {
             from = rest;
         }
         window.fence(pending);
+        drop(window);
         self.note_store()?;
         if lost || region.faults_seen() != faults {
             return Err(Error::Faulted);
@@ -504,10 +511,14 @@ impl Leased {
     pub(crate) fn ask(&self, offset: u64) -> Result<Blocks> {
         let Release { link, lease } = &self.release;
         let blocks = link.ask(|server| server.blocks(*lease, offset))?;
-        match is_sound(&blocks, offset) {
-            true => Ok(blocks),
-            false => Err(malformed()),
+        if !is_sound(&blocks, offset) {
+            return Err(malformed());
         }
+        // The region has grown since this lease was granted. Views keep their addresses.
+        if end_in_region(&blocks) > self.region().len() {
+            self.region().grow(None)?;
+        }
+        Ok(blocks)
     }
 
     /// Returns the blocks of the current layout, known up to `end` or the end of the file.
@@ -529,28 +540,6 @@ impl Leased {
         }
         Err(Error::Unstable)
     }
-}
-
-/// Waits for what the kernel tells the server late, a quarter of a second in all.
-const LATE: [Duration; 8] = {
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
-    [ms(1), ms(2), ms(4), ms(8), ms(16), ms(32), ms(64), ms(128)]
-};
-
-/// Asks the server, and again a limited number of times if it refuses for this reason.
-pub(crate) fn asked_again<T>(ask: impl Fn() -> Result<T>, reason: Refusal) -> Result<T> {
-    let refuses = |answer: &Result<T>| matches!(answer, Err(Error::Refused { reason: given, .. }) if *given == reason);
-    let mut answer = ask();
-    for wait in LATE {
-        if !refuses(&answer) {
-            break;
-        }
-        std::thread::sleep(wait);
-        answer = ask();
-    }
-    answer
 }
 
 /// Converts an error of the mount.

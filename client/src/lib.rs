@@ -30,6 +30,7 @@
 //! with `MAP_SHARED`. The mtime of the file follows the stores.
 //!
 //! The process can write all of the region, so a stray store of it can damage the file system.
+//! [`OpenOptions::protect`] keeps such stores out.
 //!
 //! # The end of the server
 //! A file goes on reading, and storing to, what it knows after the death of the server. It opens the file
@@ -69,8 +70,8 @@ pub use error::{Error, Result};
 pub use file::{File, OpenOptions};
 pub use known::Places;
 pub use mapped::MappedFile;
-pub use pramfs_medium::pmem::Atom;
 pub use pramfs_medium::pmem::direct::{DirectFile, DirectView};
+pub use pramfs_medium::pmem::{Atom, Protect};
 pub use pramfs_medium::types::Access;
 
 pramfs_medium::impl_direct!(File, MappedFile, File::len);

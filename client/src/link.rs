@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Refusal, TicketReply};
@@ -77,4 +78,26 @@ impl Link {
         }
         Ok(asked?)
     }
+}
+
+/// Waits for what the kernel tells the server late, a quarter of a second in all.
+const LATE: [Duration; 8] = {
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+    [ms(1), ms(2), ms(4), ms(8), ms(16), ms(32), ms(64), ms(128)]
+};
+
+/// Asks the server, and again a limited number of times if it refuses for this reason.
+pub(crate) fn asked_again<T>(ask: impl Fn() -> Result<T>, reason: Refusal) -> Result<T> {
+    let refuses = |answer: &Result<T>| matches!(answer, Err(Error::Refused { reason: given, .. }) if *given == reason);
+    let mut answer = ask();
+    for wait in LATE {
+        if !refuses(&answer) {
+            break;
+        }
+        std::thread::sleep(wait);
+        answer = ask();
+    }
+    answer
 }

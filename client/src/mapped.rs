@@ -229,7 +229,7 @@ impl MappedFile {
     /// since the view was made.
     pub fn drain(&self) -> Result<()> {
         let region = self.leased.region();
-        region.window().fence(Unfenced::none());
+        region.write_back().fence(Unfenced::none());
         self.leased.note_store()?;
         let faults = region.faults_seen();
         match self.faults.swap(faults, Ordering::Relaxed) == faults {

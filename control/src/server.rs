@@ -176,12 +176,22 @@ impl Listener {
     ///
     /// # Errors
     /// [`ControlError::Taken`] if another server answers there; errors of the system.
-    pub fn start(mut self, service: Service) -> Result<Server, ControlError> {
+    pub fn start(self, service: Service) -> Result<Server, ControlError> {
         let identity = Identity::of(&service.region)?;
         // Several servers may have a region mounted read-only.
         if Client::connect(&self.directory, identity)?.is_some() {
             return Err(ControlError::Taken);
         }
+        self.start_instead(service)
+    }
+
+    /// Answers for the region, whoever has answered before: for a server that has the exclusive
+    /// lock of the region from another one, which is dead, although the kernel may not have closed
+    /// its socket yet.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn start_instead(mut self, service: Service) -> Result<Server, ControlError> {
         let listen = || -> rustix::io::Result<u64> {
             let (directory, hidden) = (&self.directory, &self.hidden);
             rustix::net::listen(&self.socket, QUEUE)?;

@@ -6,7 +6,8 @@ use super::{Checker, Extent, Issue, Step};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::word_sum;
-use pramfs_medium::types::RegionOffset;
+use pramfs_medium::types::{Bno, RegionOffset};
+use std::ops::Range;
 
 /// Where the bits of a group are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +24,8 @@ impl Checker<'_> {
     /// Returns the number of bits of a bitmap.
     fn bits(&self, kind: BitmapKind) -> u64 {
         match kind {
-            BitmapKind::Blocks => self.geo.blocks,
-            BitmapKind::Inodes => self.geo.inodes_max,
+            BitmapKind::Blocks => self.geo.blocks(),
+            BitmapKind::Inodes => self.geo.inodes_max(),
         }
     }
 
@@ -74,7 +75,8 @@ impl Checker<'_> {
             }
             GroupState::Bitmap(block) => block,
         };
-        self.claim(kind.owner(), block.0, 1);
+        let own = self.own_blocks(kind, block);
+        self.claim(kind.owner(), own.start, own.end - own.start);
         let words = self.pointers(block)?;
         let sum = words.iter().enumerate().fold(0u64, |sum, (i, w)| {
             sum.wrapping_add(word_sum(self.geo.seed, i as u64, *w))
@@ -93,6 +95,15 @@ impl Checker<'_> {
         Ok(GroupBits::At(self.geo.offset(block)))
     }
 
+    /// Returns the blocks that belong to a bitmap: its own and, in a block group, those of the
+    /// sums.
+    fn own_blocks(&self, kind: BitmapKind, bitmap: Bno) -> Range<u64> {
+        match kind {
+            BitmapKind::Blocks => self.geo.tail_of(bitmap),
+            BitmapKind::Inodes => bitmap.0..bitmap.0 + 1,
+        }
+    }
+
     /// Compares the block bitmap with the blocks found in use.
     pub(super) fn compare_blocks(&mut self, groups: &[GroupBits]) -> Result<()> {
         let per_group = self.geo.bits_per_group();
@@ -106,7 +117,7 @@ impl Checker<'_> {
                 continue;
             }
             let first = group as u64 * per_group;
-            let end = (first + per_group).min(self.geo.blocks);
+            let end = (first + per_group).min(self.geo.blocks());
             for start in (first..end).step_by(64) {
                 let mut word = match bits {
                     GroupBits::At(at) => self.region.load_u64(*at + (start - first) / 8)?,
@@ -120,6 +131,10 @@ impl Checker<'_> {
                     let bit = u64::from(differ.trailing_zeros());
                     differ &= differ - 1;
                     if word >> bit & 1 == 0 {
+                        let block = Bno(start + bit);
+                        if self.unlisted.iter().any(|run| run.contains(block)) {
+                            continue;
+                        }
                         if let Some((start, len)) = free.add(start + bit) {
                             self.add(Issue::BlocksFree { start, len });
                         }

@@ -5,7 +5,9 @@ use super::maps::{Walked, place_of};
 use super::{Checker, Issue, Loss, Lost, Part, Step};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::checksum::crc;
-use pramfs_medium::media::inode::{FL_LOST, FLAGS_KEPT, INLINE_TARGET, INODE_SIZE, LINK_MAX};
+use pramfs_medium::media::inode::{
+    FL_LOST, FLAGS_HIDDEN, FLAGS_KEPT, INLINE_TARGET, INODE_SIZE, LINK_MAX,
+};
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::types::{FileBlock, FileType, Ino, RegionOffset};
@@ -74,7 +76,7 @@ impl Inodes {
     pub(super) fn new(geo: &Geometry) -> Inodes {
         let per_group = geo.bits_per_group();
         Inodes {
-            groups: (0..geo.inodes_max.div_ceil(per_group))
+            groups: (0..geo.inodes_max().div_ceil(per_group))
                 .map(|_| None)
                 .collect(),
             per_group,
@@ -126,8 +128,9 @@ pub(super) fn can_be_marked(ino: Ino, kind: Option<FileType>) -> bool {
 }
 
 /// Returns the flags that an inode can have.
-pub(super) fn flags_of(ino: Ino, kind: FileType) -> u32 {
+pub(super) fn flags_of(geo: &Geometry, ino: Ino, kind: FileType) -> u32 {
     match can_be_marked(ino, Some(kind)) {
+        true if geo.data_sums => FLAGS_KEPT | FLAGS_HIDDEN,
         true => FLAGS_KEPT | FL_LOST,
         false => FLAGS_KEPT,
     }
@@ -177,7 +180,7 @@ impl Checker<'_> {
                 while w != 0 {
                     let ino = first + word * 64 + u64::from(w.trailing_zeros());
                     w &= w - 1;
-                    if ino < self.geo.inodes_max {
+                    if ino < self.geo.inodes_max() {
                         self.inodes.add(ino);
                     }
                 }
@@ -275,7 +278,7 @@ impl Checker<'_> {
         if d.nlink > LINK_MAX {
             bad("the link count is out of range");
         }
-        if d.flags & !flags_of(ino, kind) != 0 {
+        if d.flags & !flags_of(&self.geo, ino, kind) != 0 {
             bad("unknown flags are set");
         }
         let special = !matches!(
@@ -338,8 +341,14 @@ impl Checker<'_> {
         } else if can_be_marked(ino, kind) {
             let walked = match d.root {
                 0 => Walked::default(),
-                _ => self.walk_file(&MapRoot::of(d), ino, self.leases.has_window(ino))?,
+                _ => {
+                    let keep = self.leases.has_window(ino) || self.is_summed(d);
+                    self.walk_file(&MapRoot::of(d), ino, keep)?
+                }
             };
+            if self.is_summed(d) {
+                self.check_sums(ino, d, &walked.extents)?;
+            }
             self.note_window_blocks(ino, &walked);
             (blocks, damaged) = (walked.blocks, walked.damaged);
             self.check_marks(ino, d, &walked);

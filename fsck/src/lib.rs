@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(unreachable_pub))]
 
+mod bad_blocks;
 mod bitmaps;
 mod claims;
 mod directory;
@@ -47,6 +48,7 @@ mod outcome;
 mod paths;
 mod repair;
 mod report;
+mod sums;
 mod superblock;
 mod trees;
 mod view;
@@ -76,7 +78,7 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::pmem::{Region, RegionView};
-use pramfs_medium::types::{Ino, RegionOffset};
+use pramfs_medium::types::{BlockRun, Ino, RegionOffset};
 use view::View;
 
 /// The part of a check that is running.
@@ -143,6 +145,18 @@ impl fmt::Debug for CheckOptions {
 /// superblock and the journal are checked; mount the file system first.
 pub fn check<'r>(region: impl Into<RegionView<'r>>, options: &CheckOptions) -> Report {
     let region = region.into();
+    let mut report = check_once(region, options);
+    // What failed during the check is known now: its blocks count as bad.
+    for _ in 0..bad_blocks::TRIES {
+        if !report.met_failure {
+            break;
+        }
+        report = check_once(region, options);
+    }
+    report
+}
+
+fn check_once(region: RegionView<'_>, options: &CheckOptions) -> Report {
     let start = Instant::now();
     let faults = region.faults();
     let mut report = Report::default();
@@ -156,7 +170,10 @@ pub fn check<'r>(region: impl Into<RegionView<'r>>, options: &CheckOptions) -> R
         report = std::mem::take(&mut c.report);
         c.name_marks(&mut report);
     }
-    if region.faults() != faults {
+    report.met_failure = bad_blocks::note_failures(region, &view);
+    // Failed pages that are known count as damage of what they held.
+    let unknown = region.is_cut() || view.failed().is_empty();
+    if region.faults() != faults && unknown && !report.met_failure {
         let why = format!("{} failed during a read", region.info().name);
         report.add(Issue::Unreadable { why }, usize::MAX);
         report.complete = false;
@@ -197,6 +214,8 @@ struct Checker<'a> {
     watched: HashSet<u64>,
     /// Claims of watched blocks so far.
     claimers: Vec<(u64, Ino)>,
+    /// Bad blocks that the list does not name. Their bits may be clear.
+    unlisted: Vec<BlockRun>,
     /// Some pointers could not be followed: blocks that seem leaked may be
     /// behind them.
     hidden_blocks: bool,
@@ -217,10 +236,10 @@ impl<'a> Checker<'a> {
         options: &'a CheckOptions,
         mut report: Report,
     ) -> Self {
-        report.counts.blocks = geo.blocks;
+        report.counts.blocks = geo.blocks();
         report.counts.block_size = geo.block_size;
         Checker {
-            claims: Claims::new(geo.blocks),
+            claims: Claims::new(geo.blocks()),
             inodes: Inodes::new(&geo),
             table: Vec::new(),
             descs: Default::default(),
@@ -229,6 +248,7 @@ impl<'a> Checker<'a> {
             leases: LeaseTable::default(),
             watched: HashSet::new(),
             claimers: Vec::new(),
+            unlisted: Vec::new(),
             hidden_blocks: false,
             unknown_groups: false,
             hidden_names: false,
@@ -258,18 +278,27 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Adds paths to the ranges marked as lost. Must run last, because its walk
-    /// makes claims of its own.
+    /// Adds paths to the ranges marked as lost, and to data that do not match their
+    /// checksum. Must run last, because its walk makes claims of its own.
     fn name_marks(&mut self, report: &mut Report) {
-        if report.marked.is_empty() {
+        let is_data = |f: &&Finding| matches!(f.issue, Issue::DataSum { .. });
+        let data = report.findings.iter().filter(is_data);
+        let data = data.filter_map(|f| f.issue.ino());
+        let marked = report.marked.iter().filter_map(|l| l.ino);
+        let inos: HashSet<_> = data.chain(marked).collect();
+        if inos.is_empty() {
             return;
         }
-        self.claims = Claims::new(self.geo.blocks);
-        let inos = report.marked.iter().filter_map(|l| l.ino).collect();
+        self.claims = Claims::new(self.geo.blocks());
         // An unknown path is not an error.
         if let Ok(paths) = self.paths(&inos) {
             for mark in &mut report.marked {
                 mark.path = mark.ino.and_then(|ino| paths.path(ino));
+            }
+            for finding in &mut report.findings {
+                if let Issue::DataSum { ino, .. } = finding.issue {
+                    finding.path = paths.path(ino);
+                }
             }
         }
     }
@@ -281,6 +310,7 @@ impl<'a> Checker<'a> {
             return Ok(false);
         }
         self.claim_fixed();
+        self.check_bad_blocks()?;
         let Some(internal) = self.internal_inodes()? else {
             return Ok(false);
         };
@@ -297,6 +327,7 @@ impl<'a> Checker<'a> {
         self.check_contents()?;
         self.check_windows();
         self.check_links()?;
+        self.check_unowned_bad_blocks();
         self.compare_blocks(&self.groups[0].clone())?;
         self.report.counts.used_blocks = self.claims.count();
         Ok(true)

@@ -33,7 +33,8 @@ pub struct Finding {
     pub outcome: Outcome,
     /// The action taken, if it was repaired.
     pub done: Option<Done>,
-    /// A path of the inode that it concerns, if known. Only a repair sets it.
+    /// A path of the inode that it concerns, if known. Only a repair sets it, and a check for
+    /// data that do not match their checksum.
     pub path: Option<Vec<u8>>,
     /// It came to light only after another repair.
     pub later: bool,
@@ -110,6 +111,8 @@ pub struct Report {
     pub stored: u64,
     /// The answer to a question was cancel: nothing was stored.
     pub cancelled: bool,
+    /// Pages failed that were not known to: what was read of them is no basis for a report.
+    pub(crate) met_failure: bool,
     /// Duration.
     pub time: Duration,
 }

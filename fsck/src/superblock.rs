@@ -3,10 +3,13 @@
 
 use zerocopy::IntoBytes;
 
+use super::bad_blocks;
 use super::{CheckOptions, Checker, Extent, Issue, Page, Part, Report, View};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::checksum::{crc, unseal};
 use pramfs_medium::media::features::{self, Mask};
+use pramfs_medium::media::probe::check_geometry;
+use pramfs_medium::media::scrub::ScrubSlots;
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, SuperStatic, probe_superblock};
@@ -41,7 +44,9 @@ pub(super) fn open(
         add(Issue::UnknownFeatures { names });
         return None;
     }
-    Some(info.geometry())
+    let mut geo = info.geometry();
+    geo.set_bad(bad_blocks::known(region, &geo, info.fixed.badblock_root));
+    Some(geo)
 }
 
 /// Reads the static part of a page; the inner error says what is wrong with it.
@@ -73,9 +78,12 @@ impl Checker<'_> {
         let parts = [valid(self.region, first)?, valid(self.region, copy)?];
         match parts {
             [Ok(a), Ok(b)] if a != b => {
+                let possible = check_geometry(&b, self.region.region().len()).is_ok();
                 self.add(match a.is_same_but_changed(&b) {
-                    true => Issue::LabelsDiffer,
-                    false => Issue::SuperblocksDiffer,
+                    // A size that the region does not have was never stored by a grow.
+                    true if a.differs_in_size(&b) && possible => Issue::GrowInterrupted,
+                    true if possible => Issue::LabelsDiffer,
+                    _ => Issue::SuperblocksDiffer,
                 });
             }
             [Ok(_), Ok(_)] => {}
@@ -122,7 +130,23 @@ impl Checker<'_> {
                 errno: first.first_error.errno,
             });
         }
+        self.check_scrubs();
         Ok(words.iter().filter_map(|(_, c)| *c).max().unwrap_or(0))
+    }
+
+    /// Checks the record of the scrubs.
+    fn check_scrubs(&mut self) {
+        let slots = ScrubSlots::read_by(&self.geo, |at| self.region.read_pod(at).ok());
+        if slots.is_damaged() {
+            self.add(Issue::ScrubRecordDamaged);
+        }
+        if let Some(count) = slots
+            .newest
+            .map(|record| record.findings)
+            .filter(|n| *n > 0)
+        {
+            self.add(Issue::ScrubFindings { count });
+        }
     }
 
     /// Returns the three internal inodes; `None` if one is lost.

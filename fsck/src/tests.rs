@@ -9,6 +9,7 @@ mod leases;
 mod many;
 pub(crate) mod plant;
 mod repair;
+mod sums;
 // Shared with the end-to-end tests, which see the library from outside.
 #[path = "../../tests/src/readable.rs"]
 mod readable;

@@ -4,7 +4,8 @@
 //! Invariant: nothing here stores to the medium. An abandoned repair leaves no
 //! trace. A view takes memory only for the pages that a repair changes.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -15,6 +16,10 @@ use pramfs_medium::types::RegionOffset;
 
 /// Size of a page of changes in bytes.
 pub(super) const PAGE: u64 = 4096;
+/// Size of the unit in which bytes of the medium fail, in bytes.
+const SECTOR: u64 = 512;
+/// What failed bytes read as. No structure is valid with such bytes; zeros would often be.
+const FAILED: u8 = 0xff;
 
 #[cfg(test)]
 thread_local! {
@@ -34,6 +39,8 @@ fn count_read() {
 pub(super) struct View<'r> {
     region: RegionView<'r>,
     pages: HashMap<u64, Box<[u8]>>,
+    /// Sectors that have failed.
+    failed: RefCell<BTreeSet<u64>>,
 }
 
 impl<'r> View<'r> {
@@ -42,6 +49,7 @@ impl<'r> View<'r> {
         View {
             region: region.into(),
             pages: HashMap::new(),
+            failed: RefCell::default(),
         }
     }
 
@@ -58,9 +66,9 @@ impl<'r> View<'r> {
     ) -> std::result::Result<(), PmemError> {
         count_read();
         if self.pages.is_empty() {
-            return self.region.read(at.0, into);
+            return self.read_medium(at.0, into);
         }
-        self.region.check(at.0, into.len() as u64)?;
+        self.check(at.0, into.len() as u64)?;
         let (mut at, mut rest) = (at.0, into);
         while !rest.is_empty() {
             let within = (at % PAGE) as usize;
@@ -68,11 +76,46 @@ impl<'r> View<'r> {
             let (part, tail) = rest.split_at_mut(n);
             match self.pages.get(&(at / PAGE)) {
                 Some(page) => part.copy_from_slice(&page[within..within + n]),
-                None => self.region.read(at, part)?,
+                None => self.read_medium(at, part)?,
             }
             (at, rest) = (at + n as u64, tail);
         }
         Ok(())
+    }
+
+    /// Checks that a range lies in the region. Its pages may have failed.
+    fn check(&self, at: u64, len: u64) -> std::result::Result<(), PmemError> {
+        match self.region.check(at, len) {
+            Err(PmemError::Faulted { .. }) => Ok(()),
+            checked => checked,
+        }
+    }
+
+    /// Reads bytes of the medium. Those that have failed read as [`FAILED`].
+    fn read_medium(&self, at: u64, into: &mut [u8]) -> std::result::Result<(), PmemError> {
+        match self.region.read(at, into) {
+            Err(PmemError::Faulted { .. }) => {}
+            read => return read,
+        }
+        let (mut at, mut rest) = (at, into);
+        while !rest.is_empty() {
+            let n = rest.len().min((SECTOR - at % SECTOR) as usize);
+            let (part, tail) = rest.split_at_mut(n);
+            match self.region.read(at, part) {
+                Err(PmemError::Faulted { .. }) => {
+                    part.fill(FAILED);
+                    self.failed.borrow_mut().insert(at / SECTOR * SECTOR);
+                }
+                read => read?,
+            }
+            (at, rest) = (at + n as u64, tail);
+        }
+        Ok(())
+    }
+
+    /// Returns the sectors that have failed so far, by their offsets.
+    pub(super) fn failed(&self) -> Vec<u64> {
+        self.failed.borrow().iter().copied().collect()
     }
 
     /// Reads a structure.
@@ -82,7 +125,10 @@ impl<'r> View<'r> {
     ) -> std::result::Result<T, PmemError> {
         if self.pages.is_empty() {
             count_read();
-            return self.region.read_pod(at.0);
+            match self.region.read_pod(at.0) {
+                Err(PmemError::Faulted { .. }) => {}
+                read => return read,
+            }
         }
         let mut value = T::new_zeroed();
         self.read(at, value.as_mut_bytes())?;
@@ -93,7 +139,10 @@ impl<'r> View<'r> {
     pub(super) fn load_u64(&self, at: RegionOffset) -> std::result::Result<u64, PmemError> {
         if self.pages.is_empty() {
             count_read();
-            return self.region.load_u64(at.0);
+            match self.region.load_u64(at.0) {
+                Err(PmemError::Faulted { .. }) => {}
+                read => return read,
+            }
         }
         self.read_pod(at)
     }
@@ -104,7 +153,7 @@ impl<'r> View<'r> {
         at: RegionOffset,
         bytes: &[u8],
     ) -> std::result::Result<(), PmemError> {
-        self.region.check(at.0, bytes.len() as u64)?;
+        self.check(at.0, bytes.len() as u64)?;
         let (mut at, mut rest) = (at.0, bytes);
         while !rest.is_empty() {
             let (number, within) = (at / PAGE, (at % PAGE) as usize);
@@ -112,7 +161,7 @@ impl<'r> View<'r> {
             if !self.pages.contains_key(&number) {
                 let len = PAGE.min(self.region.len() - number * PAGE);
                 let mut page = vec![0; len as usize];
-                self.region.read(number * PAGE, &mut page)?;
+                self.read_medium(number * PAGE, &mut page)?;
                 self.pages.insert(number, page.into());
             }
             if let Some(page) = self.pages.get_mut(&number) {
@@ -142,7 +191,7 @@ impl<'r> View<'r> {
         for number in numbers {
             let page = &self.pages[&number];
             let old = &mut old[..page.len()];
-            self.region.read(number * PAGE, old)?;
+            self.read_medium(number * PAGE, old)?;
             for (i, (new, old)) in page.chunks(8).zip(old.chunks(8)).enumerate() {
                 if new == old {
                     continue;

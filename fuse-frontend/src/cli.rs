@@ -15,6 +15,9 @@ use crate::options::{self, MountSettings, Refused};
 /// Hidden first argument of the process that serves a background mount.
 pub(crate) const SERVE_IN_BACKGROUND: &str = "--serve-in-background";
 
+/// Hidden first argument of a server that a supervisor has started.
+pub(crate) const SERVE_FOR_SUPERVISOR: &str = "--serve-for-supervisor";
+
 const MORE_HELP: &str = "\
 The log goes to the system log, with -f to standard error. PRAMFS_LOG in the
 environment sets what is logged: error, warn, info (the default), debug, trace,
@@ -64,6 +67,10 @@ struct Arguments {
     /// Fail unless the region is mapped with DAX
     #[arg(long)]
     require_dax: bool,
+    /// Also serve a guest, by a virtiofs device whose VMM connects to this socket; the mount
+    /// has nosuid,nodev then (docs/virtiofs.md)
+    #[arg(long, value_name = "SOCKET")]
+    virtiofs: Vec<PathBuf>,
     /// auto, libpmem2 or native
     #[arg(long, value_name = "BACKEND")]
     backend: Option<String>,
@@ -72,6 +79,8 @@ struct Arguments {
     durability: Option<String>,
     #[arg(long = "serve-in-background", hide = true)]
     serve_in_background: bool,
+    #[arg(long = "serve-for-supervisor", hide = true)]
+    serve_for_supervisor: bool,
 }
 
 /// The process that serves the mount.
@@ -83,6 +92,11 @@ pub enum ServerProcess {
     BackgroundChild,
     /// This process, attached to the terminal.
     Foreground,
+    /// This process, which a supervisor has started (`takeover=on`).
+    Supervised {
+        /// The supervisor is attached to the terminal.
+        foreground: bool,
+    },
 }
 
 /// A parsed command line.
@@ -145,6 +159,7 @@ pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Request, Failure
     let foreground = arguments.foreground && !helper;
     Ok(Request::Run(Box::new(Invocation {
         process: match (arguments.serve_in_background, foreground) {
+            _ if arguments.serve_for_supervisor => ServerProcess::Supervised { foreground },
             (true, _) => ServerProcess::BackgroundChild,
             (false, true) => ServerProcess::Foreground,
             (false, false) => ServerProcess::Background,
@@ -173,7 +188,17 @@ fn settings(arguments: &Arguments, ignored: &mut Vec<String>) -> Result<MountSet
     {
         return Err(refusal(Refused::Unknown(name.clone())));
     }
+    settings.virtiofs.clone_from(&arguments.virtiofs);
     settings.check().map_err(refusal)?;
+    if settings.takeover && pramfs_medium::pmem::is_physical(&arguments.region) {
+        return Err(Failure::usage(format!(
+            "takeover=on cannot be combined with {}: the lock of a range of physical memory cannot be told from the descriptor that a later server inherits; leave it out, or use memmap=SIZE!ADDRESS and /dev/pmem0",
+            arguments.region.display()
+        )));
+    }
+    if !settings.virtiofs.is_empty() {
+        (settings.suid, settings.dev) = (false, false);
+    }
     settings.require_dax |= arguments.require_dax;
     if let Some(name) = &arguments.backend {
         settings.backend = options::backend(name).map_err(refusal)?;
@@ -207,6 +232,14 @@ mod tests {
 
     fn refused(line: &str) -> Failure {
         read(line.split(' ').map(OsString::from)).expect_err(line)
+    }
+
+    #[test]
+    fn takeover_of_physical_range_is_refused() {
+        let failure = refused("mount.pramfs physaddr:0x40000000+512M /m -o takeover=on");
+        assert!(failure.message.contains("physaddr:0x40000000+512M"));
+        run("mount.pramfs physaddr:0x40000000+512M /m -o takeover=on,takeover=off");
+        run("mount.pramfs /r /m -o takeover=on");
     }
 
     #[test]
@@ -246,10 +279,18 @@ mod tests {
             pramfs::pmem::Durability::Process
         );
         assert!(run("mount.pramfs /r /m --require-dax").settings.require_dax);
+        let beside = run("mount.pramfs /r /m --virtiofs /s --virtiofs /t").settings;
+        assert_eq!(beside.virtiofs.len(), 2);
+        assert!(!beside.suid && !beside.dev);
         assert_eq!(
             run("mount.pramfs --serve-in-background /r /m").process,
             ServerProcess::BackgroundChild
         );
+        for (line, foreground) in [("", false), ("-f ", true)] {
+            let line = format!("mount.pramfs --serve-for-supervisor {line}/r /m -o takeover=on");
+            let invocation = run(&line);
+            assert_eq!(invocation.process, ServerProcess::Supervised { foreground });
+        }
     }
 
     #[test]
@@ -264,6 +305,20 @@ mod tests {
             ("mount.pramfs /r /m -o uid=0", "mkfs.pramfs"),
             ("mount.pramfs /r /m --backend=disk", "backend=disk"),
             ("mount.pramfs /r /m --durability x", "durability=x"),
+            (
+                "mount.pramfs /r /m --virtiofs /s -o opens=kernel",
+                "opens=kernel",
+            ),
+            (
+                "mount.pramfs /r /m --virtiofs /s -o cache=writeback",
+                "cache=writeback",
+            ),
+            (
+                "mount.pramfs /r /m --virtiofs /s -o direct=owner",
+                "direct=",
+            ),
+            ("mount.pramfs /r /m --virtiofs /s -o suid", "nosuid,nodev"),
+            ("mount.pramfs /r /m --virtiofs /s -o dev", "nosuid,nodev"),
         ] {
             let failure = refused(line);
             assert_eq!(failure.status, Status::Usage, "{line}");

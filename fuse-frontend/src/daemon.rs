@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use crate::cli::SERVE_IN_BACKGROUND;
 use crate::exit::{Failure, Status};
@@ -76,21 +76,30 @@ fn understand(report: &[u8], mut child: Child) -> Result<String, Failure> {
             let ended = child
                 .wait()
                 .map_err(|error| Failure::system(error.to_string()))?;
-            let how = match (ended.signal(), ended.code()) {
-                (Some(libc::SIGINT | libc::SIGTERM), _) => {
-                    return Err(Failure {
-                        status: Status::Interrupted,
-                        message: "interrupted".to_owned(),
-                    });
-                }
-                (Some(signal), _) => format!("was killed by signal {signal}"),
-                (None, code) => format!("ended with status {}", code.unwrap_or(-1)),
-            };
-            Err(Failure {
-                status: Status::Mount,
-                message: format!("the server process {how} before the mount was live"),
-            })
+            Err(ended_early(ended))
         }
+    }
+}
+
+/// Returns why there is no mount, if the server process has ended without a report.
+pub(crate) fn ended_early(status: ExitStatus) -> Failure {
+    if let Some(libc::SIGINT | libc::SIGTERM) = status.signal() {
+        return Failure {
+            status: Status::Interrupted,
+            message: "interrupted".to_owned(),
+        };
+    }
+    let how = how_it_ended(status);
+    Failure::mount(format!(
+        "the server process {how} before the mount was live"
+    ))
+}
+
+/// Says how a process has ended.
+pub(crate) fn how_it_ended(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("was killed by signal {signal}"),
+        (None, code) => format!("ended with status {}", code.unwrap_or(-1)),
     }
 }
 
@@ -100,25 +109,42 @@ fn understand(report: &[u8], mut child: Child) -> Result<String, Failure> {
 /// # Errors
 /// Errors of the system calls; the report may have been sent nevertheless.
 pub fn report_live(text: &str) -> io::Result<()> {
+    leave_session();
+    // Every step runs even if one fails: the mount is live, and a reader must not wait
+    // for the end of a stream that the server keeps open.
+    let moved = std::env::set_current_dir("/");
+    let reported = report(&format!("{LIVE}\n{text}"));
+    let detached = release_streams();
+    reported.and(detached).and(moved)
+}
+
+/// Releases the same without a report, for a server that another process reports for.
+///
+/// # Errors
+/// Errors of the system calls.
+pub fn detach() -> io::Result<()> {
+    leave_session();
+    let moved = std::env::set_current_dir("/");
+    release_streams().and(moved)
+}
+
+/// Leaves the session of the terminal, so that its end and its keys do not reach this process.
+pub fn leave_session() {
     // The child never leads a process group, so setsid works. If it fails, the server
     // only stays in the session of the terminal.
     if let Err(error) = rustix::process::setsid() {
         tracing::debug!("setsid: {error}");
     }
-    // Every step runs even if one fails: the mount is live, and a reader must not wait
-    // for the end of a stream that the server keeps open.
-    let moved = std::env::set_current_dir("/");
-    let reported = report(&format!("{LIVE}\n{text}"));
-    let detached = OpenOptions::new()
+}
+
+fn release_streams() -> io::Result<()> {
+    let null = OpenOptions::new()
         .read(true)
         .write(true)
-        .open("/dev/null")
-        .and_then(|null| {
-            rustix::stdio::dup2_stdout(&null)?;
-            rustix::stdio::dup2_stderr(&null)?;
-            Ok(())
-        });
-    reported.and(detached).and(moved)
+        .open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
 }
 
 /// Reports that the mount has failed.

@@ -37,6 +37,7 @@ use crate::mountinfo::{self, AnchoredMount, Mount};
 use crate::mountpoint::MountPoint;
 use crate::options::{Flag, MountSettings};
 use crate::privileges::programs;
+use crate::takeover::state::State;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -301,6 +302,20 @@ const MAX_MOUNTS: usize = 10_000;
 const MAX_MISSES: usize = 16;
 
 impl OwnMount {
+    /// Returns the mount of a connection that another server has made.
+    ///
+    /// # Errors
+    /// The limit of descriptors.
+    pub(crate) fn adopt(state: &State, connection: &OwnedFd) -> io::Result<OwnMount> {
+        let ours = rustix::io::fcntl_dupfd_cloexec(connection, 0)?;
+        Ok(OwnMount {
+            path: state.mountpoint.clone(),
+            device: state.device,
+            by_helper: state.by_helper,
+            connection: Arc::new(Mutex::new(Some(ours))),
+        })
+    }
+
     /// Ends the session: afterwards no mount is treated as ours.
     pub fn end(&self) {
         *self.connection.lock() = None;
@@ -435,6 +450,20 @@ impl OwnMount {
         }
         knob?.write_all(b"1")
     }
+}
+
+/// Aborts a connection by the minor number of its file system, as [`OwnMount::abort`] does.
+///
+/// # Errors
+/// If the control file system is not mounted or not writable.
+pub(crate) fn abort(connection: &OwnedFd, minor: u32) -> io::Result<()> {
+    let own_mount = OwnMount {
+        path: PathBuf::new(),
+        device: Some((0, minor)),
+        by_helper: false,
+        connection: Arc::new(Mutex::new(Some(connection.try_clone()?))),
+    };
+    own_mount.abort()
 }
 
 /// Detaches the dead mount whose root is `top`, served by another process. `path` is for

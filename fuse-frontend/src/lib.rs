@@ -8,10 +8,14 @@
 //! * [`session`] connects region, engine and kernel, [`shutdown`] ends the mount;
 //! * [`daemon`] mounts in the background;
 //! * [`direct`] gives other processes direct access to files;
+//! * [`door`] stands between the requests of guests and the adapter;
+//! * [`guests`] serves guests beside a mount;
 //! * [`privileges`] limits the rights of the server;
 //! * [`mod@remount`] changes the flags of a live mount;
 //! * [`second_mount`] mounts a live region on another directory;
-//! * [`unmount`] is the helper of umount(8).
+//! * [`takeover`] lets the mount survive its server;
+//! * [`unmount`] is the helper of umount(8);
+//! * [`virtiofsd`] serves guests instead of a mount.
 //!
 //! Invariant: this crate has no file-system logic. The engine defines the effect
 //! of a request; the kernel checks permissions (`default_permissions`).
@@ -24,13 +28,16 @@ pub mod adapter;
 pub mod cli;
 pub mod daemon;
 pub mod direct;
+pub mod door;
 pub mod exit;
+pub mod guests;
 pub mod kernel;
 pub mod logging;
 pub mod memory;
 pub mod mountinfo;
 pub mod mountpoint;
 pub mod oom;
+mod opening;
 pub mod options;
 pub mod privileges;
 pub mod readonly;
@@ -40,5 +47,7 @@ pub mod second_mount;
 pub mod session;
 pub mod shutdown;
 pub mod summary;
+pub mod takeover;
 pub mod transport;
 pub mod unmount;
+pub mod virtiofsd;

@@ -31,8 +31,19 @@ fn filter(verbose: u8) -> EnvFilter {
 
 /// Starts logging to standard error.
 pub fn to_stderr(verbose: u8) {
+    start_to_stderr(filter(verbose));
+}
+
+/// Starts logging to standard error, by the name of a level. What the crates of rust-vmm log is
+/// left out: a guest could fill the log.
+pub fn to_stderr_at(level: &str) {
+    let default = format!("{level},virtio_queue=off,vhost=off,vhost_user_backend=error");
+    start_to_stderr(EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| EnvFilter::new(default)));
+}
+
+fn start_to_stderr(filter: EnvFilter) {
     let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter(verbose))
+        .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false);

@@ -8,6 +8,9 @@ use std::process::ExitCode;
 use pramfs_fuse::cli::{self, Invocation, Request, ServerProcess};
 use pramfs_fuse::exit::{Failure, Status};
 use pramfs_fuse::privileges::environment;
+use pramfs_fuse::session::Mounted;
+use pramfs_fuse::takeover::link::{Begin, Link};
+use pramfs_fuse::takeover::{resume, supervisor};
 use pramfs_fuse::{daemon, logging, options, remount, second_mount, session, unmount};
 
 fn main() -> ExitCode {
@@ -50,7 +53,11 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
         environment::begin_anew(args)
             .map_err(|error| Failure::system(format!("cannot clean the environment: {error}")))?;
     }
-    if invocation.process != ServerProcess::BackgroundChild {
+    let is_started_by_us = matches!(
+        invocation.process,
+        ServerProcess::BackgroundChild | ServerProcess::Supervised { .. }
+    );
+    if !is_started_by_us {
         for name in &invocation.ignored {
             eprintln!(
                 "mount.pramfs: ignoring unknown mount option: {name}{}",
@@ -72,6 +79,17 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
             eprint!("{}", in_background(&invocation, args)?);
             Ok(())
         }
+        ServerProcess::Supervised { foreground } => serve_supervised(&invocation, foreground),
+        ServerProcess::BackgroundChild if invocation.settings.takeover => {
+            logging::to_syslog(invocation.verbose);
+            let ended = supervisor::run(&invocation, args);
+            // A failure before the mount is live has been reported.
+            ended.map_err(|failure| std::process::exit(i32::from(failure.status as u8)))
+        }
+        ServerProcess::Foreground if invocation.settings.takeover => {
+            logging::to_stderr(invocation.verbose);
+            supervisor::run(&invocation, args)
+        }
         ServerProcess::BackgroundChild => serve_in_background(&invocation),
         ServerProcess::Foreground => serve_in_foreground(&invocation),
     }
@@ -80,6 +98,10 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
 /// Mounts the region, or adds a mount of a live one. Returns messages for the user.
 fn in_background(invocation: &Invocation, args: &[OsString]) -> Result<String, Failure> {
     let again = || {
+        // A second mount has no server of its own that could serve guests.
+        if !invocation.settings.virtiofs.is_empty() {
+            return Ok(None);
+        }
         let mounted = second_mount::mount(
             &invocation.region,
             &invocation.mountpoint,
@@ -112,6 +134,7 @@ fn serve_in_foreground(invocation: &Invocation) -> Result<(), Failure> {
         &invocation.region,
         &invocation.mountpoint,
         &invocation.settings,
+        None,
     )?;
     eprint!("{}", words(&mounted.notices, &mounted.summary));
     mounted.serve()
@@ -124,6 +147,7 @@ fn serve_in_background(invocation: &Invocation) -> Result<(), Failure> {
         &invocation.region,
         &invocation.mountpoint,
         &invocation.settings,
+        None,
     ) {
         Ok(mounted) => mounted,
         Err(failure) => {
@@ -131,20 +155,8 @@ fn serve_in_background(invocation: &Invocation) -> Result<(), Failure> {
             std::process::exit(i32::from(failure.status as u8));
         }
     };
-    let text = if invocation.verbose > 0 {
-        words(&mounted.notices, &mounted.summary)
-    } else {
-        words(&[&mounted.notices[..], &mounted.warnings].concat(), "")
-    };
-    tracing::info!(
-        "{}",
-        mounted
-            .summary
-            .lines()
-            .map(str::trim)
-            .collect::<Vec<_>>()
-            .join("; ")
-    );
+    let text = report_of(&mounted, invocation);
+    log_summary(&mounted);
     if let Err(error) = daemon::report_live(&text) {
         // The parent has exited; the mount is live regardless.
         tracing::warn!("cannot report that the mount is live: {error}");
@@ -152,6 +164,72 @@ fn serve_in_background(invocation: &Invocation) -> Result<(), Failure> {
     mounted
         .serve()
         .inspect_err(|failure| tracing::error!("{failure}"))
+}
+
+/// Returns what a mount in the background says to the user.
+fn report_of(mounted: &Mounted, invocation: &Invocation) -> String {
+    if invocation.verbose > 0 {
+        words(&mounted.notices, &mounted.summary)
+    } else {
+        words(&[&mounted.notices[..], &mounted.warnings].concat(), "")
+    }
+}
+
+fn log_summary(mounted: &Mounted) {
+    let lines = mounted.summary.lines().map(str::trim);
+    tracing::info!("{}", lines.collect::<Vec<_>>().join("; "));
+}
+
+/// Serves for a supervisor: mounts the region, or takes over from another server.
+fn serve_supervised(invocation: &Invocation, foreground: bool) -> Result<(), Failure> {
+    match foreground {
+        true => logging::to_stderr(invocation.verbose),
+        false => logging::to_syslog(invocation.verbose),
+    }
+    // The supervisor passes on what the terminal sends.
+    daemon::leave_session();
+    let link = Link::inherited()?;
+    match start_supervised(invocation, foreground, link.clone()) {
+        Ok(mounted) => mounted
+            .serve()
+            .inspect_err(|failure| tracing::error!("{failure}")),
+        Err(failure) => {
+            link.failed(&failure);
+            std::process::exit(i32::from(failure.status as u8));
+        }
+    }
+}
+
+fn start_supervised(
+    invocation: &Invocation,
+    foreground: bool,
+    mut link: Link,
+) -> Result<Mounted, Failure> {
+    let held = match link.begin()? {
+        Begin::Mount => None,
+        Begin::Resume(held) => Some(held),
+    };
+    if let Some(held) = held {
+        return resume::resume(held, &invocation.settings, link);
+    }
+    let mounted = session::mount(
+        &invocation.region,
+        &invocation.mountpoint,
+        &invocation.settings,
+        Some(link),
+    )?;
+    let text = match foreground {
+        true => words(&mounted.notices, &mounted.summary),
+        false => {
+            log_summary(&mounted);
+            if let Err(error) = daemon::detach() {
+                tracing::warn!("the server stays attached to the terminal: {error}");
+            }
+            report_of(&mounted, invocation)
+        }
+    };
+    mounted.report_live(&text)?;
+    Ok(mounted)
 }
 
 fn words(notices: &[String], summary: &str) -> String {

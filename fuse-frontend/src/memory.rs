@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::Failure;
 use crate::transport::{Demand, Settings, Transport};
@@ -32,6 +32,17 @@ pub fn affordable(region: &Path, wanted: Settings) -> Result<Settings, Failure> 
     }
     tracing::info!("/dev/fuse is used, because there is too little memory for io_uring");
     Ok(smaller)
+}
+
+/// Lets this process, and those that it starts, lock as much memory as they like. Needs root.
+pub fn allow_locking() {
+    let all = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    if let Err(error) = setrlimit(Resource::Memlock, all) {
+        tracing::debug!("RLIMIT_MEMLOCK stays as it is: {error}");
+    }
 }
 
 /// Checks that memory and address space suffice to serve `region`.
@@ -64,6 +75,15 @@ fn check(region: &Path, demand: Demand) -> Result<(), Failure> {
             &format!(", and `ulimit -v` is {} KiB", limit >> 10),
         )),
         _ => Ok(()),
+    }
+}
+
+/// Lets this process open as many descriptors as it may: a guest that maps files takes one for each.
+pub fn allow_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, limit) {
+        tracing::debug!("the limit of descriptors stays: {error}");
     }
 }
 

@@ -12,13 +12,9 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use pramfs::pmem::{PmemError, Region, RegionOptions};
-use pramfs::{
-    MountOptions,
-    inode::{Fs, LeaseMode, RegionView},
-};
+use pramfs::inode::{Fs, LeaseMode, RegionView};
+use pramfs::pmem::Region;
 use pramfs_control::{
     Admission, ControlError, DIRECTORY, Directory, Identity, Leases, Listener, RequestCounts,
     Served, Server, Service, Users,
@@ -28,38 +24,44 @@ use pramfs_fuse_protocol::Opcode;
 use crate::adapter::{Adapter, CacheMode, Counts, Notifier, OpenedBy};
 use crate::direct::{Direct, DirectPolicy, Opens, Policy};
 use crate::exit::Failure;
+use crate::guests::Sockets;
 use crate::kernel::{self, OwnMount};
 use crate::memory;
 use crate::mountinfo;
 use crate::mountpoint;
 use crate::oom;
+use crate::opening::{name_of, open_engine, open_region};
 use crate::options::MountSettings;
 use crate::privileges::{self, Extra, Privileges};
 use crate::readonly;
 use crate::relock;
-use crate::second_mount;
 use crate::shutdown::{Signals, Watch};
 use crate::summary;
+use crate::takeover;
+use crate::takeover::first::{keep, locked, memory_to_survive};
+use crate::takeover::link::Link;
+use crate::takeover::memory::Memory;
 use crate::transport::{self, Session};
 use pramfs_medium::pmem::{Permissions, RegionAccess};
-
-/// How long to wait for a server that closes the region after an unmount. umount(8)
-/// does not wait for it.
-const CLOSING: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// Read-ahead of the kernel in KiB: the size of one request.
 const READ_AHEAD_KIB: u32 = 1024;
 
 /// A live mount that does not serve yet.
 pub struct Mounted {
-    session: Session,
-    fs: Arc<Fs>,
-    signals: Signals,
-    own_mount: OwnMount,
-    counts: Arc<Counts>,
+    pub(crate) session: Session,
+    pub(crate) fs: Arc<Fs>,
+    pub(crate) signals: Signals,
+    pub(crate) own_mount: OwnMount,
+    pub(crate) counts: Arc<Counts>,
     /// Answers queries about the region; only mounts of root have it.
-    control: Option<Server>,
+    pub(crate) control: Option<Server>,
+    /// The supervisor, with `takeover=on`.
+    pub(crate) link: Option<Link>,
+    /// What outlives this server, with `takeover=on`.
+    pub(crate) memory: Option<Arc<Memory>>,
+    /// Guests beside the mount, and what serves them.
+    pub(crate) guests: (Sockets, Arc<Adapter>, bool),
     /// Messages to show in any case.
     pub notices: Vec<String>,
     /// The part of the summary to show even without `-v`.
@@ -68,7 +70,7 @@ pub struct Mounted {
     pub summary: String,
 }
 
-/// Mounts `region` on `mountpoint`.
+/// Mounts `region` on `mountpoint`. `link` leads to the supervisor, with `takeover=on`.
 ///
 /// # Errors
 /// What failed, on which object, and what to do.
@@ -76,6 +78,7 @@ pub fn mount(
     region: &Path,
     mountpoint: &Path,
     settings: &MountSettings,
+    link: Option<Link>,
 ) -> Result<Mounted, Failure> {
     let signals = Signals::catch()
         .map_err(|error| Failure::system(format!("cannot handle signals: {error}")))?;
@@ -85,9 +88,10 @@ pub fn mount(
     }
     let point = mountpoint::prepare(mountpoint, settings.nonempty)?;
     pramfs::pmem::install_fault_guard().map_err(|error| Failure::system(error.to_string()))?;
+    let sockets = Sockets::bind(&settings.virtiofs)?;
 
     let given = region;
-    let path = given.canonicalize().unwrap_or_else(|_| given.to_owned());
+    let path = name_of(given);
     let (region, protected) = open_region(&path, settings)?;
     // The settings in force from here on.
     let mut settings = settings.clone();
@@ -104,6 +108,11 @@ pub fn mount(
     let distrusted = privileges::region::distrust(region.ownership(), &path, &mut settings)?;
     notices.extend(distrusted);
     let settings = &settings;
+    let survives = match &link {
+        Some(_) => Some((memory_to_survive()?, locked(&region)?)),
+        None => None,
+    };
+    let memory = survives.as_ref().map(|(memory, _)| memory);
     // With the rights of root, which the next step drops.
     let (listener, admitted) = listen(&region, policy, settings, &mut notices);
     // Whoever cannot reach the socket gets no ticket either.
@@ -114,7 +123,7 @@ pub fn mount(
     // Before the first thread starts, which is the engine's.
     let foreign = admitted.is_some_and(|users| users.owner() != 0);
     let privileges = Privileges::shed(settings, foreign);
-    let fs = open_engine(region, &path, settings, protected)?;
+    let fs = open_engine(region, &path, settings, protected, memory)?;
     if !fs.recovery().was_clean {
         tracing::warn!(
             "{}: the last mount did not end with an unmount, because its server or the machine stopped; {} records replayed",
@@ -140,7 +149,15 @@ pub fn mount(
     let counts = Arc::new(Counts::default());
     let answer = |listener| {
         let offers = (&counts, direct.as_ref());
-        answer_for(&fs, listener, &connection, &own_mount, settings, offers)
+        answer_for(
+            &fs,
+            listener,
+            &connection,
+            &own_mount,
+            settings,
+            offers,
+            false,
+        )
     };
     let control = match listener.and_then(|listener| listener.map_or(Ok(None), answer)) {
         Ok(control) => control,
@@ -158,21 +175,33 @@ pub fn mount(
     let direct = direct.filter(|_| control.is_some());
     // Also without direct access: a process may still store by a lease of an earlier mount.
     let opens = Some(opens).filter(|opens| direct.is_some() || opens.are_written());
-    let adapter = Adapter::new(Arc::clone(&fs), settings.cache, notifier)
+    let mut adapter = Adapter::new(Arc::clone(&fs), settings.cache, notifier)
         .with_counts(Arc::clone(&counts))
         .with_files_opened_by(settings.opens)
         .with_opens(opens)
-        .with_direct(direct);
-    let session = Session::negotiate(Arc::new(adapter), connection, serving);
-    let session = session.map_err(|error| {
-        if let Err(error) = own_mount.detach() {
-            tracing::warn!("cannot unmount {}: {error}", own_mount.path.display());
-        }
-        Failure::mount(format!(
-            "cannot mount on {}: negotiation with the kernel failed: {error}",
-            own_mount.path.display()
-        ))
-    })?;
+        .with_direct(direct)
+        .with_other_doors(!settings.virtiofs.is_empty());
+    if let Some(memory) = memory {
+        adapter = adapter.with_takeover(Arc::clone(memory));
+    }
+    let adapter = Arc::new(adapter);
+    let negotiated = Session::negotiate(Arc::clone(&adapter), connection, serving);
+    let session = negotiated
+        .map_err(|error| {
+            Failure::mount(format!(
+                "cannot mount on {}: {}",
+                own_mount.path.display(),
+                why_no_agreement(&error)
+            ))
+        })
+        .and_then(|session| {
+            if let (Some(link), Some(survives)) = (&link, &survives) {
+                let offered = adapter.offered();
+                keep(link, &session, survives, offered, &fs, &path, &own_mount)?;
+            }
+            Ok(session)
+        })
+        .inspect_err(|_| detach(&own_mount))?;
     if let Some(why) = &session.instead {
         notices.push(format!(
             "WARNING: no io_uring, /dev/fuse is used instead: {why}"
@@ -181,6 +210,7 @@ pub fn mount(
     raise_read_ahead(&own_mount);
     let extra = Extra {
         io_uring: session.uses_io_uring(),
+        guests_only: false,
     };
     notices.extend(privileges.confine(own_mount.by_helper, extra));
     Ok(Mounted {
@@ -192,8 +222,25 @@ pub fn mount(
         own_mount,
         counts,
         control,
+        link,
+        memory: survives.map(|(memory, _)| memory),
+        guests: (sockets, adapter, settings.read_only),
         notices,
     })
+}
+
+/// Explains why a kernel and this server do not come together.
+fn why_no_agreement(error: &std::io::Error) -> String {
+    match takeover::why_refused(error) {
+        Some(why) => why.to_owned(),
+        None => format!("negotiation with the kernel failed: {error}"),
+    }
+}
+
+fn detach(own_mount: &OwnMount) {
+    if let Err(error) = own_mount.detach() {
+        tracing::warn!("cannot unmount {}: {error}", own_mount.path.display());
+    }
 }
 
 /// Refuses a region that the users of a policy could write. Returns what the policy gives away.
@@ -232,6 +279,7 @@ fn check_opens(fs: &Fs, path: &Path, settings: &MountSettings) -> Result<(), Fai
     let (option, instead) = match (settings.opens, settings.cache) {
         (OpenedBy::Kernel, _) => ("opens=kernel", "opens=server"),
         (_, CacheMode::Writeback) => ("cache=writeback", "cache=auto"),
+        _ if settings.takeover => ("takeover=on", "takeover=off"),
         _ => return Ok(()),
     };
     match stores(fs) {
@@ -297,7 +345,10 @@ fn direct_access(
 }
 
 /// Binds the control socket, if root mounts. Also returns who can connect to it, besides root.
-fn listen(
+///
+/// # Errors
+/// Inside: why there is none.
+pub(crate) fn listen(
     region: &Region,
     policy: Policy,
     settings: &MountSettings,
@@ -347,13 +398,14 @@ fn listen(
 }
 
 /// Answers over the control socket for a mounted region.
-fn answer_for(
+pub(crate) fn answer_for(
     fs: &Fs,
     listener: Listener,
     connection: impl AsFd,
     own_mount: &OwnMount,
     settings: &MountSettings,
     (counts, direct): (&Arc<Counts>, Option<&Arc<Direct>>),
+    resumes: bool,
 ) -> Result<Option<Server>, ControlError> {
     let user = rustix::process::geteuid();
     let Some(device) = own_mount.device else {
@@ -381,10 +433,25 @@ fn answer_for(
     if let Some(direct) = direct {
         service = service.with_leases(Arc::clone(direct) as Arc<dyn Leases>);
     }
-    listener.start(service).map(Some)
+    // With the exclusive lock, the server before is dead, even if its socket is not closed yet.
+    match resumes && !settings.read_only {
+        true => listener.start_instead(service).map(Some),
+        false => listener.start(service).map(Some),
+    }
 }
 
 impl Mounted {
+    /// Reports to the supervisor that the region is mounted, with a text for the user.
+    ///
+    /// # Errors
+    /// There is no supervisor any more, and the mount is gone.
+    pub fn report_live(&self, text: &str) -> Result<(), Failure> {
+        match &self.link {
+            Some(link) => link.live(text).inspect_err(|_| detach(&self.own_mount)),
+            None => Ok(()),
+        }
+    }
+
     /// Serves requests until the file system is unmounted by any process, then closes the
     /// region.
     ///
@@ -396,25 +463,52 @@ impl Mounted {
             own_mount: self.own_mount.clone(),
             fs: Arc::downgrade(&self.fs),
             writes: Box::new(move || counts.of(Opcode::Write)),
+            leaves: Box::new({
+                let link = self.link.clone();
+                move || link.iter().for_each(Link::leaves)
+            }),
         };
+        let link = self.link.clone();
         readonly::watch(&self.own_mount, &self.fs);
         relock::watch(&self.fs);
+        let weak = Arc::downgrade(&self.fs);
+        let mut session = self.session;
+        // Set while another server can go on when this one ends.
+        let mut supervised = None;
+        let (sockets, adapter, read_only) = self.guests;
+        let guests = sockets.serve(&adapter, read_only);
+        let guests = guests.map_err(|error| {
+            detach(&self.own_mount);
+            Failure::system(format!("cannot start a thread that serves guests: {error}"))
+        })?;
+        drop(adapter);
         let served = watch.start(self.signals).and_then(|ended| {
-            let served = self.session.run();
+            if let (Some(link), Some(memory)) = (self.link, self.memory) {
+                let watched = link.serve(weak, Arc::clone(&memory))?;
+                supervised = Some(memory);
+                session = session.when_it_serves(move || watched.serves());
+            }
+            let served = session.run();
             drop(ended);
             served
         });
         let path = self.own_mount.path.display();
+        drop(guests);
         // From here on, no answer says that the region is mounted.
         drop(self.control);
-        if served.is_err()
-            && let Err(error) = self.own_mount.detach()
-        {
-            tracing::warn!("cannot unmount {path}: {error}");
+        let is_supervised = || supervised.as_ref().is_some_and(|m| m.is_supervised());
+        // If another server goes on, the mount stays.
+        if served.is_err() && !is_supervised() {
+            detach(&self.own_mount);
         }
         // Closing takes time, and another mount may get our number meanwhile. The threads
         // for signals and damage have nothing left to do.
         self.own_mount.end();
+        if let (Err(error), true) = (&served, is_supervised()) {
+            // The next server recovers the region as after a death, by the notes of this one.
+            std::mem::forget(self.fs);
+            return Err(Failure::system(format!("serving {path}: {error}")));
+        }
         let region = self.fs.region().info().name;
         // The session has dropped its adapter, so this is the last reference, unless the
         // thread for signals holds one for a moment.
@@ -425,97 +519,8 @@ impl Mounted {
         }
         served.map_err(|error| Failure::system(format!("serving {path}: {error}")))?;
         tracing::info!("{region}: unmounted from {path}");
+        link.iter().for_each(Link::leaves);
         Ok(())
-    }
-}
-
-/// Opens the region. Also returns whether the mount should be writable, but its device
-/// is write-protected, so that the region is open read-only.
-///
-/// A read-only mount also opens the region for writing if possible: the journal is
-/// replayed on the medium, like kernel file systems do, and `remount,rw` works. With
-/// `norecovery` it does neither.
-fn open_region(path: &Path, settings: &MountSettings) -> Result<(Region, bool), Failure> {
-    let options = RegionOptions::new()
-        .backend(settings.backend)
-        .durability(settings.durability())
-        .require_dax(settings.require_dax);
-    let to_read = || options.clone().read_only(true);
-    if settings.read_only {
-        // Whatever the reason, fall back to opening it read-only.
-        if !settings.no_recovery
-            && let Ok(region) = options.open(path)
-        {
-            return Ok((region, false));
-        }
-        return Ok((open_patiently(path, &to_read())?.map_err(told)?, false));
-    }
-    match open_patiently(path, &options)? {
-        Ok(_) if settings.no_recovery => Err(Failure::mount(
-            "norecovery needs ro: changes need a recovered file system",
-        )),
-        Ok(region) => Ok((region, false)),
-        Err(error) if is_write_protected(path, &error) => {
-            Ok((open_patiently(path, &to_read())?.map_err(told)?, true))
-        }
-        Err(error) => Err(told(error)),
-    }
-}
-
-fn told(error: PmemError) -> Failure {
-    Failure::mount(error.to_string())
-}
-
-fn is_write_protected(path: &Path, error: &PmemError) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    let unusable = matches!(
-        error,
-        PmemError::Unusable {
-            errno: libc::EROFS,
-            ..
-        }
-    );
-    unusable && std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
-}
-
-/// Opens a region, and waits if its server is just releasing it after an unmount. If
-/// the region is mounted, it is refused at once.
-fn open_patiently(
-    path: &Path,
-    options: &RegionOptions,
-) -> Result<Result<Region, PmemError>, Failure> {
-    let started = Instant::now();
-    loop {
-        let error = match options.open(path) {
-            Ok(region) => return Ok(Ok(region)),
-            Err(error) => error,
-        };
-        let busy = matches!(
-            &error,
-            PmemError::Unusable {
-                errno: libc::EBUSY,
-                ..
-            }
-        );
-        if busy {
-            let mount = mountinfo::of_source(path);
-            // A mount of root is live if its server answers, any other if it is in the mount
-            // table.
-            let is_live = match rustix::process::geteuid().is_root() {
-                true => second_mount::is_served(path),
-                false => mount.is_some(),
-            };
-            if is_live {
-                let there = mount.map_or_else(String::new, |mount| {
-                    format!(" (it is mounted on {})", mount.target.display())
-                });
-                return Err(Failure::mount(format!("{error}{there}")));
-            }
-        }
-        if !busy || started.elapsed() > CLOSING {
-            return Ok(Err(error));
-        }
-        std::thread::sleep(PAUSE);
     }
 }
 
@@ -527,41 +532,6 @@ fn name_to_show(given: &Path, path: &Path, settings: &MountSettings) -> PathBuf 
         None if given.starts_with("/dev/mapper") => given.to_owned(),
         None => path.to_owned(),
     }
-}
-
-/// Mounts the region. If it is unexpectedly write-protected and needs recovery, the mount
-/// is refused: it would show contents that exist in memory only.
-fn open_engine(
-    region: Region,
-    path: &Path,
-    settings: &MountSettings,
-    protected: bool,
-) -> Result<Arc<Fs>, Failure> {
-    let shown = path.display();
-    let defaults = MountOptions::default();
-    let options = MountOptions {
-        read_only: settings.read_only,
-        errors: settings.errors,
-        atime: settings.atime,
-        dir_atime: settings.dir_atime,
-        discard: settings.discard,
-        cache_bytes: settings.cache_bytes.unwrap_or(defaults.cache_bytes),
-        ..defaults
-    };
-    let failed = |error: pramfs::Error| Failure::mount(format!("{shown}: {error}"));
-    let fs = Fs::open(region, options).map_err(failed)?;
-    if protected && !settings.no_recovery && !fs.recovery().was_clean {
-        return Err(Failure::mount(format!(
-            "no mount: {shown} needs recovery, but is write-protected: cannot mount it writable; with ro or norecovery, it is mounted read-only and replayed in memory"
-        )));
-    }
-    if settings.read_only {
-        fs.lock_shared().map_err(|error| match error {
-            pramfs::Error::Pmem(error) => told(error),
-            error => failed(error),
-        })?;
-    }
-    Ok(Arc::new(fs))
 }
 
 /// Returns the default number of serving threads: at least two, so that a long request
@@ -577,8 +547,9 @@ fn thread_count(settings: &MountSettings) -> usize {
 fn transport_settings(settings: &MountSettings) -> transport::Settings {
     let root = rustix::process::geteuid().is_root();
     transport::Settings {
-        transport: settings.transport,
+        transport: settings.transport(),
         threads: thread_count(settings),
+        busy_poll: settings.busy_poll,
         allow_other: settings.allow_other.unwrap_or(root),
     }
 }

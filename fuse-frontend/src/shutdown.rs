@@ -13,6 +13,7 @@
 //! is lost, because each one is on the medium. The next mount removes orphans.
 
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::sync::Weak;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -69,6 +70,45 @@ impl Signals {
     pub fn catch() -> io::Result<Signals> {
         signal_hook::iterator::Signals::new(END.iter().chain(&IGNORED)).map(Signals)
     }
+
+    /// Forgets what has come so far.
+    pub fn forget(&mut self) {
+        for signal in self.0.pending() {
+            tracing::debug!("{}: ignored", name(signal));
+        }
+    }
+
+    /// Starts a thread that passes the signals on: as one byte each, their number, over a socket
+    /// that does not wait.
+    ///
+    /// # Errors
+    /// Errors of the system calls.
+    pub fn forward(mut self) -> io::Result<UnixStream> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                for signal in self.0.forever() {
+                    let byte = u8::try_from(signal).unwrap_or_default();
+                    if rustix::io::write(&theirs, &[byte]).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(ours)
+    }
+
+    /// Waits for a signal that ends the server. Returns its name.
+    pub fn wait_for_end(&mut self) -> &'static str {
+        for signal in self.0.forever() {
+            if END.contains(&signal) {
+                return name(signal);
+            }
+            tracing::debug!("{}: ignored", name(signal));
+        }
+        "the end of all signals"
+    }
 }
 
 /// The state that ending a mount needs.
@@ -79,6 +119,8 @@ pub struct Watch {
     pub fs: Weak<Fs>,
     /// Returns how many writes the kernel has asked for.
     pub writes: Box<dyn Fn() -> u64 + Send>,
+    /// Is called before this process ends although it still serves.
+    pub leaves: Box<dyn Fn() + Send>,
 }
 
 impl Watch {
@@ -128,7 +170,10 @@ impl Watch {
         // Either an open file keeps the connection, or a request does not finish.
         // Exiting the process ends both.
         let status = match self.sync() {
-            Ok(()) => 0,
+            Ok(()) => {
+                (self.leaves)();
+                0
+            }
             Err(error) => {
                 tracing::error!("{path}: {error}; the next mount recovers unfinished operations");
                 Status::System as u8

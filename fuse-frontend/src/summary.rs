@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo, SourceKind};
+use pramfs::pmem::{Durability, Granularity, Persistence, Protect, RegionInfo, SourceKind};
 use pramfs::{RecoveryReport, inode::Fs};
 
 use crate::adapter::{CacheMode, OpenedBy};
@@ -38,6 +38,7 @@ pub fn of(fs: &Fs, mountpoint: &Path, settings: &MountSettings) -> String {
         CacheMode::Auto | CacheMode::None => "",
     };
     let _ = writeln!(text, "  durability: {}{held_back}", durability(&info));
+    let _ = writeln!(text, "  protection: {}", protection(&info));
     let _ = writeln!(text, "  recovery: {}", recovery(fs.recovery()));
     text
 }
@@ -50,6 +51,9 @@ pub fn warnings(info: &RegionInfo, report: &RecoveryReport) -> Vec<String> {
     let mut all: Vec<String> = info.lock_notice.iter().cloned().collect();
     match info.persistence {
         Persistence::Power => {}
+        Persistence::Reboot => all.push(format!(
+            "{kind}: contents survive a reset if the firmware leaves them alone, and no loss of power"
+        )),
         Persistence::Machine if info.kind == Some(SourceKind::File) => all.push(
             "the file lies on volatile memory: contents survive the death of every process, but neither a reboot nor a power failure".to_owned()
         ),
@@ -60,6 +64,9 @@ pub fn warnings(info: &RegionInfo, report: &RecoveryReport) -> Vec<String> {
             "{kind} is volatile memory: contents are lost when the process that serves them ends"
         )),
     }
+    all.extend(info.protect_notice.iter().map(|why| {
+        format!("protect=auto protects nothing: {why}; protect=mprotect works here, and is slow")
+    }));
     if report.used_copy {
         all.push("the first superblock is damaged; its copy is in use".to_owned());
     }
@@ -91,6 +98,9 @@ fn medium(info: &RegionInfo) -> String {
     let kind = info.kind.map_or("memory", |kind| kind.name());
     let survives = match info.persistence {
         Persistence::Power => "contents survive a power failure once written",
+        Persistence::Reboot => {
+            "contents survive a reboot if the firmware leaves them alone, and no loss of power"
+        }
         Persistence::Machine => "VOLATILE: contents will not survive a reboot",
         Persistence::Process => "VOLATILE: contents will not survive this process",
     };
@@ -114,6 +124,22 @@ fn durability(info: &RegionInfo) -> &'static str {
         }
         (Granularity::Page, Durability::Process) => {
             "process: contents survive the death of this process at any moment, but a power failure only up to the last fsync"
+        }
+    }
+}
+
+fn protection(info: &RegionInfo) -> String {
+    match (info.protect, &info.protect_notice) {
+        _ if info.read_only => "none needed: the region is mapped privately".to_owned(),
+        (Protect::Pkey, _) => {
+            "protect=pkey: only the thread of an operation can store to the region".to_owned()
+        }
+        (Protect::Mprotect, _) => {
+            "protect=mprotect: nothing can store to the region but during an operation".to_owned()
+        }
+        (Protect::Off | Protect::Auto, Some(why)) => format!("protect=off: {why}"),
+        (Protect::Off | Protect::Auto, None) => {
+            "protect=off: stray stores of the server reach the region".to_owned()
         }
     }
 }
@@ -156,7 +182,31 @@ mod tests {
             kind: Some(SourceKind::Tmpfs),
             read_only: false,
             lock_notice: None,
+            protect: Protect::Off,
+            protect_notice: None,
         }
+    }
+
+    #[test]
+    fn summary_names_protection_in_force() {
+        let mut info = info(Persistence::Power, Granularity::CacheLine);
+        assert!(protection(&info).starts_with("protect=off: stray stores"));
+        let sound = RecoveryReport::default();
+        let before = warnings(&info, &sound).len();
+        info.protect_notice = Some("the processor has no keys".to_owned());
+        assert_eq!(protection(&info), "protect=off: the processor has no keys");
+        let said = warnings(&info, &sound);
+        assert_eq!(said.len(), before + 1);
+        assert!(
+            said[before].starts_with("protect=auto protects nothing: the processor has no keys")
+        );
+        info.protect_notice = None;
+        for way in [Protect::Pkey, Protect::Mprotect] {
+            info.protect = way;
+            assert!(protection(&info).starts_with(&format!("protect={way}: ")));
+        }
+        info.read_only = true;
+        assert!(protection(&info).starts_with("none needed"));
     }
 
     #[test]
@@ -171,6 +221,9 @@ mod tests {
             let said = warnings(&info(persistence, Granularity::CacheLine), &sound);
             assert!(said.len() == 1 && said[0].starts_with("tmpfs is volatile"));
         }
+
+        let said = warnings(&info(Persistence::Reboot, Granularity::CacheLine), &sound);
+        assert!(said.len() == 1 && said[0].contains("no loss of power"));
 
         let damaged = RecoveryReport {
             used_copy: true,

@@ -27,6 +27,8 @@ impl Errno {
     pub const EACCES: Errno = Errno::known(13);
     /// Invalid argument.
     pub const EINVAL: Errno = Errno::known(22);
+    /// Too many open files in the system.
+    pub const ENFILE: Errno = Errno::known(23);
     /// No such ioctl.
     pub const ENOTTY: Errno = Errno::known(25);
     /// Read-only file system.
@@ -39,6 +41,8 @@ impl Errno {
     pub const ENOSYS: Errno = Errno::known(38);
     /// Protocol error.
     pub const EPROTO: Errno = Errno::known(71);
+    /// No such attribute.
+    pub const ENODATA: Errno = Errno::known(61);
     /// Value too large: an id has no number on this side.
     pub const EOVERFLOW: Errno = Errno::known(75);
     /// Operation not supported.

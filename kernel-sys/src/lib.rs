@@ -3,7 +3,10 @@
 
 pub mod fuse;
 pub mod fuse_ring;
+pub mod landlock;
+pub mod memory;
 pub mod processors;
 pub mod scheduling;
 pub mod seccomp;
+pub mod shared_words;
 pub mod socket;

@@ -37,6 +37,8 @@ kinds! {
     SuperblockDamaged = "superblock-damaged",
     /// The superblock pages differ in the label, or in the features of the lease table.
     LabelsDiffer = "labels-differ",
+    /// The superblock pages differ in the size of the file system.
+    GrowInterrupted = "grow-interrupted",
     /// The superblock pages describe different file systems.
     SuperblocksDiffer = "superblocks-differ",
     /// Feature bits that this version does not support.
@@ -51,6 +53,10 @@ kinds! {
     NotUnmounted = "not-unmounted",
     /// Errors were recorded while the file system was mounted.
     ErrorsRecorded = "errors-recorded",
+    /// Scrubs have found something while the file system was mounted.
+    ScrubFindings = "scrub-findings",
+    /// The record of the scrubs is damaged.
+    ScrubRecordDamaged = "scrub-record-damaged",
     /// An inode of the superblock pages is damaged in one of them.
     InternalInodeDamaged = "internal-inode-damaged",
     /// An inode of the superblock pages is damaged in both.
@@ -103,6 +109,8 @@ kinds! {
     BlocksMissing = "blocks-missing",
     /// The flag for lost ranges does not match the map.
     LostFlag = "lost-flag",
+    /// The checksum of file data does not match.
+    DataSum = "data-sum",
     /// A block is missing where a file must have no hole.
     MapHole = "map-hole",
     /// The target of a symbolic link is invalid.
@@ -171,6 +179,10 @@ kinds! {
     AppendEndDamaged = "append-end-damaged",
     /// An append window is open: the next mount closes it.
     AppendWindowOpen = "append-window-open",
+    /// The list of bad blocks is damaged.
+    BadBlockListDamaged = "bad-block-list-damaged",
+    /// Blocks have failed and are not in the list of bad blocks.
+    BadBlockUnlisted = "bad-block-unlisted",
     /// The medium cannot be read.
     Unreadable = "unreadable",
 }

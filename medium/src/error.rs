@@ -111,6 +111,19 @@ pub enum Error {
         /// The first lost byte of the request.
         offset: u64,
     },
+    /// Bytes of a file are not those that were written: the checksum of their block does not
+    /// match.
+    #[error(
+        "wrong checksum: the bytes of {ino} at offset {offset}, block {block}, are not those that were written; write the whole block, or restore the file"
+    )]
+    WrongSum {
+        /// The file.
+        ino: Ino,
+        /// The first byte of the block in the file.
+        offset: u64,
+        /// The block of the region.
+        block: u64,
+    },
     /// The medium failed under an access, or the engine has failed before.
     #[error("input/output error: {what}")]
     Io {
@@ -213,7 +226,7 @@ impl Error {
     pub fn ino(&self) -> Option<Ino> {
         match self {
             Error::Corrupt { ino, .. } => *ino,
-            Error::Lost { ino, .. } => Some(*ino),
+            Error::Lost { ino, .. } | Error::WrongSum { ino, .. } => Some(*ino),
             _ => None,
         }
     }
@@ -247,7 +260,7 @@ impl Error {
             Error::ReadOnly(_) => libc::EROFS,
             Error::Busy(_) => libc::EBUSY,
             Error::Corrupt { .. } => libc::EUCLEAN,
-            Error::Lost { .. } | Error::Io { .. } => libc::EIO,
+            Error::Lost { .. } | Error::WrongSum { .. } | Error::Io { .. } => libc::EIO,
             Error::NotMountable(_) => libc::EINVAL,
             Error::NotUtf8 => libc::EILSEQ,
             Error::Pmem(e) => e.errno(),
@@ -260,9 +273,10 @@ impl Error {
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Error::UnexpectedEnd(_) => io::ErrorKind::UnexpectedEof,
-            Error::Corrupt { .. } | Error::Lost { .. } | Error::NotUtf8 => {
-                io::ErrorKind::InvalidData
-            }
+            Error::Corrupt { .. }
+            | Error::Lost { .. }
+            | Error::WrongSum { .. }
+            | Error::NotUtf8 => io::ErrorKind::InvalidData,
             e => io::Error::from_raw_os_error(e.errno()).kind(),
         }
     }

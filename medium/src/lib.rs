@@ -29,6 +29,7 @@ pub mod alloc;
 mod damage;
 pub mod error;
 pub mod format;
+pub mod grows;
 pub mod htree;
 pub mod journal;
 pub mod map;

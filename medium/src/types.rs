@@ -15,6 +15,8 @@ impl Ino {
     pub const INODE_GROUPS: Ino = Ino(0xffff_ffff_ff02);
     /// Block-group descriptors, kept in the superblock page.
     pub const BLOCK_GROUPS: Ino = Ino(0xffff_ffff_ff03);
+    /// Owner of the list of bad blocks. It has no inode; its number seeds the pointers.
+    pub const BAD_BLOCKS: Ino = Ino(0xffff_ffff_ff04);
     /// The root directory.
     pub const ROOT: Ino = Ino(2);
     /// The orphan table: a file of 8-byte slots.

@@ -47,6 +47,13 @@ pub(crate) fn with_mount_point(path: &Path, mut failure: Failure) -> Failure {
     failure
 }
 
+/// Returns where the file system of a region is mounted, by root or the caller.
+pub(crate) fn mount_point(path: &Path) -> Option<PathBuf> {
+    let mounts = mounts_of(path).into_iter();
+    let mut ours = mounts.filter(|m| m.fstype == "fuse.pramfs");
+    ours.next().map(|m| m.on)
+}
+
 struct Mount {
     on: PathBuf,
     fstype: String,

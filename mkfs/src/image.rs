@@ -217,8 +217,8 @@ impl<'a> Image<'a> {
         f: &mut dyn FnMut(Group, &[u64]),
     ) -> Result<u64> {
         let (map, total) = match kind {
-            BitmapKind::Blocks => (&self.block_groups, self.geo.blocks),
-            BitmapKind::Inodes => (&self.inode_groups, self.geo.inodes_max),
+            BitmapKind::Blocks => (&self.block_groups, self.geo.blocks()),
+            BitmapKind::Inodes => (&self.inode_groups, self.geo.inodes_max()),
         };
         let (per_group, per_block) = (
             self.geo.bits_per_group(),

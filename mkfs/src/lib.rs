@@ -10,6 +10,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(unreachable_pub))]
 
+#[cfg(feature = "save")]
+mod archive;
 mod busy;
 pub mod commands;
 mod failure;

@@ -78,6 +78,15 @@ pub(crate) fn bar(bytes: u64, what: &str) -> ProgressBar {
         .with_message(what.to_owned())
 }
 
+/// As [`bar`], with the time left.
+pub(crate) fn timed_bar(bytes: u64, what: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(
+        "{msg} [{bar:30}] {percent}% {bytes}/{total_bytes} {bytes_per_sec} {eta} left",
+    )
+    .unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar(bytes, what).with_style(style.progress_chars("=> "))
+}
+
 /// As [`bar`], for counted items.
 pub(crate) fn steps() -> ProgressBar {
     if !std::io::stderr().is_terminal() {

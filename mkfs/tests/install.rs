@@ -19,6 +19,7 @@ fn make(target: &str, built: &Path, arguments: &[String]) -> Answer {
         (MKFS, "mkfs-pramfs"),
         (FSCK, "fsck-pramfs"),
         (FSCK, "mount-pramfs"),
+        (FSCK, "pramfs-virtiofsd"),
         (FSCK, "libpramfs_c.so"),
         (FSCK, "libpramfs_c.a"),
         (FSCK, "libpramfs_preload.so"),
@@ -133,6 +134,29 @@ fn check(prefix: &str, helpers: &str) {
         shown.contains(&format!("LD_PRELOAD={}\n", library.display())),
         "{shown}"
     );
+    // No place is left to be filled in, and each program that a unit starts is installed.
+    let units = fs::read_dir(at(format!("{prefix}/lib/systemd/system"))).unwrap();
+    let units: Vec<_> = units.map(|unit| unit.unwrap().path()).collect();
+    assert!(units.len() >= 5, "{units:?}");
+    for unit in units {
+        let text = fs::read_to_string(&unit).unwrap();
+        let commands = text.lines().filter_map(|line| {
+            let (key, command) = line.split_once('=')?;
+            key.starts_with("Exec").then_some(command)
+        });
+        for command in commands {
+            let program = command.trim_start_matches('-').split(' ').next().unwrap();
+            let is_there = program == "/bin/sh" || at(program.to_owned()).is_file();
+            assert!(is_there, "{unit:?}: {program}");
+        }
+        let left = ["@LIB@", "@BINDIR@", "@SBINDIR@"];
+        assert!(!left.iter().any(|place| text.contains(place)), "{text}");
+    }
+    for script in ["keep-region", "collect-pstore"] {
+        let text = at(format!("{prefix}/lib/pramfs/{script}"));
+        let text = fs::read_to_string(text).unwrap();
+        assert!(!text.contains("DIR@") && !text.contains("@LIB"), "{text}");
+    }
     // What is not the helpers' directory got no file there.
     if helpers != "/sbin" {
         assert!(!root.join("sbin").exists());

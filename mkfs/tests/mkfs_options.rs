@@ -200,7 +200,16 @@ fn mkfs_switches_features_by_name() {
         );
         let by_mounts = a.out.lines().filter(|l| l.ends_with(" (set by mounts)"));
         let by_mounts: Vec<_> = by_mounts.filter_map(|l| l.split(' ').next()).collect();
-        assert_eq!(by_mounts, ["append_windows", "parked_leases"], "{a:?}");
+        assert_eq!(
+            by_mounts,
+            [
+                "append_windows",
+                "atomic_data",
+                "parked_leases",
+                "bad_blocks"
+            ],
+            "{a:?}"
+        );
     }
 }
 

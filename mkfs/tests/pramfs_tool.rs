@@ -25,12 +25,21 @@ fn help_lists_every_subcommand() {
         "put",
         "extents",
         "dump",
+        "set",
         "trim",
+        "grow",
         "check",
         "leases",
         "requests",
         "completions",
-    ] {
+    ]
+    .into_iter()
+    .chain(
+        cfg!(feature = "save")
+            .then_some(["save", "restore"])
+            .into_iter()
+            .flatten(),
+    ) {
         assert!(a.out.contains(&format!("\n  {name} ")), "{name}: {}", a.out);
         assert!(pramfs([name, "--help"]).ok().out.contains("Usage: pramfs"));
     }

@@ -28,8 +28,10 @@
 pub use crate::api::OpenIn;
 pub use crate::credentials::{Credentials, Groups};
 pub use crate::fs::{
-    CloseError, Engine, Fs, HeldLease, Holding, InodeRef, InodeRefs, LeaseEvent, LeaseGrant,
-    LeasedExtents, MemoryUse, Repeats, Taken, Writability,
+    CloseError, Engine, Fs, HeldLease, Holding, InodeRef, InodeRefs, KeptReferences, LeaseEvent,
+    LeaseGrant, LeasedExtents, MemoryUse, Repeats, ScrubFinding, ScrubOptions, Survivor, Taken,
+    VerifiedData, Writability,
 };
-pub use pramfs_medium::pmem::{Lent, RegionView};
+pub use pramfs_medium::journal::{Outcomes, RecordId};
+pub use pramfs_medium::pmem::{Lent, RegionView, ScrubMarkStatus, ScrubStatus};
 pub use pramfs_medium::types::{Attr, Bno, DirEntry, Ino, LeaseMode, Lsn, SetAttr, SetTime, Time};

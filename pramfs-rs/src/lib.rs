@@ -21,8 +21,8 @@ pub mod inode;
 /// a backend, such as [`HeapBackend`](pmem::HeapBackend) for tests.
 pub mod pmem {
     pub use pramfs_medium::pmem::{
-        BackendKind, Durability, Granularity, HeapBackend, Persistence, PmemError, Region,
-        RegionInfo, RegionOptions, SourceKind, install_fault_guard,
+        BackendKind, Durability, Granularity, HeapBackend, Persistence, PmemError, Protect, Region,
+        RegionInfo, RegionOptions, SourceKind, free_protection_keys, install_fault_guard,
     };
 }
 
@@ -33,9 +33,11 @@ pub mod format {
 
 pub use api::{
     Advice, Atom, Cursor, DirEntry, File, FileSystem, FileTimes, MappedFile, Metadata, OpenOptions,
-    ReadDir, Sent, UnmountError,
+    ReadDir, Sent, StagedView, UnmountError,
 };
-pub use fs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, RecoveryReport, SystemClock};
+pub use fs::{
+    AtimePolicy, Clock, DataMode, ErrorPolicy, Grown, MountOptions, RecoveryReport, SystemClock,
+};
 pub use pramfs_medium::error::{Damage, Error, Result};
 pub use pramfs_medium::pmem::direct::{DirectFile, DirectView};
 pub use pramfs_medium::types::{

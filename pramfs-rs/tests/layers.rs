@@ -10,7 +10,7 @@ const CRATES: &[(&str, &[&[&str]])] = &[
     (
         "medium",
         &[
-            &["sync", "damage", "size"],
+            &["sync", "damage", "size", "grows"],
             &["types", "error", "pmem"],
             &["media"],
             &["alloc", "journal"],
@@ -133,6 +133,7 @@ fn unsafe_code_only_in_pmem_and_media() {
 
 /// The folders and files of `fs/`, from the lowest up, as `fs/mod.rs` lists them.
 const FS: &[&str] = &[
+    "survivor",
     "options",
     "policy",
     "cache",
@@ -140,6 +141,7 @@ const FS: &[&str] = &[
     "engine",
     "steps",
     "ops",
+    "scrub",
     "mount",
     "inode_ref",
 ];

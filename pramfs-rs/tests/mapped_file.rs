@@ -133,6 +133,26 @@ fn flush_of_several_ranges_takes_one_fence() {
     drop((view, fs));
 }
 
+/// For holders of leases that cannot flush by themselves, as programs of a guest.
+#[test]
+fn persist_stores_flushes_range_sets_times_and_takes_one_fence() {
+    let (sim, fs, file, view) = mapped();
+    view.store(4096, 7u64).unwrap();
+    let engine = fs.inodes();
+    let changed = engine.getattr(file.ino()).unwrap().change;
+    let before = sim.counters();
+    engine.persist_stores(file.ino(), 4096..8192).unwrap();
+    let counted = sim.counters() - before;
+    assert!(counted.flushes >= 1, "{counted:?}");
+    assert_eq!(counted.fences, 1);
+    assert_ne!(engine.getattr(file.ino()).unwrap().change, changed);
+    // Nothing is there past the end.
+    let before = sim.counters();
+    engine.persist_stores(file.ino(), LEN..2 * LEN).unwrap();
+    assert_eq!((sim.counters() - before).fences, 0);
+    drop((view, file, fs));
+}
+
 #[test]
 fn concurrent_fetch_add_loses_nothing() {
     let (_sim, _fs, _file, view) = mapped();

@@ -141,6 +141,7 @@ fn tests_named_in_security_doc_exist() {
         "fsck",
         "control",
         "fuse-frontend",
+        "kernel-sys",
         "mkfs",
         "tests",
     ] {

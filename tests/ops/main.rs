@@ -112,6 +112,7 @@ mod write {
     mod lost;
     mod posix;
     mod semantics;
+    mod semantics_atomic;
 }
 
 // Attributes.

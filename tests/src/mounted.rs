@@ -303,11 +303,61 @@ impl Mounted {
             .collect()
     }
 
-    /// The process that serves the mount.
+    /// The processes that a supervisor has started to serve the mount (`takeover=on`).
+    pub fn supervised(&self) -> Vec<Pid> {
+        let all = Mounted::processes_of(Path::new("--serve-for-supervisor"));
+        let ours = self.processes();
+        all.into_iter().filter(|pid| ours.contains(pid)).collect()
+    }
+
+    /// Those of them that serve, and do not stand by.
+    pub fn serving(&self) -> Vec<Pid> {
+        let stands_by = |pid: &Pid| {
+            let name = fs::read(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+            name.is_ok_and(|name| name == b"pramfs-standby\n")
+        };
+        let mut all = self.supervised();
+        all.retain(|pid| !stands_by(pid));
+        all
+    }
+
+    /// The supervisor of a mount with `takeover=on`.
+    ///
+    /// # Panics
+    /// Where there is none, or more than one.
+    pub fn supervisor(&self) -> Pid {
+        let mut others = Vec::new();
+        // A server that is being started still has the arguments of its supervisor.
+        wait_until(|| {
+            others = self.processes();
+            let servers = self.supervised();
+            others.retain(|pid| !servers.contains(pid));
+            others.len() == 1
+        });
+        match others[..] {
+            [one] => one,
+            ref all => panic!("one process is to supervise the mount, there are {all:?}"),
+        }
+    }
+
+    /// The process that serves the mount. With `takeover=on` that is not the supervisor.
     ///
     /// # Panics
     /// Where there is none, or more than one.
     pub fn process(&self) -> Pid {
+        // One that was just started does not stand by yet.
+        if !self.supervised().is_empty() {
+            let mut serving = Vec::new();
+            let found = wait_until(|| {
+                serving = self.serving();
+                serving.len() == 1
+            });
+            assert!(
+                found,
+                "one process is to serve the mount, there are {serving:?}"
+            );
+            return serving[0];
+        }
         match self.processes()[..] {
             [one] => one,
             ref all => panic!("one process is to serve the mount, there are {all:?}"),

@@ -41,22 +41,33 @@ pub fn copy_of(image: &[u8]) -> Region {
     region
 }
 
-/// All bytes of a region.
+/// All bytes of a region; zeros where it has failed.
 pub fn bytes_of<'r>(region: impl Into<RegionView<'r>>) -> Vec<u8> {
     let region = region.into();
     let mut image = vec![0; region.len() as usize];
-    region.read(0, &mut image).expect("it is there");
+    if region.read(0, &mut image).is_err() {
+        for (sector, into) in (0..).zip(image.chunks_mut(512)) {
+            if region.read(sector * 512, into).is_err() {
+                into.fill(0);
+            }
+        }
+    }
     image
 }
 
 /// Everything that can be read of an image; `None` where it cannot be mounted.
 pub fn tree(image: &[u8]) -> Option<Tree> {
+    tree_of(copy_of(image))
+}
+
+/// As [`tree`], of a region.
+pub fn tree_of(region: Region) -> Option<Tree> {
     let options = MountOptions {
         read_only: true,
         background: false,
         ..MountOptions::default()
     };
-    let fs = Fs::open(copy_of(image), options).ok()?;
+    let fs = Fs::open(region, options).ok()?;
     let mut out = Tree::new();
     let mut dirs = vec![(Vec::new(), Ino::ROOT)];
     let mut walked = std::collections::HashSet::new();

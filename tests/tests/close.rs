@@ -263,7 +263,13 @@ fn fork_without_memory_unmaps_region_in_child() {
     fs.close().unwrap();
     // In its own process, since the limit applies to a whole process.
     let limited = fork(|| {
-        let fs = reopen(&path).unwrap();
+        // Without a timer: a thread that is starting would need memory, too.
+        let options = MountOptions {
+            background: false,
+            ..MountOptions::default()
+        };
+        let region = RegionOptions::new().open(&path).unwrap();
+        let fs = Fs::open(region, options).unwrap();
         let (file, view) = open_both(&fs);
         let raw = view.as_ptr() as usize;
         let limit = |cur| libc::rlimit {

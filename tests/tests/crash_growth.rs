@@ -87,7 +87,7 @@ fn crash(
     };
     // The oracle supports only regions with one group.
     let geo = rec.geometry();
-    let images = if geo.blocks > geo.bits_per_group() {
+    let images = if geo.blocks() > geo.bits_per_group() {
         everywhere(machine, &events, &FEW, 7, &mut |moment, cut| {
             look(moment, recovered_tree(cut).map_err(|e| e.to_string()))
         })

@@ -108,12 +108,16 @@ fn version_1_image_is_readable_and_writable() {
         std::fs::write(path(), made.image()).unwrap();
     }
     let image = std::fs::read(path()).expect("the golden image is part of the repository");
-    let sim = SimBackend::from_image(&image).unwrap();
-    assert_clean(&sim);
+    use_image(&SimBackend::from_image(&image).unwrap(), &tree);
+}
 
-    let fs = mount(&sim, options()).unwrap();
+/// Checks, reads, changes and reopens what [`fill`] has made.
+fn use_image(sim: &SimBackend, tree: &Tree) {
+    assert_clean(sim);
+
+    let fs = mount(sim, options()).unwrap();
     let found = Tree::of(&fs).unwrap();
-    assert!(found == tree, "{}", tree.differences(&found));
+    assert!(found == *tree, "{}", tree.differences(&found));
 
     let long = fs.lookup(Ino::ROOT, &[b'n'; 255]).unwrap();
     assert_eq!((long.nlink, long.size, long.uid), (2, 10_000, 7));
@@ -129,12 +133,53 @@ fn version_1_image_is_readable_and_writable() {
     fs.mkdir(&CX, Ino::ROOT, b"new", 0o755).unwrap();
     let changed = Tree::of(&fs).unwrap();
     fs.close().unwrap();
-    assert_clean(&sim);
+    assert_clean(sim);
 
-    let fs = mount(&sim, options()).unwrap();
+    let fs = mount(sim, options()).unwrap();
     let again = Tree::of(&fs).unwrap();
     assert!(again == changed, "{}", changed.differences(&again));
     fs.close().unwrap();
+}
+
+/// `golden/grown.img`: the image of version 1, grown to twice its size, and used since. Written by
+/// `PRAMFS_WRITE_GROWN=1`.
+fn grown_path() -> PathBuf {
+    path().with_file_name("grown.img")
+}
+
+/// The image of version 1 in a region of twice its size.
+fn grown() -> (SimBackend, Tree) {
+    let mut image = std::fs::read(path()).expect("the golden image is part of the repository");
+    image.resize(2 * SMALLEST, 0);
+    let sim = SimBackend::from_image(&image).unwrap();
+    set_thread_lane(0);
+    let fs = mount(&sim, options()).unwrap();
+    let done = fs.grow(None).unwrap();
+    assert_eq!((done.from, done.to), (SMALLEST as u64, 2 * SMALLEST as u64));
+    // More than was free before.
+    let more = fs.create(&CX, Ino::ROOT, b"more", 0o600).unwrap().ino;
+    let data = text(150_000);
+    assert_eq!(fs.write(&CX, more, 0, &data).unwrap(), data.len());
+    let tree = Tree::of(&fs).unwrap();
+    fs.close().unwrap();
+    (sim, tree)
+}
+
+#[test]
+fn version_1_image_grows() {
+    let (sim, tree) = grown();
+    use_image(&sim, &tree);
+}
+
+#[test]
+fn grown_image_is_readable_and_writable() {
+    // What it holds is the same in each run; its bytes are those of the version that wrote it.
+    let (made, tree) = grown();
+    if std::env::var_os("PRAMFS_WRITE_GROWN").is_some() {
+        std::fs::write(grown_path(), made.image()).unwrap();
+    }
+    let image = std::fs::read(grown_path()).expect("the golden image is part of the repository");
+    use_image(&SimBackend::from_image(&image).unwrap(), &tree);
 }
 
 #[test]

@@ -145,6 +145,7 @@ fn stored_data_is_readable_with_each_backend() {
             let mut got = vec![0; model.len()];
             region.read(0, &mut got).unwrap();
             assert!(got == model);
+            drop(w);
             region.sync_all().unwrap();
             drop(region);
             let region = medium.open(&RegionOptions::new().read_only(true));

@@ -123,6 +123,7 @@ fn completed_ops_are_there(precise: bool, fails: impl FnOnce(&Fs, &[Ino], &State
     let w = after.window();
     let stored = w.store(0, &state.on_disk.lock()).unwrap();
     let _ = w.fence(stored);
+    drop(w);
     let fs = Fs::open(after, quiet()).unwrap();
     assert_eq!(fs.getattr(inos[5]).unwrap().perm, 0o777);
 }

@@ -504,3 +504,31 @@ fn rule_7_appended_bytes_are_merged() {
         },
     );
 }
+
+// ---- rule 8
+
+/// A record copies bytes to a file, which is then overwritten in place.
+#[test]
+fn rule_8_copies_are_retired_before_in_place_change() {
+    needed(
+        |r| r.copies_retired = false,
+        |rules| {
+            let rec = fresh(rules);
+            let f = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap().ino;
+            rec.fs.append(&CX, f, &[1; 4096]).unwrap();
+            let file = rec.fs.open_file(f).unwrap();
+            file.write_atomic(&[2; 4096], 0).unwrap();
+            file.write_at(&[3; 100], 50).unwrap();
+            drop(file);
+            let fs = crash(rec).map_err(said)?;
+            let mut found = [0; 200];
+            fs.read(f, 0, &mut found).map_err(said)?;
+            expect(found[50..150] == [3; 100], true, "the overwrite is there")?;
+            expect(
+                found[150..] == [2; 50],
+                true,
+                "the rest is that of the atomic write",
+            )
+        },
+    );
+}

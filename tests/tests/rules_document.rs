@@ -2,14 +2,21 @@
 
 const DOC: &str = include_str!("../../docs/consistency.md");
 
-/// A file of `tests/tests/`, or of `tests/ops/` if its name begins with `ops/`.
+/// A file of `tests/tests/`, of `tests/ops/` if its name begins with `ops/`, or of the library
+/// if it begins with `pramfs-rs/`.
 fn source(file: &str) -> String {
     let dir = if file.starts_with("ops/") {
         ""
+    } else if file.starts_with("pramfs-rs/") {
+        "../"
     } else {
         "tests/"
     };
-    let path = format!("{}/{dir}{file}", env!("CARGO_MANIFEST_DIR"));
+    let mut path = format!("{}/{dir}{file}", env!("CARGO_MANIFEST_DIR"));
+    if !std::path::Path::new(&path).exists() {
+        // The tests of damaged images are one program.
+        path = format!("{}/{dir}bad/{file}", env!("CARGO_MANIFEST_DIR"));
+    }
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 

@@ -225,6 +225,7 @@ fn stores_past_end_are_zero_after_each_kind_of_growth() {
         let window = w.fs.region_to_damage().window();
         let garbage = vec![0xcd; 3 * BLOCK as usize - 100];
         let _ = window.fence(window.nt_store(at + 100, &garbage).unwrap());
+        drop(window);
         grow(&w.fs, w.file);
         let mut bytes = vec![0xee; 3 * BLOCK as usize];
         assert_eq!(

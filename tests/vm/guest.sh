@@ -57,6 +57,8 @@ attach() {
         ;;
     pmem) region=/dev/pmem0 ;;
     devdax) region=/dev/dax0.0 ;;
+    reboot) region=/dev/pmem0 ;;
+    physical) region=physaddr:1G+512M ;;
     esac
 }
 
@@ -78,7 +80,7 @@ make() {
 # Checks that `pramfs doctor` recognizes the medium.
 doctor() {
     local report place=$region
-    [[ -e $place ]] || place=${place%/*}
+    [[ -e $place || $place == physaddr:* ]] || place=${place%/*}
     "$programs/pramfs" doctor "$place" | sed 's/^/   /'
     report=$("$programs/pramfs" doctor --json "$place")
     expect kind "$1" "$(value kind <<<"$report")"
@@ -94,6 +96,17 @@ library() {
     done
 }
 
+# Takes a page of a mounted region away, by madvise(MADV_HWPOISON), until the next boot.
+poison() {
+    local medium=${dax:-$region} test said
+    test=$(grep '/poison-' $shared/tests | head -n 1)
+    said=$(PRAMFS_TEST_MEDIA=$medium "$test" --nocapture --test-threads 1 2>&1) &&
+        ! grep SKIPPED <<<"$said" &&
+        grep -q '^passed on' <<<"$said" ||
+        { printf '%s\n' "$said" && return 1; }
+    grep '^poisoned\|^passed' <<<"$said" | sed 's/^/   /'
+}
+
 # Tests a user's quota on the host file system. Debian's kernel has quotas for ext4,
 # but not in every version for tmpfs.
 quota() {
@@ -103,6 +116,41 @@ quota() {
         grep -q 'a quota on ext4 was met' <<<"$said" ||
         { printf '%s\n' "$said" && return 1; }
     grep 'was met' <<<"$said" | sed 's/^/   /'
+}
+
+# Tests stray stores at a region that keys of the processor protect. This processor has them.
+protect() {
+    local test said
+    for test in $(grep '/\(protect\|protect_openings\|pramfs_medium\)-' $shared/tests); do
+        local names=(pkey view_for protected_region)
+        # Files: those of the media are stored to by the step `protected`.
+        [[ $test != */pramfs_medium-* ]] || names=(pmem::protect:: --skip reaches_a_file)
+        said=$("$test" "${names[@]}" --nocapture --test-threads 1 2>&1) &&
+            ! grep SKIPPED <<<"$said" &&
+            grep -q '^test result: ok\. [1-9][0-9]* passed' <<<"$said" ||
+            { printf '%s\n' "$said" && return 1; }
+        grep 'test result\|protect=\|^  [a-z_]* *[0-9]$' <<<"$said" | sed 's/^/   /'
+    done
+}
+
+# Mounts the medium protected by a key, works in it, and checks it.
+protected() {
+    local said i text
+    "$programs/mkfs-pramfs" -f "$region" 64M | sed 's/^/   /'
+    said=$("$programs/mount-pramfs" "$region" /run/mnt -v -o protect=pkey 2>&1) &&
+        grep 'protection: protect=pkey' <<<"$said" ||
+        { printf '%s\n' "$said" && return 1; }
+    printf -v text '%20000s' x
+    for i in {1..50}; do
+        printf '%s' "$text$i" >/run/mnt/file-$i
+        mv /run/mnt/file-$i /run/mnt/moved-$i
+    done
+    for i in {1..50}; do
+        [[ $(</run/mnt/moved-$i) == "$text$i" ]] || { say "moved-$i differs" && return 1; }
+        ((i % 2)) || rm /run/mnt/moved-$i
+    done
+    close mount
+    "$programs/fsck-pramfs" -n "$region" | sed 's/^/   /'
 }
 
 # Runs a program that links the library and makes a log and counters, twice.
@@ -172,7 +220,8 @@ direct() {
 close() {
     [[ $1 == mount ]] || return 0
     umount /run/mnt
-    flock -w 20 "$region" true
+    # A range of memory has no name to lock. Its next user waits for the server.
+    [[ $region == physaddr:* ]] || flock -w 20 "$region" true
 }
 
 # Runs the writers until the power cut.
@@ -197,6 +246,10 @@ check() {
     "$programs/fsck-pramfs" -n "$region" | sed 's/^/   /'
 }
 
+# shellcheck source=tests/vm/guest_reboot.sh
+. "${BASH_SOURCE[0]%/*}/guest_reboot.sh"
+# shellcheck source=tests/vm/guest_virtiofs.sh
+. "${BASH_SOURCE[0]%/*}/guest_virtiofs.sh"
 # shellcheck source=tests/vm/systemd/steps.sh
 . "${BASH_SOURCE[0]%/*}/systemd/steps.sh"
 

@@ -2,16 +2,19 @@
 # Real power cuts on a real (emulated) NVDIMM: boots Debian's own kernel in
 # QEMU, tests pramfs on each kind of medium that the device can be, kills the
 # machine in the middle of a load, boots it again, and checks the contents.
-# Also boots systemd with the /etc/fstab line and the udev rule of docs/mounting.md.
+# Also boots systemd with the /etc/fstab line and the udev rule of docs/mounting.md,
+# a guest that mounts a region of this machine by virtiofs, and a machine that is reset.
 # See docs/vm-testing.md.
 #
-#   tests/vm/run.sh [--media "systemd fsdax pmem devdax eadr"] [--cuts N]
+#   tests/vm/run.sh [--media "systemd virtiofs dax reboot fsdax pmem devdax eadr"] [--cuts N]
 #                   [--seconds N] [--build-all] [--keep]
 #
 # --media M    the media to test, each made anew (default: all); eadr is fsdax
 #              with persistent processor caches; systemd is devdax, mounted at
-#              boot by systemd, without power cuts
-# --cuts N     power cuts on each medium (default: 2)
+#              boot by systemd, without power cuts; virtiofs and dax have no NVDIMM,
+#              and dax needs a newer QEMU, which is fetched from Debian and not installed;
+#              reboot is RAM, whose machine is reset
+# --cuts N     power cuts (or resets) on each medium (default: 2)
 # --seconds N  starts nothing new after that time, not counting the build, and
 #              reports what it leaves out (default: no limit)
 # --build-all  also builds everything that a later `make test` needs
@@ -24,7 +27,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin:/usr/sbin:/sbin
 
-media="systemd fsdax pmem devdax eadr" cuts=2 seconds=0 keep= build_all=
+media="systemd virtiofs dax reboot fsdax pmem devdax eadr" cuts=2 seconds=0 keep= build_all=
 while (($#)); do
     case $1 in
     --media) media=$2 && shift ;;
@@ -47,7 +50,7 @@ cannot() {
 }
 
 [[ $(uname -m) == x86_64 ]] || cannot "this machine is not x86_64, so its programs cannot run in the guest"
-for tool in qemu-system-x86_64 ndctl busybox cpio depmod modprobe xz apt-get mkfs.ext4; do
+for tool in qemu-system-x86_64 ndctl busybox cpio depmod modprobe xz apt-get mkfs.ext4 kexec; do
     command -v $tool >/dev/null || cannot "$tool is missing (scripts/deps.sh --vm installs it)"
 done
 
@@ -58,12 +61,18 @@ exec 9>"$work/lock"
 flock -n 9 || cannot "another run uses $work"
 
 qemu=
+virtiofs_server='' virtiofs_mounted=''
 end() {
+    [[ -z $virtiofs_mounted ]] || umount -l "$virtiofs_mounted" || true
+    if [[ -n $virtiofs_server ]]; then
+        kill -KILL "$virtiofs_server" 2>/dev/null || true
+        wait "$virtiofs_server" 2>/dev/null || true
+    fi
     if [[ -n $qemu ]]; then
         kill -KILL "$qemu" 2>/dev/null || true
         wait "$qemu" 2>/dev/null || true
     fi
-    [[ -n $keep ]] || rm -rf "$work/nvdimm" "$work/shared" "$work/initrd" "$work/initrd.d" "$work/layer"
+    [[ -n $keep ]] || rm -rf "$work/nvdimm" "$work/shared" "$work/initrd" "$work/initrd.d" "$work/layer" "$work/virtiofs" "$work"/monitor.{in,out}
 }
 trap end EXIT
 
@@ -102,7 +111,7 @@ initrd() {
     cp tests/vm/init "$dir/init" && chmod 0755 "$dir/init"
     : >"$work/modules"
     modules root virtio_pci 9pnet_virtio 9p overlay
-    modules media nfit nd_pmem dax_pmem device_dax ext4 fuse loop quota_v2
+    modules media nfit nd_e820 nd_pmem dax_pmem device_dax ext4 fuse virtiofs loop quota_v2
     (cd "$dir" && find . | cpio -o -H newc --quiet) | gzip -1 >"$work/initrd"
 }
 
@@ -130,9 +139,15 @@ label_mib=16
 
 build() {
     say "building the programs"
-    local what=(-p pramfs-tests --test media --test host_full)
-    if [[ -z $build_all && $media == systemd ]]; then
+    local what=(-p pramfs-tests -p pramfs-medium --lib --test media --test host_full --test protect --test protect_openings --test poison)
+    local used='media\|host_full\|protect\|protect_openings\|poison\|pramfs_medium'
+    if [[ -z $build_all && ($media =~ ^(systemd|virtiofs|dax)$) ]]; then
         cargo build -q -p pramfs-tools -p pramfs-fuse --bins
+        return
+    fi
+    if [[ -z $build_all && $media == reboot ]]; then
+        cargo build -q -p pramfs-tools -p pramfs-fuse --bins
+        cargo build -q -p pramfs-tests --example kill
         return
     fi
     if [[ -n $build_all ]]; then
@@ -140,7 +155,7 @@ build() {
         cargo test -q --no-run
         cargo test -q -p pramfs -p pramfs-fsck --no-run
         cargo build -q -p pramfs --example log_and_counters
-        what=(-p pramfs-tests)
+        what=(-p pramfs-tests -p pramfs-medium)
     else
         cargo build -q -p pramfs-tools -p pramfs-fuse --bins
         cargo build -q -p pramfs --example log_and_counters
@@ -149,8 +164,8 @@ build() {
     # Nothing links the library.
     cargo build -q -p pramfs-preload
     cargo test "${what[@]}" --no-run --message-format=json 2>"$work/build" |
-        grep -o '"executable":"[^"]*/\(media\|host_full\)-[^"]*"' | cut -d'"' -f4 >"$work/shared/tests" || true
-    { grep -q /media- "$work/shared/tests" && grep -q /host_full- "$work/shared/tests"; } || {
+        grep -o "\"executable\":\"[^\"]*/\($used\)-[^\"]*\"" | cut -d'"' -f4 >"$work/shared/tests" || true
+    [[ $(grep -c "/\($used\)-" "$work/shared/tests") -ge 5 ]] || {
         cat "$work/build"
         fail "the tests were not built"
     }
@@ -213,10 +228,32 @@ layer() {
 boots=0 cuts_done=0
 
 # Boots and runs the steps. With --cut it kills the machine while they run. With
-# --systemd, systemd is the first process and the machine switches itself off.
+# --systemd, systemd is the first process and the machine switches itself off. With
+# --virtiofs, the machine has a virtiofs device and no NVDIMM. With --kill-server, it also
+# kills the server of that device once the guest writes, and then ends the machine. With
+# --dax, the device has a window for mapped files; --dax-kill-server is as --kill-server.
 boot() {
-    local cut='' more=''
+    local cut='' more='' kill_server='' device emulator=(qemu-system-x86_64)
     [[ $1 != --cut ]] || { cut=1 && shift; }
+    device=(-machine "q35,nvdimm=on,nvdimm-persistence=$persistence" -m 1G,slots=2,maxmem=4G
+        -object "memory-backend-file,id=nvdimm,share=on,mem-path=$work/nvdimm,size=${device_mib}M"
+        -device "nvdimm,memdev=nvdimm,id=nvdimm0,label-size=${label_mib}M")
+    if [[ $1 == --virtiofs || $1 == --kill-server ]]; then
+        [[ $1 != --kill-server ]] || kill_server=1
+        shift
+        device=(-machine q35,memory-backend=memory -m 1G
+            -object "memory-backend-memfd,id=memory,size=1G,share=on"
+            -chardev "socket,id=door,path=$virtiofs_dir/socket"
+            -device vhost-user-fs-pci,chardev=door,tag=pramfs)
+    elif [[ $1 == --dax || $1 == --dax-kill-server ]]; then
+        [[ $1 != --dax-kill-server ]] || kill_server=1
+        shift
+        emulator=("${newer_qemu[@]}")
+        device=(-machine q35,memory-backend=memory -m 1G
+            -object "memory-backend-memfd,id=memory,size=1G,share=on"
+            -chardev "socket,id=door,path=$virtiofs_dir/socket"
+            -device vhost-user-test-device-pci,chardev=door,virtio-id=26,num_vqs=2,vq_size=256,config_size=40)
+    fi
     [[ $1 != --systemd ]] || { more="pramfs.systemd=$work/layer systemd.unit=steps.target systemd.show_status=error TERM=dumb" && shift; }
     printf '%s\n' "$@" >"$work/shared/steps"
     rm -f "$work/shared/status"
@@ -226,16 +263,14 @@ boot() {
     # The two processors take turns in one thread. With a thread for each, one may
     # still hold the breakpoint that the kernel puts in place of an instruction while
     # the other patches it. The guest then panics, once in some hundred boots.
-    qemu-system-x86_64 -accel tcg,thread=single -cpu max -smp 2 \
-        -machine "q35,nvdimm=on,nvdimm-persistence=$persistence" -m 1G,slots=2,maxmem=4G \
-        -object "memory-backend-file,id=nvdimm,share=on,mem-path=$work/nvdimm,size=${device_mib}M" \
-        -device "nvdimm,memdev=nvdimm,id=nvdimm0,label-size=${label_mib}M" \
+    "${emulator[@]}" -accel tcg,thread=single -cpu max -smp 2 \
+        "${device[@]}" \
         -kernel "$kernel"/boot/vmlinuz-* -initrd "$work/initrd" \
         -append "console=ttyS0 quiet panic=-1 $more" \
         -nodefaults -display none -no-reboot -serial "file:$work/console" \
         -virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap" \
         -virtfs "local,path=$work/shared,mount_tag=shared,security_model=none" \
-        </dev/null &
+        </dev/null 2> >(grep -v 'vhost-user memory table\|vhost_set_mem_table' >&2) &
     qemu=$!
     if [[ -n $cut ]]; then
         # Wait until all writers are at work, then up to three seconds more.
@@ -249,6 +284,22 @@ boot() {
         qemu=
         cuts_done=$((cuts_done + 1))
         say "power cut after $((SECONDS - start)) s, with $(operations) operations in the logs: ${*: -1}"
+        show
+        return
+    fi
+    if [[ -n $kill_server ]]; then
+        wait_for "the guest's writes" bytes_of "$work/shared/writes" 3
+        kill -KILL "$virtiofs_server"
+        wait "$virtiofs_server" 2>/dev/null || true
+        virtiofs_server=
+        say "the server is killed after $(cat "$work/shared/writes") writes"
+        # The machine still runs, and QEMU still obeys.
+        ${after_kill:-sleep 2}
+        ! has_ended || fail "QEMU ends with the server"
+        kill -TERM "$qemu"
+        wait_for "QEMU to end" has_ended
+        wait "$qemu" || true
+        qemu=
         show
         return
     fi
@@ -289,8 +340,9 @@ wait_for() {
     done
 }
 
+# Whether there is time to start something that takes `reserve` seconds.
 left() {
-    ((seconds == 0 || SECONDS < seconds)) && return
+    ((seconds == 0 || SECONDS + ${reserve:-0} < seconds)) && return
     say "NO TIME LEFT after $SECONDS s: not started: $*"
     return 1
 }
@@ -323,7 +375,7 @@ systemd() {
     boot --systemd booted unmounted rule mounted used by_hand "write first" busy
     rm "$work/layer/etc/systemd/system.conf.d/short.conf"
     install -D -m 0644 "$work/shared/shown/rule" "$work/layer$(cat "$work/shared/shown/rule_file")"
-    boot --systemd booted mounted used ended_cleanly "reads first" "write second"
+    boot --systemd booted mounted used ended_cleanly "reads first" units "write second"
     boot "attach devdax" "remains first second"
 }
 
@@ -333,23 +385,31 @@ declare -A is=(
     [pmem]="block-device page null"
     [devdax]="devdax cache-line null"
     [eadr]="fsdax byte true"
+    [reboot]="block-device page null"
 )
+# shellcheck source=tests/vm/virtiofs.sh
+. "$root/tests/vm/virtiofs.sh"
+# shellcheck source=tests/vm/reboot.sh
+. "$root/tests/vm/reboot.sh"
+
+lives=(mount region mount) checks=(region mount mount)
 SECONDS=0
 # Independent of the medium, so run once.
-quota=(quota)
+once=(quota protect)
 for medium in $media; do
-    [[ $medium == systemd || -n ${is[$medium]-} ]] || fail "unknown medium $medium"
+    [[ $medium =~ ^(systemd|virtiofs|dax)$ || -n ${is[$medium]-} ]] || fail "unknown medium $medium"
     left "$medium" || break
     persistence=mem-ctrl
     [[ $medium != eadr ]] || persistence=cpu
-    if [[ $medium == systemd ]]; then
-        systemd
+    if [[ $medium =~ ^(systemd|virtiofs|dax|reboot)$ ]]; then
+        $medium
         continue
     fi
+    # A boot of its own, because the page stays away until the next.
+    [[ ! $medium =~ ^(pmem|fsdax)$ ]] || boot "make $medium" poison
     boot "make $medium" "doctor ${is[$medium]}" "library" example \
-        "${quota[@]}" begin direct "doctor ${is[$medium]}"
-    quota=()
-    lives=(mount region mount) checks=(region mount mount)
+        "${once[@]}" protected begin direct "doctor ${is[$medium]}"
+    once=()
     for ((cut = 0; cut < cuts; cut++)); do
         left "power cut $((cut + 1)) on $medium" || break 2
         live=${lives[cut % 3]} check=${checks[cut % 3]} writers="0 1 2"

@@ -1,6 +1,7 @@
 //! The promised rows, in groups that share a setup.
 
 mod append;
+mod atomic;
 pub mod builds;
 mod dbench;
 pub mod leases;
@@ -13,7 +14,9 @@ mod peers;
 mod preload;
 pub mod programs;
 mod read_write;
+mod scrub;
 mod server_memory;
+mod sums;
 mod threads;
 mod transports;
 mod untouched;
@@ -24,6 +27,9 @@ use crate::harness::Group;
 pub const GROUPS: &[&Group] = &[
     &read_write::GROUP,
     &append::GROUP,
+    &atomic::GROUP,
+    &scrub::GROUP,
+    &sums::GROUP,
     &untouched::GROUP,
     &names::GROUP,
     &lookup::GROUP,

@@ -33,6 +33,7 @@ const fn row(id: &'static str, work: &'static str, against: &'static str, floor:
 
 const MINIMAL: &str = "minimal fuser server";
 const BY_FUSER: &str = "our mount by fuser";
+const BY_DEV: &str = "dev";
 const ON_TMPFS: &str = "tmpfs";
 const BY_SERVER: &str = "dev, opens=server";
 const ON_EXT4: &str = "ext4 on a RAM disk (not durable)";
@@ -63,6 +64,24 @@ pub const IO: Group = Group {
             "dev, O_DIRECT 4 KiB random read, 1 client",
             MINIMAL,
             1.0,
+        ),
+        row(
+            "transport-poll-read",
+            "dev, busy-poll=50, the same, 1 client",
+            MINIMAL,
+            1.25,
+        ),
+        row(
+            "transport-poll-read-2",
+            "dev, busy-poll=50, the same, 2 clients",
+            MINIMAL,
+            1.0,
+        ),
+        row(
+            "transport-takeover-read",
+            "dev, takeover=on, the same, 1 client",
+            BY_DEV,
+            0.98,
         ),
         row(
             "transport-uring-seq-read",
@@ -231,25 +250,39 @@ fn measure_io(cx: &Context, out: &mut Report) -> Result<()> {
         mount(cx, "uring")?,
         mount(cx, "dev")?,
         Mounted::minimal(cx, "minimal", FILE)?,
+        mount_with(cx, "poll", "dev", ",busy-poll=50")?,
+        mount_with(cx, "takeover", "dev", ",takeover=on")?,
     ];
-    let names = ["uring", "dev", "minimal server"];
+    let names = [
+        "uring",
+        "dev",
+        "minimal server",
+        "dev, busy-poll",
+        "dev, takeover",
+    ];
     let io = ServersIo::new(cx, &names, &all)?;
-    let [read, two, p99, dev, seq @ ..] = IO.rows else {
-        unreachable!("there are twelve rows");
+    let [read, two, p99, dev, poll, poll_two, takeover, seq @ ..] = IO.rows else {
+        unreachable!("there are fifteen rows");
     };
-    if [read, dev].iter().any(|row| out.wants(row.id)) {
+    if [read, dev, poll, takeover]
+        .iter()
+        .any(|row| out.wants(row.id))
+    {
         let m = interleave(cx, Ops::Calibrated, &mut io.random()?)?;
         out.record(read, &m, (0, 2), &[]);
         out.record(dev, &m, (1, 2), &[]);
+        out.record(poll, &m, (3, 2), &[]);
+        out.record(takeover, &m, (4, 1), &[]);
     }
     let files: Vec<PathBuf> = all.iter().map(|m| m.daemon.join(DATA)).collect();
-    if out.wants(two.id) {
+    if out.wants(two.id) || out.wants(poll_two.id) {
         let sides = files.iter().zip(names);
         let mut sides: Vec<_> = sides
             .map(|(file, name)| Side::timed(name, move |seed, ops| read_by_two(file, seed, ops)))
             .collect();
         let m = interleave(cx, Ops::Calibrated, &mut sides)?;
         out.record(two, &m, (0, 2), &[]);
+        out.record(poll_two, &m, (3, 2), &[]);
     }
     if out.wants(p99.id) {
         let sides = files.iter().zip(names);

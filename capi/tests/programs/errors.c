@@ -33,6 +33,8 @@ static void null_is_einval(struct pramfs_fs *fs)
     GIVES(-EINVAL, pramfs_options_set_fault_guard(NULL, 1));
     GIVES(-EINVAL, pramfs_options_set_durability(NULL, 0));
     GIVES(-EINVAL, pramfs_options_set_backend(NULL, 0));
+    GIVES(-EINVAL, pramfs_options_set_protect(NULL, 0));
+    GIVES(-EINVAL, pramfs_options_set_data(NULL, 0));
     GIVES(-EINVAL, pramfs_options_set_errors(NULL, 0));
     GIVES(-EINVAL, pramfs_options_set_atime(NULL, 0));
     GIVES(-EINVAL, pramfs_options_set_cache_size(NULL, 0));
@@ -93,6 +95,7 @@ static void null_is_einval(struct pramfs_fs *fs)
     GIVES(-EINVAL, pramfs_file_open(&file, fs, NULL, O_RDONLY, 0));
     GIVES(-EINVAL, pramfs_file_read(NULL, buf, 1, 0));
     GIVES(-EINVAL, pramfs_file_write(NULL, buf, 1, 0));
+    GIVES(-EINVAL, pramfs_file_write_atomic(NULL, buf, 1, 0));
     GIVES(-EINVAL, pramfs_file_append(NULL, buf, 1, &n));
     GIVES(-EINVAL, pramfs_file_sync(NULL));
     GIVES(-EINVAL, pramfs_file_datasync(NULL));
@@ -105,6 +108,7 @@ static void null_is_einval(struct pramfs_fs *fs)
     GIVES(-EINVAL, pramfs_file_read(file, NULL, 1, 0));
     SAYS("buf is NULL");
     GIVES(-EINVAL, pramfs_file_write(file, NULL, 1, 0));
+    GIVES(-EINVAL, pramfs_file_write_atomic(file, NULL, 1, 0));
     GIVES(-EINVAL, pramfs_file_append(file, NULL, 1, NULL));
     GIVES(-EINVAL, pramfs_file_size(file, NULL));
     GIVES(-EINVAL, pramfs_file_stat(file, NULL));
@@ -114,6 +118,7 @@ static void null_is_einval(struct pramfs_fs *fs)
     /* No bytes need no buffer. */
     GIVES(0, pramfs_file_read(file, NULL, 0, 0));
     GIVES(0, pramfs_file_write(file, NULL, 0, 0));
+    GIVES(0, pramfs_file_write_atomic(file, NULL, 0, 0));
     GIVES(0, pramfs_file_append(file, NULL, 0, NULL));
 
     GIVES(-EINVAL, pramfs_map_open(NULL, file, 0, 1, 0, PROT_READ));
@@ -123,6 +128,7 @@ static void null_is_einval(struct pramfs_fs *fs)
     GIVES(-EINVAL, pramfs_map_drain(NULL));
     GIVES(-EINVAL, pramfs_map_read(NULL, 0, buf, 1));
     GIVES(-EINVAL, pramfs_map_write(NULL, 0, buf, 1));
+    GIVES(-EINVAL, pramfs_map_write_atomic(NULL, NULL, 0));
     GIVES(-EINVAL, pramfs_map_extend(NULL, 1));
     GIVES(-EINVAL, pramfs_map_populate(NULL));
     GIVES(-EINVAL, pramfs_map_advise(NULL, 0, 1, PRAMFS_ADVICE_NORMAL));
@@ -228,11 +234,17 @@ static void options(const char *region)
     GIVES(-EINVAL, pramfs_options_set_durability(options, 9));
     SAYS("9 is no value of the durability");
     GIVES(-EINVAL, pramfs_options_set_backend(options, -1));
+    GIVES(-EINVAL, pramfs_options_set_protect(options, 4));
+    SAYS("4 is no value of the protection");
+    GIVES(-EINVAL, pramfs_options_set_data(options, 2));
+    SAYS("2 is no value of the data mode");
     GIVES(-EINVAL, pramfs_options_set_errors(options, 3));
     GIVES(-EINVAL, pramfs_options_set_atime(options, 3));
     GIVES(-EINVAL, pramfs_options_set_creator(options, 0, 0, 01000));
     OK(pramfs_options_set_durability(options, PRAMFS_DURABILITY_PROCESS));
     OK(pramfs_options_set_backend(options, PRAMFS_BACKEND_NATIVE));
+    OK(pramfs_options_set_protect(options, PRAMFS_PROTECT_MPROTECT));
+    OK(pramfs_options_set_data(options, PRAMFS_DATA_ATOMIC));
     OK(pramfs_options_set_errors(options, PRAMFS_ERRORS_CONTINUE));
     OK(pramfs_options_set_atime(options, PRAMFS_ATIME_NEVER));
     OK(pramfs_options_set_cache_size(options, 1 << 20));
@@ -287,6 +299,7 @@ static void files(struct pramfs_fs *fs)
     OK(pramfs_file_open(&log, fs, "/f", O_WRONLY | O_APPEND, 0));
     GIVES(-EBADF, pramfs_file_write(reader, "x", 1, 0));
     SAYS("cannot write /f at byte 0");
+    GIVES(-EBADF, pramfs_file_write_atomic(reader, "x", 1, 0));
     GIVES(-EBADF, pramfs_file_append(reader, "x", 1, &at));
     CHECK(at == 77);
     GIVES(-EBADF, pramfs_file_truncate(reader, 0));
@@ -301,6 +314,7 @@ static void files(struct pramfs_fs *fs)
     CHECK(memcmp(buf, "abcdef", 6) == 0);
     GIVES(0, pramfs_file_read(reader, buf, sizeof buf, 6));
     GIVES(-EFBIG, pramfs_file_write(file, "x", 1, UINT64_MAX));
+    GIVES(-EFBIG, pramfs_file_write_atomic(file, "x", 1, UINT64_MAX));
     GIVES(-EOPNOTSUPP, pramfs_file_fallocate(file, PRAMFS_FALLOC_PUNCH_HOLE, 0, 1));
     GIVES(-ENOSPC, pramfs_file_fallocate(file, 0, 0, 1024 * MIB));
 
@@ -314,6 +328,7 @@ static void files(struct pramfs_fs *fs)
     CHECK(map == NULL);
     OK(pramfs_map_open(&map, reader, 0, 6, 0, PROT_READ));
     GIVES(-EACCES, pramfs_map_write(map, 0, "x", 1));
+    GIVES(-EBADF, pramfs_map_write_atomic(map, NULL, 0));
     GIVES(-EINVAL, pramfs_map_read(map, 6, buf, 1));
     GIVES(-EINVAL, pramfs_map_persist(map, 5, 2));
     GIVES(-EINVAL, pramfs_map_persist(map, UINT64_MAX, 2));

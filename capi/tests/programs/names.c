@@ -249,6 +249,31 @@ static void files(struct pramfs_fs *fs)
         CHECK(memcmp(copy, "replaced", 8) == 0);
     }
     OK(pramfs_map_close(look));
+    {
+        struct pramfs_change changes[] = {
+            {.data = "second", .len = 6, .offset = 100},
+            {.data = "first", .len = 5, .offset = 8},
+            {.data = NULL, .len = 0, .offset = 0},
+        };
+        bytes = pramfs_map_address(map);
+        OK(pramfs_map_write_atomic(map, changes, 3));
+        CHECK(memcmp(bytes + 8, "firstced", 8) == 0 && memcmp(bytes + 100, "second", 6) == 0);
+        OK(pramfs_map_write_atomic(map, NULL, 0));
+        /* Nothing is written if a range is wrong. */
+        changes[0].offset = 10;
+        changes[1].data = "other";
+        GIVES(-EINVAL, pramfs_map_write_atomic(map, changes, 2));
+        CHECK(strstr(pramfs_errormsg(), "overlap") != NULL);
+        changes[0].offset = MIB - 5;
+        GIVES(-EINVAL, pramfs_map_write_atomic(map, changes, 2));
+        changes[0].offset = UINT64_MAX;
+        GIVES(-EINVAL, pramfs_map_write_atomic(map, changes, 2));
+        changes[2].len = 1;
+        GIVES(-EINVAL, pramfs_map_write_atomic(map, changes, 3));
+        CHECK(memcmp(bytes + 8, "first", 5) == 0);
+        OK(pramfs_file_write_atomic(file, "whole", 5, 200));
+        CHECK(memcmp(bytes + 200, "whole", 5) == 0);
+    }
     OK(pramfs_map_close(map));
     OK(pramfs_file_close(file));
 }

@@ -37,10 +37,17 @@ findings! {
         remedy: "copy the page that mounts use over the other";
 
     /// Both static parts are valid and differ only in the label, or in the features
-    /// `parked_leases` and `append_windows`: a crash while it was changed.
+    /// `parked_leases`, `append_windows`, `atomic_data` and `bad_blocks`: a crash while it was changed.
     LabelsDiffer
         Warning, phase: 0, safe: true, done: Copied;
-        says: "the superblock pages differ in the label or in the features of the lease table";
+        says: "the superblock pages differ in the label or in a feature that mounts change";
+        remedy: "copy the page that mounts use to the other";
+
+    /// Both static parts are valid and differ only in the size, and perhaps in what a mount
+    /// changes: a crash in a grow. Mounts use the size of the first page.
+    GrowInterrupted
+        Warning, phase: 0, safe: true, done: Copied;
+        says: "the superblock pages differ in the size: a grow was interrupted, and can be repeated";
         remedy: "copy the page that mounts use to the other";
 
     /// The file system uses features that this version does not support.
@@ -80,6 +87,19 @@ findings! {
         says: "{count} error{} recorded while mounted; the first has errno {errno}",
             if *count == 1 { " was" } else { "s were" };
         remedy: "reset the error counters";
+
+    /// Scrubs have found something since mkfs or the last repair.
+    ScrubFindings { count: u64 = "Number of findings." }
+        Warning, phase: 12, safe: true, done: Cleared;
+        says: "{count} finding{} of scrubs {} recorded; if fsck finds nothing, scrub again",
+            if *count == 1 { "" } else { "s" }, if *count == 1 { "is" } else { "are" };
+        remedy: "clear the record of the scrubs";
+
+    /// More of the record of the scrubs is damaged than a crash can explain.
+    ScrubRecordDamaged
+        Warning, phase: 0, safe: true, done: Cleared;
+        says: "the record of the scrubs is damaged";
+        remedy: "clear it";
 
     /// An internal inode is damaged in one page.
     InternalInodeDamaged { page: Page = "The page that holds it.", ino: Ino = "The inode." }
@@ -308,6 +328,16 @@ findings! {
             "its flag for lost ranges is set, but no range is marked as lost"
         };
         remedy: "set to match the map";
+
+    /// The checksum of file data does not match, or is damaged itself.
+    DataSum {
+        ino: Ino = "The inode.",
+        offset: u64 = "Offset in the file of the first such byte.",
+        len: u64 = "Number of bytes, up to the end of the last such block."
+    }
+        Error, phase: NEVER, safe: false, done: Set, inode: *ino;
+        says: "{}: the checksum of {len} bytes at offset {offset} does not match", Who(*ino);
+        remedy: "none: reading them fails with EIO, until the whole blocks are written";
 
     /// Part of a file that must be whole is a hole, or not written.
     MapHole {
@@ -627,6 +657,20 @@ findings! {
         remedy: "close it: add what was appended to the size of the file";
 
     // ---- the medium
+
+    /// The list of bad blocks is damaged, or the superblock lacks its feature.
+    BadBlockListDamaged { what: String = "What is wrong with it." }
+        Error, phase: 11, safe: true, done: Cleared;
+        says: "the list of bad blocks is damaged: {what}";
+        remedy: "clear it, and list the bad blocks that are known";
+
+    /// Blocks that have failed are not in the list of bad blocks.
+    BadBlockUnlisted { start: u64 = "The first block.", len: u64 = "Number of blocks." }
+        Error, phase: 11, safe: true, done: Marked;
+        says: "the medium has failed under {len} block{} from block {start} on, and the list of \
+            bad blocks does not name {}", if *len == 1 { "" } else { "s" },
+            if *len == 1 { "it" } else { "them" };
+        remedy: "take out of use: add to the list of bad blocks";
 
     /// Reading failed.
     Unreadable { why: String = "What failed." }

@@ -84,10 +84,10 @@ impl Repairer<'_, '_> {
         };
         let mut desc: GroupDesc = self.view.read_pod(desc_at)?;
         let low = desc.bitmap & ((1 << 40) - 1);
-        let last = ((group + 1) * self.geo.bits_per_group()).min(self.geo.blocks) - 1;
+        let last = ((group + 1) * self.geo.bits_per_group()).min(self.geo.blocks()) - 1;
         let mut found = None;
         for block in std::iter::once(last).chain(near(low)) {
-            if block == 0 || block >= self.geo.blocks || desc.sum == 0 {
+            if block == 0 || block >= self.geo.blocks() || desc.sum == 0 {
                 continue;
             }
             if self.known.claims.word(block / 64 * 64) >> (block % 64) & 1 != 0 {
@@ -136,7 +136,12 @@ impl Repairer<'_, '_> {
             sum: self.sum_of(&words),
             ..GroupDesc::default()
         };
-        self.known.claims.claim(block, 1);
+        if kind == BitmapKind::Blocks {
+            let tail = self.geo.tail_of(Bno(block));
+            self.known.claims.claim(tail.start, tail.end - tail.start);
+        } else {
+            self.known.claims.claim(block, 1);
+        }
         self.view
             .store(self.geo.offset(Bno(block)), words.as_bytes())?;
         self.view.store(desc_at, desc.as_bytes())?;
@@ -157,7 +162,7 @@ impl Repairer<'_, '_> {
         let per_group = self.geo.bits_per_group();
         let first = group * per_group;
         let mut bytes = vec![0; self.geo.block_size as usize];
-        for block in first..(first + per_group).min(self.geo.blocks) {
+        for block in first..(first + per_group).min(self.geo.blocks()) {
             let (word, bit) = ((block - first) as usize / 64, 1u64 << (block % 64));
             if words[word] & bit == 0 {
                 self.view.read(self.geo.offset(Bno(block)), &mut bytes)?;
@@ -174,7 +179,7 @@ impl Repairer<'_, '_> {
     fn mark_reachable(&mut self, group: u64, words: &mut [u64]) -> Result<()> {
         let per_group = self.geo.bits_per_group();
         let first = group * per_group;
-        let range = first..(first + per_group).min(self.geo.inodes_max);
+        let range = first..(first + per_group).min(self.geo.inodes_max());
         let reached = self.reachable()?;
         for ino in range {
             let (word, bit) = ((ino - first) as usize / 64, 1u64 << (ino % 64));

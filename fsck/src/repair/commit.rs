@@ -22,7 +22,7 @@
 //! leaves its slot after the size of the file is stored. The next run finds
 //! again what a crash left undone.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use zerocopy::IntoBytes;
 
@@ -32,11 +32,11 @@ use crate::view::{Change, View};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::journal::records::retired_words;
 use pramfs_medium::journal::{Lines, RecordBuf};
-use pramfs_medium::media::Geometry;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::{SEALED_BITS, seal, word_sum};
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, INODE_TABLE_OFFSET};
+use pramfs_medium::media::{Geometry, SuperStatic, probe_superblock};
 use pramfs_medium::pmem::{Region, RegionAccess, Unfenced};
 use pramfs_medium::types::{Bno, RegionOffset};
 
@@ -101,6 +101,7 @@ pub(super) fn commit(
         stored += change.bytes.len() as u64;
         region.take_room(change.at, change.bytes.len() as u64)?;
     }
+    w.rewrite_failed(view)?;
     if journal.needs_checkpoint() {
         w.replay(journal)?;
     }
@@ -108,8 +109,19 @@ pub(super) fn commit(
         w.renumber(first)?;
     }
     let (mut words, mut last, mut batch) = (Vec::new(), Vec::new(), Vec::new());
+    let mut statics = [Vec::new(), Vec::new()];
+    let pages = w.pages_unused_first()?;
+    let has_new_root = w.has_new_root(view)?;
     for change in view.changes()? {
         for part in w.parts(change) {
+            let page = pages.iter().position(|page| {
+                let RegionOffset(page) = *page;
+                has_new_root && (page..page + DYNAMIC_OFFSET).contains(&part.at)
+            });
+            if let Some(page) = page {
+                statics[page].push(part);
+                continue;
+            }
             match w.home(&part) {
                 Home::Word => words.push(part),
                 Home::Last => last.push(part),
@@ -121,6 +133,9 @@ pub(super) fn commit(
     if !batch.is_empty() {
         w.find_lanes()?;
         w.in_batches(view, batch, &notes.closed)?;
+    }
+    for page in statics {
+        w.write_in_place(&page, Unfenced::none())?;
     }
     w.write_in_place(&last, Unfenced::none())?;
     region.sync_all().map_err(|e| {
@@ -150,6 +165,62 @@ impl Writer<'_> {
         }
         let name = self.region.info().name;
         Err(Error::io(format!("{name} failed during the repair")))
+    }
+
+    /// Writes failed pages anew that hold the superblocks, the journal, or what the repair
+    /// changes there, because no block can take their place.
+    fn rewrite_failed(&mut self, view: &View<'_>) -> Result<()> {
+        let bad = self.region.bad_ranges();
+        if bad.is_empty() {
+            return Ok(());
+        }
+        let changed = view.changes()?;
+        let pages: BTreeSet<u64> = bad
+            .iter()
+            .flat_map(|bad| (bad.start / UNIT * UNIT..bad.end).step_by(UNIT as usize))
+            .collect();
+        for at in pages {
+            let page = at..(at + UNIT).min(self.region.len());
+            let (first, len) = (
+                self.geo.block_at(RegionOffset(at)),
+                UNIT / self.geo.block_size,
+            );
+            let ends = |change: &Change| change.at + change.bytes.len() as u64;
+            if !self.geo.is_of_format(first.0, len.max(1))
+                && !changed
+                    .iter()
+                    .any(|c| c.at < page.end && page.start < ends(c))
+            {
+                continue;
+            }
+            let mut bytes = vec![0; (page.end - page.start) as usize];
+            // What the medium has, with failed sectors filled; the journal brings the changes.
+            View::new(self.region).read(RegionOffset(at), &mut bytes)?;
+            self.region.rewrite_failed(page, &bytes)?;
+        }
+        self.faults = self.region.faults();
+        Ok(())
+    }
+
+    /// Returns the superblock pages, last the one that mounts use.
+    fn pages_unused_first(&self) -> Result<[RegionOffset; 2]> {
+        let [first, copy] = self.geo.pages();
+        Ok(match probe_superblock(self.region)?.from_copy {
+            true => [first, copy],
+            false => [copy, first],
+        })
+    }
+
+    /// Whether the repair changes the root of the list of bad blocks. What it leads to is
+    /// stored before the root, and one page after the other.
+    fn has_new_root(&self, view: &View<'_>) -> Result<bool> {
+        let mut any = false;
+        for page in self.geo.pages() {
+            let old: SuperStatic = View::new(self.region).read_pod(page)?;
+            let new: SuperStatic = view.read_pod(page)?;
+            any |= old.badblock_root != new.badblock_root;
+        }
+        Ok(any)
     }
 
     /// Splits a run of changed words at units and where [`Home`] may change.
@@ -353,8 +424,8 @@ impl Writer<'_> {
     fn bitmaps(&self, view: &View<'_>) -> Result<Vec<Bitmap>> {
         let mut out = Vec::new();
         for (kind, bits) in [
-            (BitmapKind::Blocks, self.geo.blocks),
-            (BitmapKind::Inodes, self.geo.inodes_max),
+            (BitmapKind::Blocks, self.geo.blocks()),
+            (BitmapKind::Inodes, self.geo.inodes_max()),
         ] {
             for group in 0..bits.div_ceil(self.geo.bits_per_group()) {
                 let at = group * GroupDesc::SIZE as u64;

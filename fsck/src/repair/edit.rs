@@ -36,6 +36,7 @@ impl Repairer<'_, '_> {
             SuperblockDamaged { .. }
             | SuperblocksDiffer
             | LabelsDiffer
+            | GrowInterrupted
             | CheckpointDamaged { .. }
             | InternalInodeDamaged { .. }
             | InternalInodesDiffer { .. }
@@ -45,7 +46,9 @@ impl Repairer<'_, '_> {
             | StateUnknown { .. }
             | DynamicWordsDiffer
             | NotUnmounted
-            | ErrorsRecorded { .. } => self.repair_page(issue),
+            | ErrorsRecorded { .. }
+            | ScrubFindings { .. }
+            | ScrubRecordDamaged => self.repair_page(issue),
             InternalInodeLost { ino } => self.repair_internal(*ino, true),
             MapPointer { ino, .. }
             | MapHole { ino, .. }
@@ -127,6 +130,8 @@ impl Repairer<'_, '_> {
             | OrphanTwice { slot, .. } => self.clear_orphan_slot(*slot),
             LeaseSlotDamaged { slot, appended } => self.repair_lease_slot(*slot, *appended),
             LeaseSlotWrong { slot, .. } => self.clear_lease_slot(*slot),
+            BadBlockListDamaged { .. } => self.clear_bad_list(),
+            BadBlockUnlisted { start, len } => self.list_bad_blocks(*start, *len),
             LeaseFeatureMissing { name } => self.repair_lease_features(name),
             AppendWindowLeft { slot, appended } => self.clear_left_window(*slot, *appended),
             AppendWindowDamaged { slot, bytes, .. } | AppendEndDamaged { slot, bytes, .. } => {
@@ -143,6 +148,7 @@ impl Repairer<'_, '_> {
             DirectoryParent { ino, found, .. } => self.edit(*ino, |d| d.parent_or_rdev = found.0),
             NoSuperblock { .. }
             | UnknownFeatures { .. }
+            | DataSum { .. }
             | LiveRecords { .. }
             | RecordsRefused { .. }
             | Unreadable { .. } => Ok(false),
@@ -289,8 +295,8 @@ impl Repairer<'_, '_> {
     /// Returns the number of bits of a whole bitmap.
     pub(super) fn bits(&self, kind: BitmapKind) -> u64 {
         match kind {
-            BitmapKind::Blocks => self.geo.blocks,
-            BitmapKind::Inodes => self.geo.inodes_max,
+            BitmapKind::Blocks => self.geo.blocks(),
+            BitmapKind::Inodes => self.geo.inodes_max(),
         }
     }
 
@@ -359,8 +365,9 @@ impl Repairer<'_, '_> {
         let mut words = vec![0u64; self.geo.words_per_block() as usize];
         let first = group * self.geo.bits_per_group();
         if kind == BitmapKind::Blocks && block.0 / self.geo.bits_per_group() == group {
-            let bit = block.0 - first;
-            words[bit as usize / 64] = 1 << (bit % 64);
+            for bit in self.geo.tail_of(block).map(|block| block - first) {
+                words[bit as usize / 64] |= 1 << (bit % 64);
+            }
         }
         let desc = GroupDesc {
             bitmap: Ptr::new(block, 0, kind.bitmap_at(self.geo, group)).0,
@@ -374,15 +381,25 @@ impl Repairer<'_, '_> {
     }
 
     /// Allocates a block for the bitmap of a group. A block group uses its own
-    /// last block if that is free.
+    /// last block if that is free, and with sums no other: they lie before it.
     pub(super) fn bitmap_block(&mut self, kind: BitmapKind, group: u64) -> Result<Bno> {
         let per_group = self.geo.bits_per_group();
-        let last = ((group + 1) * per_group).min(self.geo.blocks) - 1;
-        if kind == BitmapKind::Blocks
-            && self.known.claims.word(last / 64 * 64) >> (last % 64) & 1 == 0
-        {
-            self.known.claims.claim(last, 1);
-            return Ok(Bno(last));
+        let last = ((group + 1) * per_group).min(self.geo.blocks()) - 1;
+        let claims = &mut self.known.claims;
+        if kind == BitmapKind::Blocks {
+            let mut tail = self.geo.tail_of(Bno(last));
+            let fits = tail.start >= group * per_group
+                && !self.geo.is_fixed(tail.start, tail.end - tail.start);
+            if fits && tail.all(|block| claims.word(block / 64 * 64) >> (block % 64) & 1 == 0) {
+                let tail = self.geo.tail_of(Bno(last));
+                claims.claim(tail.start, tail.end - tail.start);
+                return Ok(Bno(last));
+            }
+            if self.geo.data_sums {
+                return Err(Error::NoSpace(
+                    "the place of the sums of a block group is in use",
+                ));
+            }
         }
         self.alloc()
     }
@@ -407,17 +424,17 @@ impl Repairer<'_, '_> {
         let per_group = self.geo.bits_per_group();
         let use_claims = lenient && !self.known.hidden_blocks;
         let mut at = self.cursor[usize::from(lenient)];
-        while at < self.geo.blocks {
+        while at < self.geo.blocks() {
             let group = at / per_group;
             let first = group * per_group;
-            let end = (first + per_group).min(self.geo.blocks);
+            let end = (first + per_group).min(self.geo.blocks());
             let sum_matches = !self
                 .known
                 .bad_sums
                 .contains(&(BitmapKind::Blocks.code(), group));
             let base = match self.known.groups[0].get(group as usize) {
                 Some(GroupBits::At(base)) if sum_matches || lenient => Some(*base),
-                // Its last block will hold its bitmap.
+                // Its last blocks will hold its bitmap and its sums.
                 Some(GroupBits::Clear) => None,
                 _ if use_claims => None,
                 _ => {
@@ -428,8 +445,9 @@ impl Repairer<'_, '_> {
             let taken = match base {
                 Some(_) if use_claims && !sum_matches => 0,
                 Some(base) => self.view.load_u64(base + (at - first) / 64 * 8)?,
-                None if (end - 1) / 64 == at / 64 => 1 << ((end - 1) % 64),
-                None => 0,
+                None => (self.geo.tail_of(Bno(end - 1)))
+                    .filter(|block| block / 64 == at / 64)
+                    .fold(0, |taken, block| taken | 1 << (block % 64)),
             };
             let mut free = !(taken | self.known.claims.word(at / 64 * 64));
             free &= u64::MAX << (at % 64);
@@ -464,7 +482,7 @@ impl Repairer<'_, '_> {
 
     /// Whether a block is in use by the bitmap and has no known owner.
     pub(super) fn is_lost(&self, block: u64) -> Result<bool> {
-        if block == 0 || block >= self.geo.blocks {
+        if block == 0 || block >= self.geo.blocks() {
             return Ok(false);
         }
         if self.known.claims.word(block / 64 * 64) >> (block % 64) & 1 != 0 {

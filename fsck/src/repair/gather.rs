@@ -445,7 +445,7 @@ impl Repairer<'_, '_> {
         let mut found = None;
         for low in candidates {
             let (block, flags) = (Bno(low & ((1 << 40) - 1)), low & !((1 << 40) - 1));
-            if flags & !LEAF != 0 || block.0 == 0 || block.0 >= self.geo.blocks {
+            if flags & !LEAF != 0 || block.0 == 0 || block.0 >= self.geo.blocks() {
                 continue;
             }
             let ptr = self.tree_pointer(t, block, flags, level, index);

@@ -14,7 +14,7 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::checksum::{orphan_of, orphan_word};
 use pramfs_medium::media::correct;
-use pramfs_medium::media::inode::{FLAGS_KEPT, INLINE_TARGET, LINK_MAX};
+use pramfs_medium::media::inode::{FL_UNSUMMED, FLAGS_KEPT, INLINE_TARGET, LINK_MAX};
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
@@ -106,7 +106,7 @@ impl Repairer<'_, '_> {
         }
         d.nlink = d.nlink.min(LINK_MAX);
         let kind = FileType::from_mode(d.mode);
-        d.flags &= kind.map_or(FLAGS_KEPT, |kind| flags_of(Ino(d.ino), kind));
+        d.flags &= kind.map_or(FLAGS_KEPT, |kind| flags_of(self.geo, Ino(d.ino), kind));
         let inline = kind == Some(FileType::Symlink) && d.size <= INLINE_TARGET as u64;
         match kind {
             Some(FileType::Directory) => d.height = 0,
@@ -238,6 +238,10 @@ impl Repairer<'_, '_> {
         if d.size > self.geo.max_file_size() {
             // Derive the size from the last written block.
             d.size = self.end_of(&d)?;
+            if self.geo.data_sums && kind == Some(FileType::Regular) {
+                // The sum of the last block was that of another end: the next mount makes it.
+                d.flags |= FL_UNSUMMED;
+            }
         }
         self.recount(ino);
         self.put_inode(ino, d)

@@ -272,7 +272,7 @@ impl Repairer<'_, '_> {
                 "it cannot be read",
             ));
         };
-        if ino.0 >= self.geo.inodes_max {
+        if ino.0 >= self.geo.inodes_max() {
             return Err(Error::NoSpace("no free inode for lost+found"));
         }
         let block = self.alloc_zeroed()?;

@@ -16,6 +16,7 @@ use pramfs_medium::htree::{TreeKind, TreeRef};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::htree::LEAF_MAGIC;
+use pramfs_medium::media::inode::FL_UNSUMMED;
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
@@ -248,6 +249,10 @@ impl Repairer<'_, '_> {
         let mut d = Self::fresh_inode(FileType::Regular.mode_bits() | 0o600);
         d.size = self.geo.bytes(data.len() as u64);
         (d.root, d.height, d.blocks) = (root, height as u8, blocks);
+        if self.geo.data_sums {
+            // The sums of the blocks are unknown: the next mount makes them.
+            d.flags |= FL_UNSUMMED;
+        }
         if let Some(like) = self.inode(home)? {
             d.generation = like.generation;
             (d.mtime_sec, d.ctime_sec) = (like.mtime_sec, like.ctime_sec);

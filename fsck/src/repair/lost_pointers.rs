@@ -361,7 +361,7 @@ impl Repairer<'_, '_> {
             }
             let possible = flags & !(LEAF | UNWRITTEN) == 0 && flags & SHARED == 0;
             let lost = flags == UNWRITTEN && ptr.block().0 == 0;
-            if !possible || ptr.block().0 == 0 && !lost || ptr.block().0 >= self.geo.blocks {
+            if !possible || ptr.block().0 == 0 && !lost || ptr.block().0 >= self.geo.blocks() {
                 return false;
             }
             any = true;

@@ -76,7 +76,7 @@ impl Repairer<'_, '_> {
             let (block, flags) = (Bno(low & ((1 << 40) - 1)), low & !((1 << 40) - 1));
             let data = f.place.level == 0 || flags & LEAF != 0;
             let allowed = if data { LEAF | UNWRITTEN } else { 0 };
-            if flags & !allowed != 0 || block.0 == 0 || block.0 >= self.geo.blocks {
+            if flags & !allowed != 0 || block.0 == 0 || block.0 >= self.geo.blocks() {
                 continue;
             }
             let ptr = Ptr::new(block, flags, f.place);
@@ -151,6 +151,9 @@ impl Repairer<'_, '_> {
             // Below a pointer that was repaired in this round.
             return Ok(true);
         };
+        if let Some(table) = self.divide_bad_leaf(&map, &found)? {
+            return self.put_pointer(ino, &found, table);
+        }
         let mut right = self.correct_map_pointer(&map, &found)?;
         if let Some(ptr) = right {
             self.known.claims.claim(ptr.block().0, 1);

@@ -11,6 +11,7 @@
 //!
 //! Not here: the definition of damage (the check), the questions (the caller).
 
+mod bad_blocks;
 mod bitmaps;
 mod build;
 mod commit;
@@ -38,6 +39,7 @@ use std::time::Instant;
 pub use policy::{Answer, Ask, Policy, RepairOptions};
 use rounds::Run;
 
+use super::bad_blocks as known_bad;
 use super::bitmaps::GroupBits;
 use super::claims::Claims;
 use super::findings::Issue;
@@ -87,9 +89,21 @@ pub(super) fn tables_tried() -> u64 {
 /// # Ok::<(), pramfs::Error>(())
 /// ```
 pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
+    region.check_owner()?;
+    let mut report = repair_once(region, options)?;
+    // What failed is known now, and nothing was stored.
+    for _ in 0..known_bad::TRIES {
+        if !report.met_failure {
+            break;
+        }
+        report = repair_once(region, options)?;
+    }
+    Ok(report)
+}
+
+fn repair_once(region: &Region, options: &RepairOptions) -> Result<Report> {
     let start = Instant::now();
     let faults = region.faults();
-    region.check_owner()?;
     let mut report = Report::default();
     let Some(geo) = superblock::open(region.into(), &options.check, &mut report) else {
         report.time = start.elapsed();
@@ -116,8 +130,11 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     let marked = std::mem::take(&mut run.notes.marked);
     report.replayed = journal.live.len() as u64;
     report.refused = journal.refused as u64;
-    let failed = region.faults() != faults;
-    if failed {
+    report.met_failure = known_bad::note_failures(region.into(), &run.view);
+    let faulted = region.faults() != faults;
+    let unknown = faulted && (region.is_cut() || run.view.failed().is_empty());
+    let failed = unknown || report.met_failure;
+    if unknown && !report.met_failure {
         let why = format!("{} failed during a read", region.info().name);
         report.add(Issue::Unreadable { why }, usize::MAX);
         report.complete = false;
@@ -303,7 +320,7 @@ impl Checker<'_> {
             _ => None,
         });
         Known {
-            claims: std::mem::replace(&mut self.claims, Claims::new(self.geo.blocks)),
+            claims: std::mem::replace(&mut self.claims, Claims::new(self.geo.blocks())),
             inodes: Inodes::new(&self.geo),
             table: self.table.clone(),
             descs: std::mem::take(&mut self.descs),

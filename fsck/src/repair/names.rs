@@ -262,7 +262,7 @@ impl Repairer<'_, '_> {
             let e = self.known.table[e];
             let per_block = self.geo.inodes_per_block();
             let numbers = e.first.0 * per_block..e.end().0 * per_block;
-            for n in numbers.start.max(Ino::FIRST_FREE.0)..numbers.end.min(self.geo.inodes_max) {
+            for n in numbers.start.max(Ino::FIRST_FREE.0)..numbers.end.min(self.geo.inodes_max()) {
                 // Use a number once a round: the bitmap changes only later.
                 if self.known.inodes.get(Ino(n)).is_none() && self.rebuilt.insert((n, u32::MAX)) {
                     return Ok(Ino(n));

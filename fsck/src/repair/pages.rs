@@ -7,6 +7,7 @@ use crate::findings::{Issue, Page};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::probe_superblock;
+use pramfs_medium::media::scrub::{SCRUB_OFFSET, SCRUB_SLOTS, ScrubRecord};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::{DiskInode, SuperDynamic, SuperStatic};
 use pramfs_medium::types::{Ino, RegionOffset};
@@ -32,7 +33,7 @@ impl Repairer<'_, '_> {
                 self.copy_static(self.other(*page), self.at(*page))
             }
             // Copy the page that mounts use.
-            Issue::SuperblocksDiffer | Issue::LabelsDiffer => {
+            Issue::SuperblocksDiffer | Issue::LabelsDiffer | Issue::GrowInterrupted => {
                 let from_copy = probe_superblock(self.view.region())?.from_copy;
                 let (good, bad) = if from_copy {
                     (self.geo.copy_offset, RegionOffset::START)
@@ -79,6 +80,13 @@ impl Repairer<'_, '_> {
                 d.first_error = ErrorMark::new_zeroed();
                 d.last_error = ErrorMark::new_zeroed();
             }),
+            Issue::ScrubFindings { .. } | Issue::ScrubRecordDamaged => {
+                let slots = [0; SCRUB_SLOTS as usize * ScrubRecord::SIZE];
+                for page in self.geo.pages() {
+                    self.view.store(page + SCRUB_OFFSET, &slots)?;
+                }
+                Ok(true)
+            }
             Issue::DynamicWordsDiffer => {
                 let [a, b] = self.dynamics()?;
                 let sane = |d: &SuperDynamic| matches!(d.state, STATE_CLEAN | STATE_ACTIVE);

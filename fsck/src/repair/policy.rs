@@ -115,5 +115,8 @@ pub(super) fn needs_intact_roots(issue: &Issue) -> bool {
 /// Whether the repair marks the file system as clean. It comes last, and only if
 /// no error is left.
 pub(super) fn marks_clean(issue: &Issue) -> bool {
-    matches!(issue, Issue::NotUnmounted | Issue::ErrorsRecorded { .. })
+    matches!(
+        issue,
+        Issue::NotUnmounted | Issue::ErrorsRecorded { .. } | Issue::ScrubFindings { .. }
+    )
 }

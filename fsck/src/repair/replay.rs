@@ -7,7 +7,7 @@
 use zerocopy::IntoBytes;
 
 use crate::view::View;
-use pramfs_medium::error::Result;
+use pramfs_medium::error::{Error, Result};
 use pramfs_medium::journal::{parse, records};
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::{seal, unseal, word_sum};
@@ -56,6 +56,9 @@ pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
     };
     out.newest = out.checkpoint.unwrap_or(0);
     let mut live: Vec<(u64, Vec<u8>)> = Vec::new();
+    // Each record has all that it has in blocks.
+    let mut whole = true;
+    let mut in_blocks = records::InBlocks::default();
     for lane in 0..geo.lanes {
         let words = records::retired_words(view, geo, lane)?;
         let retired = words.into_iter().flatten().min();
@@ -84,16 +87,22 @@ pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
             continue;
         };
         valid.retain(|v| v.0 > retired && v.0 > checkpoint);
+        for (_, record) in &mut valid {
+            whole &= match records::expand(view, geo, record, &mut in_blocks) {
+                Ok(()) => true,
+                Err(Error::Corrupt { .. }) => false,
+                Err(e) => return Err(e),
+            };
+        }
         if bad == 1 && valid.len() == 1 && records::superseded(view, geo, &valid[0].1)? {
             continue;
         }
         live.extend(valid);
     }
     live.sort_unstable_by_key(|r| r.0);
-    if live
-        .iter()
-        .all(|(_, r)| records::check(view, geo, r).is_ok())
-    {
+    let mut is_sound =
+        |(_, r): &(u64, Vec<u8>)| records::check(view, geo, r, &mut in_blocks).is_ok();
+    if whole && live.iter().all(&mut is_sound) {
         out.live = live.into_iter().map(|r| r.1).collect();
         for record in &out.live {
             apply(view, geo, record)?;

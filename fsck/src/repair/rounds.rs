@@ -174,7 +174,7 @@ impl<'r> Run<'r> {
         };
         let mut checker = Checker::new(&self.view, self.geo.clone(), &options, Report::default());
         checker.run_to_end();
-        checker.claims = Claims::new(self.geo.blocks);
+        checker.claims = Claims::new(self.geo.blocks());
         let inos = (self.notes.lost.iter().chain(&*marked)).filter_map(|l| l.ino);
         if let Ok(paths) = checker.paths(&inos.collect()) {
             for loss in marked.iter_mut() {

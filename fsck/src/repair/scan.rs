@@ -64,7 +64,7 @@ impl Repairer<'_, '_> {
                     while lost != 0 {
                         let block = first + u64::from(lost.trailing_zeros());
                         lost &= lost - 1;
-                        if block < self.geo.blocks {
+                        if block < self.geo.blocks() {
                             self.classify(Bno(block), known, &mut scan)?;
                         }
                     }
@@ -143,7 +143,7 @@ impl Repairer<'_, '_> {
         let used = (0..).zip(slots).filter(|(_, b)| b.iter().any(|b| *b != 0));
         used.map(|(i, bytes)| {
             let d = DiskInode::read_from_bytes(bytes).ok()?;
-            let fits = d.ino < self.geo.inodes_max
+            let fits = d.ino < self.geo.inodes_max()
                 && d.ino % per_block == i
                 && d.crc == d.expected_crc(self.geo.seed, Ino(d.ino));
             fits.then_some(FileBlock(d.ino / per_block))

@@ -10,9 +10,10 @@ use pramfs_medium::htree::TreeKind;
 use pramfs_medium::media::acl;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::checksum::{crc, seal};
-use pramfs_medium::media::features::{APPEND_WINDOWS, PARKED_LEASES};
+use pramfs_medium::media::features::{APPEND_WINDOWS, BAD_BLOCKS, PARKED_LEASES};
 use pramfs_medium::media::inode::FL_LOST;
 use pramfs_medium::media::pointer::{Ptr, SHARED, UNWRITTEN};
+use pramfs_medium::media::scrub::SCRUB_OFFSET;
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::pmem::RegionAccess;
 use pramfs_medium::types::{Bno, FileType, Ino, LeaseMode};
@@ -50,6 +51,14 @@ cases! {
         p.fixed(p.geo.copy_offset.0, |sb| sb.label[0] = b'x');
         vec![Issue::LabelsDiffer]
     };
+    grow_interrupted: "grow-interrupted" => |p| {
+        p.fixed(p.geo.copy_offset.0, |sb| sb.inodes_max += 512);
+        vec![Issue::GrowInterrupted]
+    };
+    forged_size_in_copy: "superblocks-differ" => |p| {
+        p.fixed(p.geo.copy_offset.0, |sb| *sb = sb.grown(1 << 40));
+        vec![Issue::SuperblocksDiffer]
+    };
     feature_of_leases_differs: "labels-differ" => |p| {
         p.fixed(p.geo.copy_offset.0, |sb| sb.ro_compat ^= PARKED_LEASES);
         vec![Issue::LabelsDiffer]
@@ -84,6 +93,19 @@ cases! {
             (d.last_error.errno, d.last_error.count) = (5, 3);
         });
         vec![Issue::ErrorsRecorded { count: 3, errno: 117 }]
+    };
+    scrub_findings: "scrub-findings" => |p| {
+        p.put_scrub(1, |r| r.findings = 2);
+        p.put_scrub(2, |r| r.findings = 3);
+        vec![Issue::ScrubFindings { count: 3 }]
+    };
+    scrub_record_damaged: "scrub-record-damaged" => |p| {
+        p.put_scrub(1, |_| ());
+        p.put_scrub(2, |_| ());
+        for page in p.pages() {
+            p.flip(page + SCRUB_OFFSET + 0x10, 1);
+        }
+        vec![Issue::ScrubRecordDamaged]
     };
     internal_inode_damaged: "internal-inode-damaged" => |p| {
         p.flip(INODE_GROUPS_OFFSET + 0x20, 4);
@@ -162,9 +184,9 @@ cases! {
         vec![Issue::BitmapPointer { kind: BitmapKind::Inodes, group: 1 }]
     };
     bits_past_end: "bits-past-end" => |p| {
-        let group = p.geo.blocks / p.geo.bits_per_group();
+        let group = p.geo.blocks() / p.geo.bits_per_group();
         make_group(p, group);
-        p.set_bit(BitmapKind::Blocks, p.geo.blocks + 3, true);
+        p.set_bit(BitmapKind::Blocks, p.geo.blocks() + 3, true);
         vec![Issue::BitsPastEnd { kind: BitmapKind::Blocks, group }]
     };
     blocks_leaked: "blocks-leaked" => |p| {
@@ -550,6 +572,21 @@ cases! {
         }
         vec![Issue::LeaseFeatureMissing { name: "parked_leases" }]
     };
+    bad_block_list_damaged: "bad-block-list-damaged" => |p| {
+        for page in p.pages() {
+            p.fixed(page, |sb| {
+                (sb.badblock_root, sb.ro_compat) = (500, sb.ro_compat | BAD_BLOCKS);
+            });
+        }
+        let what = "block 500 of the list of bad blocks: the pointer to it does not fit its place";
+        vec![Issue::BadBlockListDamaged { what: what.into() }]
+    };
+    bad_block_unlisted: "bad-block-unlisted" => |p| {
+        let start = p.geo.blocks() - 9;
+        let at = p.geo.offset(Bno(start)).0;
+        p.region.mark_bad(at..at + 1);
+        vec![Issue::BadBlockUnlisted { start, len: 1 }]
+    };
     append_window_in_free_slot: "append-window-left" => |p| {
         p.put_window(|slot| slot.end = 0);
         p.put(p.lease_slot(1), &[0; 64]);
@@ -662,7 +699,7 @@ fn make_group(p: &Plant, group: u64) {
     if p.region.load_u64(at).unwrap() != unused.bitmap {
         return;
     }
-    let block = Bno(p.geo.blocks - 1);
+    let block = Bno(p.geo.blocks() - 1);
     let place = BitmapKind::Blocks.bitmap_at(&p.geo, group);
     p.put(p.geo.offset(block).0, &vec![0; p.geo.block_size as usize]);
     p.put(at, &Ptr::new(block, 0, place).0.to_le_bytes());
@@ -689,8 +726,8 @@ fn failing_medium_is_reported_as_unreadable() {
 #[test]
 fn every_finding_has_test_case() {
     let known: BTreeSet<_> = Damage::ALL.iter().map(|kind| kind.code()).collect();
-    // Planted by the test above and by a test of repairs.
-    let mut planted = BTreeSet::from(["unreadable", "records-refused"]);
+    // Planted by the test above, by a test of repairs, and by those of data checksums.
+    let mut planted = BTreeSet::from(["unreadable", "records-refused", "data-sum"]);
     for (code, case) in CASES {
         let issues = case(&Plant::new());
         for i in &issues {

@@ -90,7 +90,7 @@ fn second_names(dirs: u64) -> u64 {
     });
     let geo = probe_superblock(&region).unwrap().geometry();
     let mut leaves = [Vec::new(), Vec::new()];
-    for block in 0..geo.blocks {
+    for block in 0..geo.blocks() {
         let mut bytes = vec![0; BLOCK];
         region.read(geo.offset(Bno(block)).0, &mut bytes).unwrap();
         let image = Image { bytes };

@@ -1,6 +1,6 @@
 //! Plants one defect in an undamaged image, with all checksums around it correct.
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::clean::{assert_clean, options, quiet, run};
 use crate::{Issue, Report};
@@ -16,6 +16,7 @@ use pramfs_medium::media::htree::{LargeValue, LeafHeader};
 use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::lease::{Lease, LeaseSlot};
 use pramfs_medium::media::pointer::{Ptr, PtrAt};
+use pramfs_medium::media::scrub::{FINISHED, ScrubRecord};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic, SuperStatic, acl, probe_superblock};
@@ -187,6 +188,20 @@ impl Plant {
 
     pub fn pages(&self) -> [u64; 2] {
         [0, self.geo.copy_offset.0]
+    }
+
+    /// Puts a record of scrubs with a number into both pages.
+    pub fn put_scrub(&self, sequence: u64, f: impl FnOnce(&mut ScrubRecord)) {
+        let mut record = ScrubRecord {
+            state: FINISHED,
+            sequence,
+            ..ScrubRecord::new_zeroed()
+        };
+        f(&mut record);
+        record.crc = record.expected_crc(self.geo.seed);
+        for page in self.pages() {
+            self.put(page + record.slot(), record.as_bytes());
+        }
     }
 
     pub fn internal(&self, pages: &[u64], at: u64, f: impl Fn(&mut DiskInode)) {

@@ -435,7 +435,7 @@ fn finding_without_space_stays_no_space() {
     }
     fs.close().unwrap();
     // Also use up the engine's reserve.
-    for block in 0..p.geo.blocks {
+    for block in 0..p.geo.blocks() {
         p.set_bit(BitmapKind::Blocks, block, true);
     }
     // An inode without a name.

@@ -229,6 +229,15 @@ impl Caller {
         }
     }
 
+    /// Tells whether the caller administers this machine, or is the user who runs this server.
+    /// Only rights of the calling process itself count, which a guest does not have.
+    pub(super) fn owns_server(req: &InHeader) -> bool {
+        let caller = Caller::of(req);
+        let own = rustix::process::geteuid().as_raw();
+        let runs = !caller.is_proxy && !caller.is_kernel && caller.user == Some(own);
+        runs || caller.can(CAP_SYS_ADMIN)
+    }
+
     /// Tells whether it has this capability.
     pub(super) fn can(&self, capability: u32) -> bool {
         self.capabilities >> capability & 1 != 0
@@ -295,6 +304,26 @@ mod tests {
         assert_eq!(caller.user, Some(4));
         assert!(is_in_our_namespace(std::process::id()));
         assert!(!is_in_our_namespace(0));
+    }
+
+    #[test]
+    fn server_is_owned_by_its_user_and_root_but_no_guest() {
+        let own = rustix::process::geteuid().as_raw();
+        assert!(Caller::owns_server(&request(own, 0)));
+        assert!(Caller::owns_server(&request(
+            INVALID_UIDGID,
+            INVALID_UIDGID
+        )));
+        // On behalf of another user.
+        assert!(!Caller::owns_server(&request(own + 1, 0)));
+        // The root of a guest, whose processes have no number here.
+        for uid in [0, own] {
+            let guest = InHeader {
+                pid: 0,
+                ..request(uid, 0)
+            };
+            assert!(!Caller::owns_server(&guest));
+        }
     }
 
     #[test]

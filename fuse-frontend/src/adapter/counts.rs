@@ -5,9 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use pramfs_control::RequestCounts;
 use pramfs_fuse_protocol::Opcode;
+
+use crate::takeover::memory::Memory;
 
 /// Parts of a count. Threads share them in turn.
 const PARTS: usize = 8;
@@ -23,14 +26,21 @@ const NUMBERS: usize = {
 #[derive(Debug)]
 struct Part([AtomicU64; NUMBERS]);
 
-/// How often each operation was asked for since the mount.
+/// How often each operation was asked for since the server started.
 #[derive(Debug)]
-pub struct Counts([Part; PARTS]);
+pub struct Counts {
+    parts: [Part; PARTS],
+    /// Of a mount that outlives its servers, since the mount.
+    memory: OnceLock<Arc<Memory>>,
+}
 
 impl Default for Counts {
     fn default() -> Counts {
         let none = |_| Part(std::array::from_fn(|_| AtomicU64::new(0)));
-        Counts(std::array::from_fn(none))
+        Counts {
+            parts: std::array::from_fn(none),
+            memory: OnceLock::new(),
+        }
     }
 }
 
@@ -46,13 +56,21 @@ fn part() -> usize {
 impl Counts {
     /// Returns how many requests of this kind there were.
     pub fn of(&self, asked: Opcode) -> u64 {
-        let parts = self.0.iter().map(|part| &part.0[asked.number() as usize]);
+        let parts = self
+            .parts
+            .iter()
+            .map(|part| &part.0[asked.number() as usize]);
         parts.map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Tells also what `memory` has counted.
+    pub(super) fn tell_of(&self, memory: &Arc<Memory>) {
+        let _again = self.memory.set(Arc::clone(memory));
     }
 
     /// Counts a request.
     pub(super) fn add(&self, asked: Opcode) {
-        self.0[part()].0[asked.number() as usize].fetch_add(1, Ordering::Relaxed);
+        self.parts[part()].0[asked.number() as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -63,7 +81,18 @@ impl RequestCounts for Counts {
             (name.to_owned(), self.of(*one))
         };
         let all = Opcode::ALL.iter().map(named);
-        all.filter(|(_, count)| *count > 0).collect()
+        let of_takeovers = self.memory.get().into_iter().flat_map(|memory| {
+            [
+                ("takeovers", memory.deaths()),
+                ("takeovers in requests on names", memory.deaths_in_names()),
+                ("names asked again", memory.asked_again()),
+                ("answered from records", memory.answers_from_record()),
+            ]
+        });
+        let of_takeovers = of_takeovers.map(|(what, count)| (what.to_owned(), count));
+        all.filter(|(_, count)| *count > 0)
+            .chain(of_takeovers)
+            .collect()
     }
 }
 

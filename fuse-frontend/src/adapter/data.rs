@@ -7,6 +7,7 @@ use pramfs::inode::{Credentials, Fs};
 use pramfs::{Fallocate, SeekWhence, inode::Ino};
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::flags::WriteFlags;
+use pramfs_fuse_protocol::numbers::UNIQUE_RESEND;
 use pramfs_fuse_protocol::wire::{CopyFileRangeIn, InHeader, WriteIn};
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 use pramfs_medium::pmem::Lent;
@@ -137,8 +138,15 @@ impl Adapter {
                     .wait_for_space(fs, || fs.append(&caller, ino, data))?;
                 data.len()
             } else if flags & libc::O_APPEND != 0 {
-                self.removals
-                    .wait_for_space(fs, || fs.append_chunk(&caller, ino, offset, data))?;
+                let done = match req.unique & UNIQUE_RESEND {
+                    0 => 0,
+                    _ => appended_before(fs, ino, offset, data)?,
+                };
+                let (at, rest) = (offset + done as u64, &data[done..]);
+                if done == 0 || !rest.is_empty() {
+                    self.removals
+                        .wait_for_space(fs, || fs.append_chunk(&caller, ino, at, rest))?;
+                }
                 data.len()
             } else {
                 self.removals
@@ -272,6 +280,18 @@ fn may_write_back(fs: &Fs, ino: Ino) -> Served<()> {
             "write-back to an immutable file",
         )),
     }
+}
+
+/// Returns how many of the first bytes of an append a dead server has appended. They cannot be
+/// appended again: a file with +a refuses what lies before its end.
+fn appended_before(fs: &Fs, ino: Ino, offset: u64, data: &[u8]) -> Served<usize> {
+    let past = fs.getattr(ino)?.size.saturating_sub(offset);
+    let done = usize::try_from(past).map_or(data.len(), |past| past.min(data.len()));
+    with_buffer(done, |there| {
+        let got = read_to(fs, ino, offset, there)?;
+        let same = got == done && *there == data[..done];
+        Ok(if same { done } else { 0 })
+    })
 }
 
 /// Waits until a file that is appended to has the bytes before `offset`, by the kernel's idea of

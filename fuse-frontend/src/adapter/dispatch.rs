@@ -22,6 +22,14 @@ impl Adapter {
     /// Serves a request, and answers it before this returns.
     pub fn serve_request(&self, header: &InHeader, asked: Operation<'_>, reply: impl Reply) {
         self.counts.add(asked.opcode());
+        match &self.takeover {
+            None => self.dispatch(header, asked, reply),
+            Some(memory) => self.dispatch_noted(memory, header, asked, reply),
+        }
+    }
+
+    /// Calls the handler.
+    pub(super) fn dispatch(&self, header: &InHeader, asked: Operation<'_>, reply: impl Reply) {
         let node = Node(header.nodeid);
         match asked {
             // Names: namespace.rs

@@ -5,12 +5,14 @@
 //! * POSIX_LOCKS and FLOCK_LOCKS: the kernel does locks itself;
 //! * CREATE_SUPP_GROUP: a kernel that offers it needs no help with sgid of a new file (see
 //!   `namespace::mode_of_new`);
-//! * HAS_RESEND: no server takes a connection over;
 //! * REQUEST_TIMEOUT: a server that is stopped for a while must not lose its connection.
 //!
 //! NO_OPEN_SUPPORT and NO_OPENDIR_SUPPORT only say that the kernel understands ENOSYS as the
 //! answer to OPEN and OPENDIR. They are asked for with `opens=kernel` alone, although listings
 //! need the second one too.
+//!
+//! HAS_RESEND is asked for, and needed, with `takeover=on` only: a server that takes a connection
+//! over asks for the unanswered requests.
 //!
 //! WRITEBACK_CACHE is asked for with `cache=writeback` only: with the other modes, a completed
 //! write is durable.

@@ -1,5 +1,5 @@
 //! ioctl: the flags of lsattr(1) and chattr(1) in both forms, the label, FITRIM, and
-//! FS_IOC_SHUTDOWN, and tickets for direct access. Any other one gives ENOTTY.
+//! FS_IOC_SHUTDOWN, growing, scrubbing, and tickets for direct access. Any other one gives ENOTTY.
 //!
 //! FS_IOC_SHUTDOWN arrives without its argument, because its number declares no input. It
 //! is treated as the variant that loses no data.
@@ -8,11 +8,14 @@
 //! and requires the capability for `+i` and `+a`. An older kernel passes the call on, so
 //! the server checks both as well, unless the kernel gives no ids (6.12).
 
-use pramfs::inode::{Fs, LeaseMode, SetAttr};
+use pramfs::inode::{Fs, LeaseMode, ScrubOptions, SetAttr};
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::wire::InHeader;
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
-use pramfs_medium::pmem::{LEASE_TICKET, WRITE_LEASE_TICKET};
+use pramfs_medium::pmem::{
+    GROW, LEASE_TICKET, SCRUB, SCRUB_FINDING, ScrubRequest, WRITE_LEASE_TICKET, decode_grow,
+    decode_scrub, decode_scrub_finding, encode_grown, encode_scrub_finding,
+};
 
 use super::Adapter;
 use super::answer::{Answer, Reply};
@@ -157,6 +160,23 @@ impl Adapter {
                 fs.force_shutdown()?;
                 Ok(Vec::new())
             }
+            GROW => {
+                owns_mount(req)?;
+                let size = decode_grow(input).or_else(invalid)?;
+                let grown = fs.grow(size)?;
+                Ok(encode_grown(grown.from, grown.to))
+            }
+            SCRUB => {
+                owns_mount(req)?;
+                self.scrub(fs, decode_scrub(input).or_else(invalid)?)
+            }
+            SCRUB_FINDING => {
+                owns_mount(req)?;
+                let number = decode_scrub_finding(input).or_else(invalid)?;
+                let found = fs.scrub_finding(number);
+                let text = found.as_ref().map(|found| found.text.as_str());
+                Ok(encode_scrub_finding(text))
+            }
             LEASE_TICKET => self.ticket(req, node, handle, LeaseMode::Read),
             WRITE_LEASE_TICKET => self.ticket(req, node, handle, LeaseMode::Write),
             _ => Err(Refusal::Request(Errno::ENOTTY, "unknown ioctl")),
@@ -164,6 +184,22 @@ impl Adapter {
         self.serve("ioctl", node, reply, work, |reply, out| {
             reply.send(Answer::Ioctl(&out))
         });
+    }
+
+    /// Starts or cancels the scrub, whose thread works on, and returns how far it is.
+    fn scrub(&self, fs: &Fs, request: ScrubRequest) -> Served<Vec<u8>> {
+        match request {
+            ScrubRequest::Status => {}
+            ScrubRequest::Start { resume, limit } => {
+                fs.start_scrub(ScrubOptions { limit, resume })?;
+            }
+            ScrubRequest::Cancel => {
+                if !fs.cancel_scrub() {
+                    return Err(Refusal::Request(Errno::ENOENT, "no scrub runs"));
+                }
+            }
+        }
+        Ok(fs.scrub_status().encode())
     }
 
     /// Issues a ticket for direct access to an open file.
@@ -246,6 +282,17 @@ fn administers(req: &InHeader) -> Served<()> {
         false => Err(Refusal::Request(
             Errno::EPERM,
             "this ioctl needs CAP_SYS_ADMIN",
+        )),
+    }
+}
+
+/// Checks that the caller is root or runs the server. A guest of a virtual machine is neither.
+fn owns_mount(req: &InHeader) -> Served<()> {
+    match Caller::owns_server(req) {
+        true => Ok(()),
+        false => Err(Refusal::Request(
+            Errno::EPERM,
+            "only root and the user who mounted the file system may grow or scrub it",
         )),
     }
 }

@@ -1,11 +1,13 @@
 //! Answers a read directly from the medium. This is the only unsafe code of this crate.
 //!
 //! The transport takes the bytes as a slice and sends or copies them before it returns. The bytes
-//! must not change while the slice lives. Three parties guarantee that:
+//! must not change while the slice lives. Four parties guarantee that:
 //! * the engine, for stores to files through it;
 //! * [`Opens::lend`](crate::direct::Opens::lend), for stores by other processes: it lends no
 //!   bytes of a file that a process has leased to write, and the lease waits for reads that
 //!   have begun;
+//! * the doors of guests, for stores by guests: with a window they copy, and lend nothing
+//!   (`DoorSettings::copies`);
 //! * this program, for all other stores: it opens no window of the region, maps no file
 //!   and keeps no address of the medium (`tests/unsafe_code.rs` checks this), and the
 //!   region is locked against other processes.

@@ -18,6 +18,8 @@
 //! * that a listing contains `..`. The server invalidates the listing of a directory that
 //!   moves.
 //!
+//! A guest takes no invalidations, so its kernel caches no listing.
+//!
 //! An invalidation waits for page locks, and a reader may hold one while it faults in
 //! its buffer. So the server invalidates only in a request whose caller holds the
 //! directory's lock in the kernel, which excludes listings. That holds for changes of
@@ -44,7 +46,11 @@ impl Adapter {
     fn keeps_listings(&self) -> bool {
         let each_counts =
             !self.kernel_opens() && self.fs.atime_policy() == (AtimePolicy::StrictAtime, true);
-        self.offers(InitFlags::NO_OPENDIR_SUPPORT) && self.cache != CacheMode::None && !each_counts
+        self.offers(InitFlags::NO_OPENDIR_SUPPORT)
+            && self.notifier.is_heard()
+            && !self.shared
+            && self.cache != CacheMode::None
+            && !each_counts
     }
 
     pub(super) fn on_opendir(&self, dir: Node, reply: impl Reply) {

@@ -15,6 +15,7 @@
 //! the ACLs that it requests). The engine does everything else, including the umask,
 //! because a default ACL replaces it.
 
+mod again;
 mod answer;
 mod attributes;
 mod caller;
@@ -53,6 +54,7 @@ pub use notifier::Notifier;
 pub(crate) use notifier::tests::nowhere;
 
 use crate::direct::{Direct, Opens};
+use crate::takeover::memory::Memory;
 
 /// How many seconds the kernel may cache names and attributes: a day. While the file system is
 /// mounted, all changes pass through the kernel, and it drops entries that its own requests
@@ -104,7 +106,7 @@ pub struct Adapter {
     counts: Arc<Counts>,
     removals: PendingFrees,
     /// Set by the first panic; from then on every request gets EIO.
-    failed: AtomicBool,
+    failed: Arc<AtomicBool>,
     /// Medium failures that have been logged.
     repeats: Mutex<Repeats>,
     refused_pages: RefusedPages,
@@ -112,6 +114,10 @@ pub struct Adapter {
     direct: Option<Arc<Direct>>,
     late_writes: attributes::LateWrites,
     opens: Option<Arc<Opens>>,
+    /// Of a mount that a later server can take over.
+    takeover: Option<Arc<Memory>>,
+    /// The region has other doors, whose changes this kernel does not know of.
+    shared: bool,
 }
 
 impl Adapter {
@@ -124,14 +130,41 @@ impl Adapter {
             offered: AtomicU64::new(0),
             counts: Arc::default(),
             removals: PendingFrees::default(),
-            failed: AtomicBool::new(false),
+            failed: Arc::default(),
             repeats: Mutex::default(),
             refused_pages: RefusedPages::new(notifier.clone()),
             notifier,
             direct: None,
             late_writes: attributes::LateWrites::default(),
             opens: None,
+            takeover: None,
+            shared: false,
         }
+    }
+
+    /// Serves a region that is changed through other doors too: the kernel caches no names,
+    /// attributes and listings, and drops pages when the attributes show a change.
+    #[must_use]
+    pub fn with_other_doors(mut self, shared: bool) -> Adapter {
+        self.shared = shared;
+        self
+    }
+
+    /// Returns an adapter for another door of the same file system, a guest's, which takes no
+    /// notifications. After a panic in one of them, all refuse.
+    #[must_use]
+    pub fn of_guest(&self) -> Adapter {
+        Adapter {
+            failed: Arc::clone(&self.failed),
+            ..Adapter::new(Arc::clone(&self.fs), self.cache, Notifier::of_guest())
+                .with_counts(Arc::clone(&self.counts))
+                .with_opens(self.opens.clone())
+        }
+    }
+
+    /// Returns the file system.
+    pub(crate) fn fs(&self) -> &Fs {
+        &self.fs
     }
 
     /// Counts requests there.
@@ -164,6 +197,25 @@ impl Adapter {
         self
     }
 
+    /// Lets a later server go on, with this memory. The kernel must be able to send requests
+    /// again then.
+    #[must_use]
+    pub fn with_takeover(mut self, memory: Arc<Memory>) -> Adapter {
+        self.counts.tell_of(&memory);
+        self.takeover = Some(memory);
+        self
+    }
+
+    /// Whether another server goes on when this one ends.
+    fn will_be_taken_over(&self) -> bool {
+        (self.takeover.as_ref()).is_some_and(|memory| memory.is_supervised())
+    }
+
+    /// Whether a later server can go on.
+    pub fn has_takeover(&self) -> bool {
+        self.takeover.is_some()
+    }
+
     /// Returns what this server asks of a kernel, whatever the transport.
     pub fn wanted(&self) -> InitFlags {
         let mut wanted = init::WANTED | self.required();
@@ -174,15 +226,21 @@ impl Adapter {
         if self.cache == CacheMode::Writeback {
             wanted |= InitFlags::WRITEBACK_CACHE;
         }
+        if self.shared {
+            wanted.remove(InitFlags::EXPLICIT_INVAL_DATA);
+            wanted |= InitFlags::AUTO_INVAL_DATA;
+        }
         wanted
     }
 
     /// Returns what the kernel must offer.
     pub fn required(&self) -> InitFlags {
-        match self.opened_by {
+        let mut required = match self.opened_by {
             OpenedBy::Server => InitFlags::empty(),
             OpenedBy::Kernel => init::REQUIRED_FOR_OPENS,
-        }
+        };
+        required.set(InitFlags::HAS_RESEND, self.takeover.is_some());
+        required
     }
 
     /// Returns what it asks for beside that by a transport that passes on all of a request.
@@ -203,9 +261,22 @@ impl Adapter {
         self.cache == CacheMode::Writeback
     }
 
+    /// For how many seconds the kernel may cache names.
+    fn name_ttl(&self) -> u64 {
+        match self.shared {
+            true => 0,
+            false => CACHE_SECONDS,
+        }
+    }
+
     /// Takes note of what the kernel offers. Called before the first request.
     pub fn note_offer(&self, offered: InitFlags) {
         self.offered.store(offered.bits(), Ordering::Relaxed);
+    }
+
+    /// Returns what the kernel offers.
+    pub fn offered(&self) -> InitFlags {
+        InitFlags::from_bits_retain(self.offered.load(Ordering::Relaxed))
     }
 
     /// Whether the kernel offers this.

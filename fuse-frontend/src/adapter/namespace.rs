@@ -10,11 +10,11 @@ use pramfs_fuse_protocol::flags::InitFlags;
 use pramfs_fuse_protocol::wire::{EntryOut, InHeader, MkdirIn, MknodIn};
 use pramfs_fuse_protocol::{Errno, Extensions};
 
+use super::Adapter;
 use super::answer::{Answer, Reply};
 use super::caller::{Caller, CallerIds};
 use super::convert::{Node, attr as wire_attr, generation, ino, node, unpack_device};
 use super::serve::{Refusal, Served};
-use super::{Adapter, CACHE_SECONDS};
 use crate::direct::Opens;
 
 /// An inode for a reply with an entry, with its reference. Sending the reply passes the
@@ -80,7 +80,7 @@ impl Adapter {
             && (attr.perm & 0o6000 != 0 || self.opens.as_ref().is_some_and(is_written));
         match changes {
             true => 0,
-            false => CACHE_SECONDS,
+            false => self.name_ttl(),
         }
     }
 
@@ -89,7 +89,7 @@ impl Adapter {
         EntryOut {
             nodeid: node(of.ino).0,
             generation: generation(of),
-            entry_valid: CACHE_SECONDS,
+            entry_valid: self.name_ttl(),
             attr_valid: self.attr_ttl(of),
             attr: wire_attr(of),
             ..EntryOut::default()
@@ -97,7 +97,7 @@ impl Adapter {
     }
 
     /// Sends an entry. The kernel may forget it as soon as it has the reply.
-    fn send_entry(&self, reply: impl Reply, (held, found): HeldEntry) {
+    pub(super) fn send_entry(&self, reply: impl Reply, (held, found): HeldEntry) {
         let entry = self.entry(&found);
         held.into_count();
         reply.send(Answer::Entry(entry));
@@ -113,7 +113,7 @@ impl Adapter {
         self.serve("lookup", parent, reply, work, |reply, found| match found {
             Some(found) => self.send_entry(reply, found),
             None => reply.send(Answer::Entry(EntryOut {
-                entry_valid: CACHE_SECONDS,
+                entry_valid: self.name_ttl(),
                 ..EntryOut::default()
             })),
         });
@@ -249,17 +249,28 @@ impl Adapter {
                 fs.rename(&caller, source, from.1, target, to.1, flags)
             })?;
             self.removals.note_removed();
-            if source != target {
-                self.has_moved(fs, (target, to.1));
-                if flags.exchange {
-                    self.has_moved(fs, (source, from.1));
-                }
-            }
+            self.note_moves(fs, (source, from.1), (target, to.1), flags.exchange);
             Ok(())
         };
         self.serve("rename", from.0, reply, work, |reply, ()| {
             reply.send(Answer::Done)
         });
+    }
+
+    /// Makes the kernel list again what has a new parent after a rename.
+    pub(super) fn note_moves(
+        &self,
+        fs: &Fs,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        is_exchange: bool,
+    ) {
+        if from.0 != to.0 {
+            self.has_moved(fs, to);
+            if is_exchange {
+                self.has_moved(fs, from);
+            }
+        }
     }
 
     pub(super) fn on_readlink(&self, node: Node, reply: impl Reply) {

@@ -6,14 +6,25 @@ use std::sync::Arc;
 
 use pramfs_fuse_protocol::notify;
 
-/// The connection, for notifications. Clones share it. Any transport may serve it.
+/// The connection, for notifications. Clones share it. Any transport may serve it, but none to
+/// guests: their kernels take no notifications.
 #[derive(Debug, Clone)]
-pub struct Notifier(Arc<OwnedFd>);
+pub struct Notifier(Option<Arc<OwnedFd>>);
 
 impl Notifier {
     /// Notifies over a connection.
     pub fn new(connection: OwnedFd) -> Notifier {
-        Notifier(Arc::new(connection))
+        Notifier(Some(Arc::new(connection)))
+    }
+
+    /// Notifies nobody.
+    pub fn of_guest() -> Notifier {
+        Notifier(None)
+    }
+
+    /// Whether there is a kernel that takes notifications.
+    pub fn is_heard(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Makes the kernel drop the attributes of a node and `len` bytes of its page cache from
@@ -23,12 +34,13 @@ impl Notifier {
     /// This waits for page locks, and so perhaps for requests.
     ///
     /// # Errors
-    /// ENOENT if the kernel does not know the node.
+    /// ENOENT if the kernel does not know the node. `Unsupported` for guests.
     pub fn invalidate(&self, node: u64, from: i64, len: i64) -> io::Result<()> {
+        let connection = self.0.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let message = notify::inval_inode(node, from, len);
         let mut pieces = [IoSlice::new(&[]); 2];
         let pieces = message.io_slices(&mut pieces).map_err(io::Error::other)?;
-        rustix::io::writev(&*self.0, pieces)?;
+        rustix::io::writev(&**connection, pieces)?;
         Ok(())
     }
 }

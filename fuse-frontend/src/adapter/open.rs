@@ -58,7 +58,7 @@ pub(super) fn allows(handle: Handle, lease: LeaseMode) -> bool {
 }
 
 /// How an open is answered.
-struct Opened {
+pub(super) struct Opened {
     mode: OpenOutFlags,
     /// It counts among the opens through the page cache.
     cached: bool,
@@ -67,6 +67,9 @@ struct Opened {
     /// Its handle is 0, as that of every file.
     by_kernel: bool,
 }
+
+/// A new file that is open: how, its reference as an open file, and that of its lookup.
+pub(super) type Created = (Opened, Option<InodeRef>, HeldEntry);
 
 impl Opened {
     /// As the kernel opens every file by itself, also one with O_DIRECT: it goes past its pages
@@ -138,6 +141,8 @@ impl Adapter {
         };
         let mut mode = if bypasses {
             OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
+        } else if self.shared {
+            OpenOutFlags::empty()
         } else {
             OpenOutFlags::KEEP_CACHE
         };
@@ -227,9 +232,7 @@ impl Adapter {
             let made = self
                 .removals
                 .wait_for_space(fs, || holding.create(&caller, parent, name, perm))?;
-            // One reference for the lookup, one for the open file.
-            let opened = self.note_open(made.1.ino, self.file_mode(flags, made.1.flags));
-            Ok((opened, Some(fs.hold(made.1.ino)), made))
+            Ok(self.opened_anew(fs, made, flags))
         };
         self.serve("create", parent, reply, work, |reply, made| {
             self.send_created(reply, made, flags)
@@ -255,24 +258,31 @@ impl Adapter {
             let made = self.removals.wait_for_space(fs, || {
                 holding.create_unnamed(&caller, parent, perm, linkable)
             })?;
-            // The only reply that opens a file with `opens=kernel`: a release releases nothing.
-            if self.kernel_opens() {
-                return Ok((Opened::by_kernel(), None, made));
-            }
-            let opened = self.note_open(made.1.ino, self.file_mode(flags, made.1.flags));
-            Ok((opened, Some(fs.hold(made.1.ino)), made))
+            Ok(self.opened_anew(fs, made, flags))
         };
         self.serve("tmpfile", parent, reply, work, |reply, made| {
             self.send_created(reply, made, flags)
         });
     }
 
+    /// Opens a new file, for the reply that makes it known to the kernel.
+    pub(super) fn opened_anew(&self, fs: &Fs, made: HeldEntry, flags: i32) -> Created {
+        // The only reply that opens a file with `opens=kernel`, to TMPFILE: a release releases
+        // nothing.
+        if self.kernel_opens() {
+            return (Opened::by_kernel(), None, made);
+        }
+        // One reference for the lookup, one for the open file.
+        let opened = self.note_open(made.1.ino, self.file_mode(flags, made.1.flags));
+        (opened, Some(fs.hold(made.1.ino)), made)
+    }
+
     /// Sends a new file that is open. The kernel may close and forget it as soon as it has the
     /// reply.
-    fn send_created(
+    pub(super) fn send_created(
         &self,
         reply: impl Reply,
-        (opened, open, (held, made)): (Opened, Option<InodeRef>, HeldEntry),
+        (opened, open, (held, made)): Created,
         flags: i32,
     ) {
         let entry = self.entry(&made);

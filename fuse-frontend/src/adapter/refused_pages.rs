@@ -48,12 +48,17 @@ impl RefusedPages {
             state: Mutex::default(),
             changed: Condvar::new(),
         }));
-        pages.start(&mut pages.0.lock());
+        if pages.0.notifier.is_heard() {
+            pages.start(&mut pages.0.lock());
+        }
         pages
     }
 
     /// Has the kernel drop `len` bytes from `offset` on. Returns at once. Called after the reply.
     pub(super) fn drop_soon(&self, node: Node, offset: u64, len: usize) {
+        if !self.0.notifier.is_heard() {
+            return;
+        }
         let end = offset.saturating_add(len as u64);
         let mut state = self.0.lock();
         let range = state.waiting.entry(node.0).or_insert(offset..end);

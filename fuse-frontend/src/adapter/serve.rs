@@ -103,7 +103,7 @@ impl Adapter {
             }
         };
         match error.errno() {
-            _ if matches!(error, Error::Lost { .. }) => {
+            _ if matches!(error, Error::Lost { .. } | Error::WrongSum { .. }) => {
                 tracing::debug!("{request} of node {}: {error}", node.0);
             }
             libc::EIO => {
@@ -127,10 +127,18 @@ impl Adapter {
     fn fail(&self, request: &'static str, node: Node) {
         self.failed.store(true, Ordering::Relaxed);
         let region = self.fs.region().info().name;
-        tracing::error!(
-            "{region}: {request} of node {} panicked; every request is answered EIO from now on: unmount it, run `fsck.pramfs {region}`, mount it again",
-            node.0
-        );
+        let taken_over = self.will_be_taken_over();
+        let then = match taken_over {
+            true => "the next server recovers the region".to_owned(),
+            false => format!(
+                "every request is answered EIO from now on: unmount it, run `fsck.pramfs {region}`, mount it again"
+            ),
+        };
+        tracing::error!("{region}: {request} of node {} panicked; {then}", node.0);
+        if taken_over {
+            // The next server refuses this request if it panics there, too.
+            std::process::abort();
+        }
     }
 }
 

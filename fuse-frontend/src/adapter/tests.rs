@@ -14,6 +14,7 @@ use zerocopy::IntoBytes;
 
 use super::answer::{Answer, Reply};
 use super::{Adapter, CacheMode, OpenedBy, nowhere};
+use crate::takeover::memory::Memory;
 
 const SELINUX: &[u8] = b"security.selinux";
 const LABEL: &[u8] = b"user_u:object_r:tmp_t\0";
@@ -296,4 +297,18 @@ fn file_whose_security_context_is_refused_is_not_made() {
         assert!(matches!(scene.find(b"file"), Err(Error::NotFound)));
     }
     assert_eq!(scene.fs.statfs().unwrap().free, before);
+}
+
+#[test]
+fn takeover_asks_for_requests_again() {
+    let fs = Scene::new().fs;
+    let adapter = || Adapter::new(Arc::clone(&fs), CacheMode::Auto, nowhere());
+    let resend = InitFlags::HAS_RESEND;
+    assert!(!adapter().wanted().contains(resend) && adapter().required().is_empty());
+    let memory = Arc::new(Memory::create().unwrap());
+    let adapter = adapter().with_takeover(memory);
+    assert!(adapter.has_takeover());
+    assert!(adapter.wanted().contains(resend) && adapter.required() == resend);
+    adapter.note_offer(resend | InitFlags::CREATE_SUPP_GROUP);
+    assert!(adapter.offered().contains(InitFlags::CREATE_SUPP_GROUP));
 }

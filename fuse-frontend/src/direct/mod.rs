@@ -214,9 +214,11 @@ fn refused(error: Error) -> Refused {
         // Another lease of the file: the client appends through the mount for a while.
         Error::Busy(_) => Refusal::Busy,
         Error::ReadOnly(_) | Error::NotSupported(_) => Refusal::Unsupported,
-        Error::Corrupt { .. } | Error::Lost { .. } | Error::Io { .. } | Error::Pmem(_) => {
-            Refusal::Damaged
-        }
+        Error::Corrupt { .. }
+        | Error::Lost { .. }
+        | Error::WrongSum { .. }
+        | Error::Io { .. }
+        | Error::Pmem(_) => Refusal::Damaged,
         _ => Refusal::System,
     };
     Refused::new(reason, error.to_string())

@@ -16,12 +16,16 @@ pub(crate) use flags::{NOATIME, RELATIME, STRICTATIME};
 pub(crate) use text::help;
 pub use values::MAX_THREADS;
 
-use pramfs::pmem::{BackendKind, Durability};
-use pramfs::{AtimePolicy, ErrorPolicy};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pramfs::pmem::{BackendKind, Durability, Protect};
+use pramfs::{AtimePolicy, DataMode, ErrorPolicy};
 
 use crate::adapter::{CacheMode, OpenedBy};
 use crate::direct::DirectPolicy;
 use crate::mountinfo::FS_TYPE;
+use crate::takeover;
 use crate::transport::Transport;
 
 use table::Takes;
@@ -50,6 +54,8 @@ pub struct MountSettings {
     pub dir_atime: bool,
     /// What damage does to the mount.
     pub errors: ErrorPolicy,
+    /// How bytes of files change.
+    pub data: DataMode,
     /// Use of the page cache.
     pub cache: CacheMode,
     /// Who opens files.
@@ -58,6 +64,8 @@ pub struct MountSettings {
     pub transport: Transport,
     /// Serving threads; by default one for each processor.
     pub threads: Option<usize>,
+    /// How long a serving thread of `/dev/fuse` looks for the next request before it sleeps.
+    pub busy_poll: Duration,
     /// Limit of the inode cache in bytes.
     pub cache_bytes: Option<u64>,
     /// Other users may access the mount; by default if root mounts.
@@ -66,8 +74,12 @@ pub struct MountSettings {
     pub backend: BackendKind,
     /// Which failure a completed operation survives, on media that need an msync.
     pub durability: Durability,
+    /// What keeps stray stores of the server from the region.
+    pub protect: Protect,
     /// Fail unless the region is mapped with DAX.
     pub require_dax: bool,
+    /// Sockets of guests that use the region beside the mount.
+    pub virtiofs: Vec<PathBuf>,
     /// Mount over a directory that has entries.
     pub nonempty: bool,
     /// Freed blocks are returned to the host at once.
@@ -85,6 +97,10 @@ pub struct MountSettings {
     pub direct: DirectPolicy,
     /// Users of a policy for others may also store.
     pub direct_write_is_root: bool,
+    /// The mount survives the death of its server.
+    pub takeover: bool,
+    /// With it, the deaths within a minute that end the mount.
+    pub takeover_deaths: usize,
     /// Change the flags of a live mount.
     pub remount: bool,
     /// Options that only a remount may repeat, by name.
@@ -106,15 +122,19 @@ impl Default for MountSettings {
             atime: AtimePolicy::Relatime,
             dir_atime: true,
             errors: ErrorPolicy::RemountRo,
+            data: DataMode::InPlace,
             cache: CacheMode::Auto,
             opens: OpenedBy::Server,
             transport: Transport::default(),
             threads: None,
+            busy_poll: Duration::ZERO,
             cache_bytes: None,
             allow_other: None,
             backend: BackendKind::Auto,
             durability: Durability::Power,
+            protect: Protect::Off,
             require_dax: false,
+            virtiofs: Vec::new(),
             nonempty: false,
             discard: false,
             no_recovery: false,
@@ -123,6 +143,8 @@ impl Default for MountSettings {
             sandbox: true,
             direct: DirectPolicy::Off,
             direct_write_is_root: false,
+            takeover: false,
+            takeover_deaths: takeover::DEATHS,
             remount: false,
             kernel_options: Vec::new(),
             flags_given: Vec::new(),
@@ -142,6 +164,8 @@ impl MountSettings {
     /// # Errors
     /// What is missing.
     pub fn check(&self) -> Result<(), Refused> {
+        self.check_takeover()?;
+        self.check_busy_poll()?;
         if self.cache == CacheMode::Writeback && self.direct != DirectPolicy::Off {
             return wrong(format!(
                 "cache=writeback cannot be combined with direct={}: the kernel would hold bytes back that a program with direct access must see; leave one of them out",
@@ -164,6 +188,9 @@ impl MountSettings {
                 self.direct.name()
             ));
         }
+        if !self.virtiofs.is_empty() {
+            self.check_beside_guests()?;
+        }
         let others = matches!(self.direct, DirectPolicy::Group | DirectPolicy::All);
         match self.direct_write_is_root && !others {
             false => Ok(()),
@@ -172,6 +199,87 @@ impl MountSettings {
                 self.direct.name()
             )),
         }
+    }
+
+    fn check_busy_poll(&self) -> Result<(), Refused> {
+        let transport = match self.transport {
+            Transport::Uring if !self.busy_poll.is_zero() => "uring",
+            Transport::Fuser if !self.busy_poll.is_zero() => "fuser",
+            _ => return Ok(()),
+        };
+        wrong(format!(
+            "busy-poll= has no effect with transport={transport}: only threads that read /dev/fuse look for requests before they sleep; leave it out, or use transport=dev"
+        ))
+    }
+
+    fn check_takeover(&self) -> Result<(), Refused> {
+        if !self.takeover {
+            return Ok(());
+        }
+        let other = match self.transport {
+            Transport::Auto | Transport::Dev => None,
+            Transport::Uring => Some((
+                "uring",
+                "a ring ends with the server that made it, and its requests are not sent again",
+            )),
+            Transport::Fuser => Some((
+                "fuser",
+                "that crate cannot serve a connection that was negotiated before",
+            )),
+        };
+        if let Some((transport, why)) = other {
+            return wrong(format!(
+                "takeover=on cannot be combined with transport={transport}: {why}; leave one of them out"
+            ));
+        }
+        if !self.virtiofs.is_empty() {
+            return wrong(
+                "takeover=on cannot be combined with --virtiofs: a guest does not connect to another server; leave one of them out",
+            );
+        }
+        if self.direct != DirectPolicy::Off {
+            return wrong(format!(
+                "takeover=on cannot be combined with direct={}: a later server does not know the leases that the one before has given; leave one of them out",
+                self.direct.name()
+            ));
+        }
+        match self.cache {
+            CacheMode::Writeback => wrong(
+                "takeover=on cannot be combined with cache=writeback: a later server does not know which sizes and times the kernel holds back; leave one of them out",
+            ),
+            CacheMode::Auto | CacheMode::None => Ok(()),
+        }
+    }
+
+    /// Returns the transport to use: with takeover it is `/dev/fuse` from the beginning.
+    pub fn transport(&self) -> Transport {
+        match self.takeover {
+            true => Transport::Dev,
+            false => self.transport,
+        }
+    }
+
+    /// Checks options that need the only door of a region.
+    fn check_beside_guests(&self) -> Result<(), Refused> {
+        let alone = [
+            (self.cache == CacheMode::Writeback, "cache=writeback"),
+            (self.opens == OpenedBy::Kernel, "opens=kernel"),
+            (self.direct != DirectPolicy::Off, "direct="),
+        ];
+        if let Some((_, option)) = alone.iter().find(|(given, _)| *given) {
+            return wrong(format!(
+                "--virtiofs cannot be combined with {option}: guests change files without the kernel of this machine; leave one of them out"
+            ));
+        }
+        for (flag, option) in [(Flag::NoSuid, "suid"), (Flag::NoDev, "dev")] {
+            let last = self.flags_given.iter().rev().find(|(of, _)| *of == flag);
+            if last.is_some_and(|(_, on)| !on) {
+                return wrong(format!(
+                    "--virtiofs cannot be combined with {option}: root of a guest could become root of this machine; the mount has nosuid,nodev"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Returns which failure a completed operation survives: that of `durability=`, but

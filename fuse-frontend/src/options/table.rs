@@ -1,7 +1,7 @@
 //! The table of mount options: one row for each.
 
-use pramfs::ErrorPolicy;
-use pramfs::pmem::{BackendKind, Durability};
+use pramfs::pmem::{BackendKind, Durability, Protect};
+use pramfs::{DataMode, ErrorPolicy};
 
 use super::flags::{Flag, Flags, NOATIME, RELATIME, STRICTATIME};
 use super::{MountSettings, values};
@@ -209,6 +209,14 @@ pub(super) const OPTIONS: &[Row] = &[
         "what damage on the medium does to the mount",
     ),
     one_of(
+        &["data"],
+        &[
+            to("inplace", |s| s.data = DataMode::InPlace),
+            to("atomic", |s| s.data = DataMode::Atomic),
+        ],
+        "what a crash leaves of a write: inplace: a part of it, in words of 8 bytes; atomic: all or nothing of each request, of at most 1 MiB, at about twice the cost",
+    ),
+    one_of(
         &["durability"],
         &[
             to("power", |s| s.durability = Durability::Power),
@@ -224,6 +232,16 @@ pub(super) const OPTIONS: &[Row] = &[
             to("native", |s| s.backend = BackendKind::Native),
         ],
         "the code that maps the region and flushes it",
+    ),
+    one_of(
+        &["protect"],
+        &[
+            to("off", |s| s.protect = Protect::Off),
+            to("auto", |s| s.protect = Protect::Auto),
+            to("pkey", |s| s.protect = Protect::Pkey),
+            to("mprotect", |s| s.protect = Protect::Mprotect),
+        ],
+        "what keeps stray stores of the server from the region: auto: keys of the processor where there are any, else nothing; pkey: these keys, or no mount; mprotect: system calls, which is slow (security.md)",
     ),
     switch(
         &["require-dax", "require_dax"],
@@ -334,6 +352,36 @@ pub(super) const OPTIONS: &[Row] = &[
         ],
         "with direct=group or direct=all: these users may also store to the whole region, and so become root",
     ),
+    Row {
+        names: &["busy-poll"],
+        takes: Takes::Text {
+            shown: "MICROSECONDS",
+            what: "a number from 0 to 1000",
+            default: Some(values::default_busy_poll),
+            set: values::busy_poll,
+        },
+        flags: &[],
+        help: "with transport=dev: how long a serving thread looks for the next request before it sleeps; it keeps a processor busy meanwhile, and a client on another one need not wake it",
+    },
+    one_of(
+        &["takeover"],
+        &[
+            to("off", |s| s.takeover = false),
+            to("on", |s| s.takeover = true),
+        ],
+        "whether the mount survives the death of its server: a second process holds the connection, and starts the next server (takeover.md); not with transport=uring or fuser, direct= or cache=writeback",
+    ),
+    Row {
+        names: &["takeover-deaths"],
+        takes: Takes::Text {
+            shown: "N",
+            what: "a number from 1 to 1000000",
+            default: Some(values::default_takeover_deaths),
+            set: values::takeover_deaths,
+        },
+        flags: &[],
+        help: "with takeover=on: so many deaths within a minute end the mount",
+    },
     Row {
         names: &["uid", "gid", "mode"],
         takes: Takes::Refused(

@@ -67,6 +67,8 @@ fn choice_options_are_parsed() {
     assert_eq!(parsed("errors=continue").errors, ErrorPolicy::Continue);
     assert_eq!(parsed("errors=remount-ro").errors, ErrorPolicy::RemountRo);
     assert_eq!(parsed("errors=panic").errors, ErrorPolicy::Panic);
+    assert_eq!(parsed("data=inplace"), MountSettings::default());
+    assert_eq!(parsed("data=atomic").data, DataMode::Atomic);
     assert_eq!(parsed("cache=auto").cache, CacheMode::Auto);
     assert_eq!(parsed("cache=none").cache, CacheMode::None);
     assert_eq!(parsed("cache=writeback").cache, CacheMode::Writeback);
@@ -75,6 +77,14 @@ fn choice_options_are_parsed() {
     assert_eq!(parsed("backend=native").backend, BackendKind::Native);
     assert_eq!(parsed("durability=power").durability, Durability::Power);
     assert_eq!(parsed("durability=process").durability, Durability::Process);
+    for way in [
+        Protect::Off,
+        Protect::Auto,
+        Protect::Pkey,
+        Protect::Mprotect,
+    ] {
+        assert_eq!(parsed(&format!("protect={way}")).protect, way);
+    }
     assert_eq!(parsed("direct=off"), MountSettings::default());
     assert_eq!(parsed("direct=owner").direct, DirectPolicy::Owner);
     assert_eq!(parsed("direct=group").direct, DirectPolicy::Group);
@@ -102,6 +112,61 @@ fn cache_writeback_excludes_direct_access_and_opens_kernel() {
         assert_eq!(checked.is_ok(), is_right, "{list}");
         if let Err(refused) = checked {
             assert!(matches!(refused, Refused::Wrong(why) if why.contains("be combined with")));
+        }
+    }
+}
+
+#[test]
+fn takeover_means_dev_and_excludes_what_ends_with_a_server() {
+    let other = parsed("takeover=on,takeover=off");
+    assert_eq!(other, MountSettings::default());
+    for (list, excluded) in [
+        ("takeover=on", None),
+        ("transport=dev,takeover=on,opens=kernel", None),
+        ("takeover=on,cache=none", None),
+        ("transport=uring,takeover=on", Some("transport=uring")),
+        ("takeover=on,transport=fuser", Some("transport=fuser")),
+        ("takeover=on,direct=group", Some("direct=group")),
+        ("cache=writeback,takeover=on", Some("cache=writeback")),
+        ("cache=writeback,takeover=on,takeover=off", None),
+    ] {
+        let settings = parsed(list);
+        match (settings.check(), excluded) {
+            (Ok(()), None) => {}
+            (Err(Refused::Wrong(why)), Some(excluded)) => {
+                let pair = format!("takeover=on cannot be combined with {excluded}: ");
+                assert!(why.starts_with(&pair), "{list}: {why}");
+            }
+            other => panic!("{list}: {other:?}"),
+        }
+        if settings.takeover {
+            assert_eq!(settings.transport(), Transport::Dev);
+        }
+    }
+    assert_eq!(parsed("").transport(), Transport::Auto);
+    assert_eq!(parsed("takeover-deaths=1000000").takeover_deaths, 1_000_000);
+    for wrong in ["0", "1000001", "x", ""] {
+        assert!(matches!(
+            refused(&format!("takeover-deaths={wrong}")),
+            Refused::Wrong(_)
+        ));
+    }
+}
+
+#[test]
+fn busy_poll_is_refused_where_it_has_no_effect() {
+    for (list, is_right) in [
+        ("busy-poll=50", true),
+        ("busy-poll=50,transport=dev", true),
+        ("transport=uring,busy-poll=0", true),
+        ("transport=uring,busy-poll=50", false),
+        ("busy-poll=50,transport=fuser", false),
+        ("busy-poll=50,transport=fuser,transport=auto", true),
+    ] {
+        let checked = parsed(list).check();
+        assert_eq!(checked.is_ok(), is_right, "{list}");
+        if let Err(refused) = checked {
+            assert!(matches!(refused, Refused::Wrong(why) if why.contains("transport=dev")));
         }
     }
 }
@@ -146,6 +211,9 @@ fn numeric_options_are_parsed() {
     assert_eq!(parsed("cache_mem=1G").cache_bytes, Some(1 << 30));
     for bad in [
         "threads=0",
+        "busy-poll=1001",
+        "busy-poll=-1",
+        "busy-poll=10us",
         "threads=65",
         "threads=x",
         "threads=",
@@ -227,6 +295,7 @@ fn wrong_values_are_refused_with_choices() {
         ("backend=disk", "backend=native"),
         ("backend", "backend=native"),
         ("durability=none", "durability=power"),
+        ("protect=yes", "protect=auto"),
         ("subtype=ext4", "pramfs"),
         ("fsname=", "source"),
         ("threads", "1 to 64"),

@@ -73,6 +73,8 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_munlock,
     libc::SYS_brk,
     libc::SYS_membarrier,
+    // The key of a protected region is given back.
+    libc::SYS_pkey_free,
     // Threads. clone3 passes its flags in memory, where a filter cannot see them: a
     // second filter answers ENOSYS, and the C library falls back to clone.
     libc::SYS_clone3,
@@ -142,6 +144,20 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_umount2,
     libc::SYS_fspick,
     libc::SYS_fsconfig,
+];
+
+/// Those of them that a server without a mount does not need: it logs to standard error, has no
+/// control socket, and leaves the names of its sockets behind. It creates no sockets either.
+pub(super) const OF_MOUNTS: &[c_long] = &[
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_unlinkat,
+    libc::SYS_umount2,
+    libc::SYS_fspick,
+    libc::SYS_fsconfig,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
 ];
 
 /// The same calls by older numbers, which newer architectures lack.

@@ -20,7 +20,7 @@ use seccompiler::{
 };
 
 use super::Extra;
-use super::calls::{ALWAYS, IF, OLDER, When};
+use super::calls::{self, ALWAYS, IF, OLDER, When};
 
 /// `SECCOMP_RET_KILL_PROCESS`, replaced by [`REFUSE`].
 const KILL: u32 = 0x8000_0000;
@@ -66,6 +66,11 @@ fn rules(extra: Extra) -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     for call in ALWAYS.iter().chain(OLDER) {
         rules.insert(*call, Vec::new());
     }
+    if extra.guests_only {
+        for call in calls::OF_MOUNTS {
+            rules.remove(call);
+        }
+    }
     if extra.io_uring {
         rules.insert(libc::SYS_io_uring_enter, Vec::new());
         // Between the usual policy and the idle one, which gives nobody an advantage.
@@ -77,6 +82,9 @@ fn rules(extra: Extra) -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
         }
     }
     for (call, when) in IF {
+        if extra.guests_only && *call == libc::SYS_socket {
+            continue;
+        }
         let rule = condition(*when).and_then(|condition| SeccompRule::new(vec![condition]));
         let rule = rule.map_err(io::Error::other)?;
         rules.entry(*call).or_default().push(rule);
@@ -343,6 +351,18 @@ mod tests {
         all.sort();
         all.dedup();
         assert_eq!(all.len(), count, "a call stands in two places");
-        assert!(rules(Extra { io_uring: true }).is_ok());
+        let with = |io_uring, guests_only| {
+            rules(Extra {
+                io_uring,
+                guests_only,
+            })
+            .unwrap()
+        };
+        assert!(with(true, false).contains_key(&libc::SYS_io_uring_enter));
+        let guests = with(false, true);
+        assert!(!guests.contains_key(&libc::SYS_io_uring_enter));
+        for call in calls::OF_MOUNTS.iter().chain(&[libc::SYS_socket]) {
+            assert!(with(false, false).contains_key(call) && !guests.contains_key(call));
+        }
     }
 }

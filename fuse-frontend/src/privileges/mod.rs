@@ -25,11 +25,13 @@ pub mod environment;
 mod filter;
 pub mod programs;
 pub mod region;
+mod view;
 
 use rustix::process::DumpableBehavior;
 use rustix::thread::CapabilitySet;
 
 pub use capabilities::{KEPT, KEPT_FOR_OWNER, KEPT_TO_YIELD, Kept};
+pub use view::View;
 
 use crate::options::MountSettings;
 
@@ -37,8 +39,8 @@ use crate::options::MountSettings;
 #[derive(Debug)]
 #[must_use = "a server keeps its privileges until it confines itself"]
 pub struct Privileges {
-    /// The server runs as root and mounts by system call.
-    of_root: bool,
+    /// The server may drop them: it runs as root and mounts by system call, or mounts nothing.
+    confines: bool,
     notices: Vec<String>,
 }
 
@@ -47,6 +49,8 @@ pub struct Privileges {
 pub struct Extra {
     /// Its threads wait by io_uring_enter(2).
     pub io_uring: bool,
+    /// It serves guests alone: it connects to nobody, and removes no names.
+    pub guests_only: bool,
 }
 
 /// Drops one privilege.
@@ -62,20 +66,51 @@ impl Privileges {
         };
         let of_root = settings.sandbox && rustix::process::geteuid().is_root() && mounts_itself();
         let mut notices = Vec::new();
-        let kept = capabilities::kept(leases_of_owner, settings.transport.needs_sys_nice());
+        let kept = capabilities::kept(leases_of_owner, settings.transport().needs_sys_nice());
         if of_root && let Err(error) = capabilities::keep_only(kept) {
             notices.push(format!(
                 "WARNING: the server keeps all capabilities of root; dropping them failed: {error}"
             ));
         }
-        Privileges { of_root, notices }
+        Privileges {
+            confines: of_root,
+            notices,
+        }
+    }
+
+    /// Drops all capabilities, for a server without a mount, and all files that it does not need.
+    /// Must run before the first thread starts. `filters`: the rest goes too.
+    ///
+    /// # Errors
+    /// What cannot be dropped: a guest is not trusted, so it is not served then.
+    pub fn shed_all(filters: bool, view: Option<View<'_>>) -> Result<Privileges, String> {
+        if rustix::process::geteuid().is_root()
+            && let Err(error) = capabilities::keep_only(CapabilitySet::empty())
+        {
+            return Err(format!(
+                "the capabilities of root cannot be dropped: {error}"
+            ));
+        }
+        let kept = view.map_or(Ok(()), |view| {
+            rustix::thread::set_no_new_privs(true)?;
+            view.keep_only()
+        });
+        if let Err(error) = kept {
+            return Err(format!(
+                "the kernel refuses to take the files of this machine away from the server (Landlock): {error}; with --sandbox none, it is served nevertheless"
+            ));
+        }
+        Ok(Privileges {
+            confines: filters,
+            notices: Vec::new(),
+        })
     }
 
     /// Drops the rest, after the mount and before the first request. `by_helper`:
     /// fusermount3 has mounted and must unmount. Returns messages for the user.
     #[must_use]
     pub fn confine(mut self, by_helper: bool, extra: Extra) -> Vec<String> {
-        if !self.of_root || by_helper {
+        if !self.confines || by_helper {
             return self.notices;
         }
         let steps: [(&str, Step); 3] = [
@@ -111,7 +146,7 @@ mod tests {
     #[test]
     fn refused_confinement_is_reported_without_failing() {
         let of_root = || Privileges {
-            of_root: true,
+            confines: true,
             notices: Vec::new(),
         };
         if std::env::var_os(CHILD).is_some() {

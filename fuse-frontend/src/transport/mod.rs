@@ -8,16 +8,23 @@
 //! * `uring`: the same, with a warning if `dev` serves.
 //! * `dev`: reads and writes of `/dev/fuse`.
 //! * `fuser`: the crate `fuser`, which parses and sends by itself. It has no STATX.
+//!
+//! [`virtio`] serves guests. It is no mount option, and knows the handlers through a
+//! [`Door`](crate::door::Door) only.
 
 mod dev;
 mod fuser;
 mod handshake;
 mod threads;
 mod uring;
+pub mod virtio;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
+
+use pramfs_fuse_protocol::Negotiated;
 
 use crate::adapter::Adapter;
 
@@ -59,6 +66,8 @@ pub struct Settings {
     pub transport: Transport,
     /// Serving threads.
     pub threads: usize,
+    /// How long a thread of `dev` looks for the next request before it sleeps.
+    pub busy_poll: Duration,
     /// Other users than the owner of the mount may access it.
     pub allow_other: bool,
 }
@@ -148,6 +157,37 @@ impl Session {
             }
         };
         Ok(Session { kind, instead })
+    }
+
+    /// Takes over a connection that another server has negotiated and left. The adapter knows what
+    /// the kernel offers.
+    pub fn resume(
+        adapter: Arc<Adapter>,
+        channels: Vec<OwnedFd>,
+        agreed: Negotiated,
+        busy_poll: Duration,
+    ) -> Session {
+        Session {
+            kind: Kind::Dev(dev::Session::resume(adapter, channels, agreed).polling(busy_poll)),
+            instead: None,
+        }
+    }
+
+    /// Calls this once it serves: with requests that the kernel sends again, when they are answered.
+    pub fn when_it_serves(mut self, tell: impl FnOnce() + Send + 'static) -> Session {
+        if let Kind::Dev(session) = &mut self.kind {
+            session.when_it_serves(Box::new(tell));
+        }
+        self
+    }
+
+    /// Returns what a later server needs to take the connection over, where one can: the
+    /// descriptors, the first one that was mounted, and what was agreed upon.
+    pub fn to_keep(&self) -> Option<(&[OwnedFd], Negotiated)> {
+        match &self.kind {
+            Kind::Dev(session) => Some(session.to_keep()),
+            Kind::Fuser(_) | Kind::Uring(_) => None,
+        }
     }
 
     /// Whether the threads make system calls of io_uring.

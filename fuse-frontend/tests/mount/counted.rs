@@ -66,6 +66,18 @@ fn stat(dir: &Path) -> Vec<File> {
     Vec::new()
 }
 
+/// Waits until a change has another time than one before: within a tick of the kernel's clock,
+/// times do not change, and are not sent.
+fn wait_for_another_time() {
+    let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    for _ in 0..2 {
+        let begun = now();
+        while now() == begun {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
 fn open(dir: &Path, how: OFlags) -> File {
     let opened = rustix::fs::open(dir.join("f"), how | OFlags::CLOEXEC, Mode::RUSR);
     File::from(opened.unwrap())
@@ -145,6 +157,7 @@ const ROWS: &[Row] = &[
         before: none,
         calls: |dir, _| {
             let file = open(dir, OFlags::CREATE | OFlags::RDWR);
+            wait_for_another_time();
             file.write_all_at(&BLOCK, 0).unwrap();
         },
     },
@@ -155,6 +168,7 @@ const ROWS: &[Row] = &[
         calls: |dir, _| {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             let file = rustix::fs::open(dir, flags, Mode::RUSR).unwrap();
+            wait_for_another_time();
             File::from(file).write_all_at(&BLOCK, 0).unwrap();
         },
     },

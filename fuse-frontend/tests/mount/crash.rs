@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -39,6 +40,58 @@ fn completed_ops_survive_server_kill() {
             let got = fs::read_to_string(dir.join(format!("done{n}"))).unwrap();
             assert_eq!(got, format!("contents of {n}"));
         }
+    }
+    mount.unmount();
+}
+
+/// In place, a kill in the middle of a copy would leave a part of it.
+#[test]
+fn overwrites_of_atomic_mount_are_whole_after_server_kill() {
+    const PIECE: usize = 64 << 10;
+    const PIECES: usize = 32;
+    let Some((mount, _dog)) = mounted("atomic overwrites", "data=atomic") else {
+        return;
+    };
+    fs::write(mount.at("file"), vec![0; PIECES * PIECE]).unwrap();
+    let mut last = vec![0_u8; PIECES];
+    for round in 0..8_u8 {
+        let file = File::options().write(true).open(mount.at("file")).unwrap();
+        let done = AtomicUsize::new(0);
+        let (returned, pending) = std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let mut returned = last.clone();
+                for n in 0.. {
+                    let piece = (n * 7) % PIECES;
+                    let value = (n % 250) as u8 + 1;
+                    let bytes = vec![value; PIECE];
+                    if file.write_all_at(&bytes, (piece * PIECE) as u64).is_err() {
+                        return (returned, (piece, value));
+                    }
+                    returned[piece] = value;
+                    done.store(n + 1, Ordering::Release);
+                }
+                unreachable!("the server is killed")
+            });
+            while done.load(Ordering::Acquire) < 30 + 11 * usize::from(round) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            mount.crash();
+            worker.join().unwrap()
+        });
+        drop(file);
+        mount.mount("data=atomic");
+        let bytes = fs::read(mount.at("file")).unwrap();
+        for (piece, bytes) in bytes.chunks(PIECE).enumerate() {
+            let value = bytes[0];
+            assert!(bytes.iter().all(|b| *b == value), "piece {piece} is torn");
+            let is_pending = pending == (piece, value);
+            assert!(
+                value == returned[piece] || is_pending,
+                "piece {piece} is lost"
+            );
+            last[piece] = value;
+        }
+        assert_eq!(bytes.len(), PIECES * PIECE);
     }
     mount.unmount();
 }

@@ -243,6 +243,20 @@ fn client_process() {
                 say(&n.to_string());
             }
         }
+        "scrub" => {
+            let start = pramfs_medium::pmem::ScrubRequest::Start {
+                resume: false,
+                limit: None,
+            };
+            match crate::scrub::ask(env("PRAMFS_TEST_ARGS").as_ref(), start) {
+                Ok(_) => say("started"),
+                Err(e) => say(&format!("errno {}", e.raw_os_error().unwrap_or(0))),
+            }
+        }
+        "grow" => match crate::grow::grow(env("PRAMFS_TEST_ARGS").as_ref(), Some(128 << 20)) {
+            Ok((_, to)) => say(&format!("grown to {to}")),
+            Err(error) => say(&format!("errno {}", error.raw_os_error().unwrap())),
+        },
         "open-for-writing" => match pramfs_client::OpenOptions::new().write(true).open(path) {
             Ok(_) => say("opened"),
             Err(error) => say(&format!("error: {} {error}", error.errno())),

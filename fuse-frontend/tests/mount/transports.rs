@@ -172,6 +172,29 @@ fn each_transport_serves_the_same() {
 }
 
 #[test]
+fn polling_server_serves_the_same_and_sleeps_at_rest() {
+    let mut seen = Vec::new();
+    for options in ["transport=dev", "transport=dev,busy-poll=100"] {
+        let Some((mount, _dog)) = mounted("busy-poll", options) else {
+            return;
+        };
+        seen.push(use_all(&mount.path()));
+        let tasks = format!("/proc/{}/task", mount.process().as_raw_nonzero());
+        let sleeps = |task: fs::DirEntry| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let state = stat
+                .rsplit_once(") ")
+                .map(|(_, rest)| rest.starts_with('S'));
+            state.unwrap_or(true)
+        };
+        let all_sleep = || fs::read_dir(&tasks).unwrap().flatten().all(sleeps);
+        assert!(wait_until(all_sleep), "{options}");
+        mount.unmount();
+    }
+    assert_eq!(seen[0], seen[1]);
+}
+
+#[test]
 fn own_transports_show_the_time_of_birth() {
     let _on = Uring::on();
     for (options, has_birth) in ALL.into_iter().zip([false, true, true]) {

@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod inode;
+pub mod survivor;
 
 pub mod policy {
     pub mod atime {

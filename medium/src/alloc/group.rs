@@ -55,6 +55,18 @@ impl Group {
         }
     }
 
+    /// Makes the group longer. The new bits are clear, on the medium as well.
+    pub(super) fn grow(&mut self, len: u32) {
+        let more = len.saturating_sub(self.len);
+        let start = self.len;
+        self.len += more;
+        match &mut self.bits {
+            None => self.free += more,
+            // They counted as used.
+            Some(_) => self.give(start, more),
+        }
+    }
+
     /// Clear bits.
     pub(super) fn free(&self) -> u32 {
         self.free
@@ -211,7 +223,7 @@ impl Group {
 
 /// Calls `f` with each word index and mask that a run of bits touches.
 #[inline]
-pub(super) fn for_words(start: u32, len: u32, mut f: impl FnMut(usize, u64)) {
+pub(crate) fn for_words(start: u32, len: u32, mut f: impl FnMut(usize, u64)) {
     let (mut at, end) = (start, start + len);
     while at < end {
         let n = (64 - at % 64).min(end - at);
@@ -250,6 +262,25 @@ mod tests {
             Group::empty(200, RegionOffset(0)).next_free(3, 500),
             Some((3, 197))
         );
+    }
+
+    #[test]
+    fn longer_group_has_new_bits_free_and_keeps_others() {
+        let fresh = |len| Group::loaded(vec![0; 4].into(), len, RegionOffset(1), RegionOffset(0));
+        let mut g = fresh(100);
+        g.take(90, 10);
+        g.grow(200);
+        assert_eq!((g.free(), g.find(90, 500)), (190, Some((100, 100))));
+        g.grow(200);
+        assert_eq!(g.free(), 190);
+        let mut empty = Group::empty(100, RegionOffset(0));
+        empty.grow(130);
+        assert_eq!(
+            (empty.free(), empty.next_free(0, 500)),
+            (130, Some((0, 130)))
+        );
+        empty.initialise(4, RegionOffset(1));
+        assert_eq!(empty.find(0, 500), Some((0, 130)));
     }
 
     #[test]

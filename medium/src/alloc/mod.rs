@@ -11,17 +11,19 @@ mod bitmap;
 mod group;
 mod pins;
 
-pub use bitmap::{BitmapSet, Bits, InitGroup};
+pub use bitmap::{BitmapSet, Bits, InitGroup, PreparedBits};
 pub use pins::BlockPins;
 
 use crate::types::{BlockRun, InodeRun, RegionOffset};
-use group::for_words;
+pub(crate) use group::for_words;
 
 /// A run of blocks or inode numbers, or a slot of a table, that is being freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freed {
     /// Blocks.
     Blocks(BlockRun),
+    /// Blocks that were free on the medium all the time.
+    Staging(BlockRun),
     /// Inode numbers.
     Inodes(InodeRun),
     /// A slot of the orphan table.

@@ -38,7 +38,7 @@ struct Bump<'a> {
 
 impl Bump<'_> {
     /// Takes `count` consecutive blocks. They exclude the superblock copy, the journal
-    /// and the last block of each group, which is its bitmap.
+    /// and the last blocks of each group, which hold its bitmap and its sums.
     fn take(&mut self, count: u64) -> Result<Bno> {
         let per_group = self.geo.bits_per_group();
         let geo = self.geo;
@@ -49,7 +49,7 @@ impl Bump<'_> {
         .map(|(at, len)| (geo.block_at(at).0, geo.block_at(at + len).0));
         loop {
             let end = self.next + count;
-            if end > self.geo.blocks {
+            if end > self.geo.blocks() {
                 return Err(Error::NotMountable(format!(
                     "the region of {} bytes is too small for its own metadata; use fewer inodes (-N) or a larger region",
                     geo.region_bytes()
@@ -64,9 +64,9 @@ impl Bump<'_> {
             }
             // A run may cross the end of a group only if it is longer than a group.
             // `tree` refuses such tables.
-            let group_last = ((self.next / per_group + 1) * per_group).min(self.geo.blocks) - 1;
-            if self.next <= group_last && end > group_last {
-                self.next = group_last + 1;
+            let group_end = ((self.next / per_group + 1) * per_group).min(self.geo.blocks());
+            if end > group_end.saturating_sub(geo.tail_blocks()) {
+                self.next = group_end;
                 continue;
             }
             self.next = end;
@@ -77,7 +77,7 @@ impl Bump<'_> {
     }
 
     fn tree(&mut self, count: u64) -> Result<Tree> {
-        if count >= self.geo.bits_per_group() {
+        if count + self.geo.tail_blocks() > self.geo.bits_per_group() {
             return Err(Error::NotMountable(format!(
                 "a table of {count} blocks does not fit in one group; use larger blocks (-b) or fewer inodes (-N)"
             )));
@@ -124,8 +124,8 @@ impl Plan {
         let inode_table = bump.tree(inodes.div_ceil(geo.inodes_per_block()))?;
         let orphans = bump.take(1)?;
         let inode_bitmap = bump.take(1)?;
-        let block_descs = bump.tree(desc_blocks(geo.blocks))?;
-        let inode_descs = bump.tree(desc_blocks(geo.inodes_max))?;
+        let block_descs = bump.tree(desc_blocks(geo.blocks()))?;
+        let inode_descs = bump.tree(desc_blocks(geo.inodes_max()))?;
         let mut used = bump.used;
         let per_group = geo.bits_per_group();
         let groups: BTreeSet<u64> = used
@@ -133,13 +133,18 @@ impl Plan {
             .flat_map(|r| r.start.0 / per_group..=(r.end().0 - 1) / per_group)
             .collect();
         for g in &groups {
-            let last = ((g + 1) * per_group).min(geo.blocks) - 1;
-            if used.iter().any(|r| r.contains(Bno(last))) {
+            let last = ((g + 1) * per_group).min(geo.blocks()) - 1;
+            let tail = geo.tail_of(Bno(last));
+            let meets = |r: &BlockRun| r.start.0 < tail.end && r.end().0 > tail.start;
+            if tail.start < g * per_group || used.iter().any(meets) {
                 return Err(Error::NotMountable(
                     "the region is too small for its own metadata".into(),
                 ));
             }
-            used.push(BlockRun::one(Bno(last)));
+            used.push(BlockRun {
+                start: Bno(tail.start),
+                len: tail.end - tail.start,
+            });
         }
         Ok(Plan {
             block_descs,

@@ -35,7 +35,7 @@ use layout::{Plan, Tree};
 pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo> {
     region.check_owner()?;
     refuse_if_leased(region)?;
-    let fixed = options.superblock(region.len())?;
+    let fixed = options.superblock(options.len_in(region.len())?)?;
     let geo = Geometry::new(&fixed);
     let plan = Plan::new(&geo, options.preallocate_inodes(&geo))?;
     let w = region.window();
@@ -59,8 +59,8 @@ pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo
     f.journal()?;
     f.tree(&plan.block_descs, Ino::BLOCK_GROUPS)?;
     f.tree(&plan.inode_descs, Ino::INODE_GROUPS)?;
-    f.unused_groups(BitmapKind::Blocks, &plan.block_descs, geo.blocks)?;
-    f.unused_groups(BitmapKind::Inodes, &plan.inode_descs, geo.inodes_max)?;
+    f.unused_groups(BitmapKind::Blocks, &plan.block_descs, geo.blocks())?;
+    f.unused_groups(BitmapKind::Inodes, &plan.inode_descs, geo.inodes_max())?;
     f.tree(&plan.inode_table, Ino::INODE_TABLE)?;
     f.zero(plan.orphans, 1)?;
     f.inodes(options)?;
@@ -250,7 +250,7 @@ impl Formatter<'_> {
         for &group in &self.plan.groups {
             let mut bits = vec![0u64; (per_group / 64) as usize];
             let first = group * per_group;
-            let len = (self.geo.blocks - first).min(per_group);
+            let len = (self.geo.blocks() - first).min(per_group);
             let mut set = |b: u64| bits[(b - first) as usize / 64] |= 1 << (b % 64);
             for run in &self.plan.used {
                 (run.start.0.max(first)..run.end().0.min(first + len)).for_each(&mut set);

@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
 use crate::media::features::{self, Mask};
+use crate::media::sums::usable_blocks;
 use crate::media::superblock::*;
 use crate::media::{Geometry, SuperStatic};
 use crate::types::{Ino, Time};
@@ -45,6 +46,9 @@ pub struct FormatOptions {
     pub time: Option<Time>,
     /// Key of the name hash; random if `None`.
     pub hash_seed: Option<[u8; 16]>,
+    /// Bytes of the file system; the size of the region if `None`. The file system can grow
+    /// into the rest later.
+    pub size: Option<u64>,
 }
 
 impl Default for FormatOptions {
@@ -62,6 +66,7 @@ impl Default for FormatOptions {
             root_mode: 0o755,
             time: None,
             hash_seed: None,
+            size: None,
         }
     }
 }
@@ -69,6 +74,16 @@ impl Default for FormatOptions {
 const SLOT_SIZE: u32 = 4096;
 
 impl FormatOptions {
+    /// Returns the length of the file system in a region of `len` bytes.
+    pub(super) fn len_in(&self, len: u64) -> Result<u64> {
+        match self.size {
+            Some(size) if size > len => Err(Error::NotMountable(format!(
+                "a file system of {size} bytes does not fit the region of {len} bytes"
+            ))),
+            size => Ok(size.unwrap_or(len)),
+        }
+    }
+
     pub(super) fn now(&self) -> Time {
         self.time.unwrap_or_else(|| {
             let d = SystemTime::now()
@@ -140,7 +155,8 @@ impl FormatOptions {
             ));
         }
         let inodes_max = wanted.max(Ino::FIRST_FREE.0) + Ino::FIRST_FREE.0;
-        let blocks = len / bs;
+        let blocks = usable_blocks(ro_compat, len / bs, bs * 8);
+        let len = blocks * bs;
         let mut sb = SuperStatic {
             magic: MAGIC,
             version: VERSION,

@@ -30,7 +30,7 @@ pub fn count(vol: &Volume, tree: &TreeRef, most: u64) -> Result<Count> {
     let mut c = Counter {
         vol,
         tree,
-        most: most.min(vol.geo.blocks),
+        most: most.min(vol.geo.blocks()),
         count: Count {
             blocks: 0,
             items: Some(0),

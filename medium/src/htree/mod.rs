@@ -26,6 +26,7 @@ mod edit;
 mod insert;
 mod leaf;
 mod remove;
+mod scrub;
 mod walk;
 
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub use count::count;
 pub use insert::{FreeSlots, InsertionPoint, NewItem, NewLeaf, insert, insertion_point};
 pub use leaf::{Image, Item, LeafAt, item_parts};
 pub use remove::{free_step, remove, remove_found, set_value};
+pub use scrub::{Path, TreeStep, step};
 #[cfg(test)]
 pub use walk::visit_blocks;
 pub use walk::{
@@ -150,7 +152,7 @@ impl TreeRef {
         if !ptr.fits(self.at(geo, level, index)) || ptr.flags() & !LEAF != 0 {
             return Err(self.bad_pointer(level, index, "the check of the pointer does not fit"));
         }
-        if b.0 >= geo.blocks {
+        if b.0 >= geo.blocks() {
             return Err(self.bad_pointer(level, index, "the pointer leads outside the region"));
         }
         if geo.is_fixed(b.0, 1) {

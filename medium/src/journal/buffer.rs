@@ -10,6 +10,8 @@ use crate::types::RegionOffset;
 
 /// Upper limit of a record slot, in bytes.
 const MAX: usize = 1 << 16;
+/// Upper limit of a record that continues in blocks, in bytes.
+pub(super) const MAX_CONTINUED: usize = 1 << 24;
 
 thread_local! {
     /// Buffer of this thread's last record, for reuse.
@@ -19,7 +21,8 @@ thread_local! {
 /// A record under construction.
 #[derive(Debug)]
 pub struct RecordBuf {
-    /// As long as the longest record. Bytes past `len` are undefined.
+    /// As long as the longest record that fits a slot, or longer. Bytes past `len` are
+    /// undefined.
     bytes: Vec<u8>,
     len: usize,
     limit: usize,
@@ -92,6 +95,27 @@ impl RecordBuf {
         self.kept = 0;
     }
 
+    /// Changes the maximum size.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit.min(MAX_CONTINUED);
+    }
+
+    /// Returns the size with what is [kept](Self::keep), in bytes.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.len + self.kept
+    }
+
+    /// Returns the bytes of all entries.
+    pub fn body(&self) -> &[u8] {
+        &self.bytes[ENTRIES_AT..self.len]
+    }
+
+    /// Returns the number of entries.
+    pub fn count(&self) -> u32 {
+        self.entries
+    }
+
     /// Whether it has no entry.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -115,6 +139,10 @@ impl RecordBuf {
         if end + self.kept > self.limit || words > EntryWord::MAX_WORDS {
             return false;
         }
+        if end > self.bytes.len() {
+            // A record that continues in blocks.
+            grow(&mut self.bytes, end.next_power_of_two());
+        }
         let word = EntryWord::new(kind, offset, words).0;
         let to = &mut self.bytes[head..end];
         to[..8].copy_from_slice(&word.to_le_bytes());
@@ -124,6 +152,8 @@ impl RecordBuf {
         self.lines |= match kind {
             // The home of zeros is longer than the payload.
             EntryKind::Zero => u64::MAX,
+            // Transactions do not read file data.
+            EntryKind::Copy | EntryKind::More => 0,
             _ => lines(offset, payload.len()),
         };
         true
@@ -236,6 +266,9 @@ fn grow(bytes: &mut Vec<u8>, len: usize) {
 impl Drop for RecordBuf {
     #[inline]
     fn drop(&mut self) {
+        if self.bytes.len() > MAX {
+            return;
+        }
         // Fails when the thread ends; the buffer is then no longer needed.
         let _ = SPARE.try_with(|s| s.set(std::mem::take(&mut self.bytes)));
     }

@@ -3,6 +3,7 @@
 use crate::media::Medium;
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
@@ -12,12 +13,14 @@ use super::buffer::RecordBuf;
 use super::dead::DeadLsn;
 use super::last_record::{LastRecord, RecordId};
 use super::lines::Lines;
+use super::outcomes::Outcomes;
 use crate::alloc::Freed;
 use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::media::checksum::{SEALED_BITS, seal};
 use crate::pmem::{Region, Unfenced};
 use crate::sync::{Mutex, MutexGuard, rank};
+use crate::types::Ino;
 
 #[derive(Debug)]
 struct LaneState {
@@ -76,6 +79,8 @@ pub struct Journal {
     next_lsn: CachePadded<AtomicU64>,
     /// Switches for tests.
     pub rules: Rules,
+    /// Notes which requests are done, if another process may take over.
+    pub outcomes: Option<Arc<dyn Outcomes>>,
     /// Failed fences of the medium at mount.
     failed_fences: u64,
 }
@@ -98,6 +103,8 @@ pub struct Rules {
     pub leased_blocks: bool,
     /// Rule 7: what the holder of a lease has appended is merged into the size.
     pub merged_sizes: bool,
+    /// Rule 8: data change without a record only after the record that copied them is dead.
+    pub copies_retired: bool,
     /// New data is fenced before the record that makes it reachable.
     pub data_fence: bool,
     /// Not a rule: inode numbers are freed in batches (off: each as soon as possible, so
@@ -117,6 +124,7 @@ impl Default for Rules {
             two_slots: true,
             leased_blocks: true,
             merged_sizes: true,
+            copies_retired: true,
             data_fence: true,
             inode_batches: true,
             long_windows: true,
@@ -157,6 +165,8 @@ pub struct Change<'a> {
     pub data: Option<Unfenced>,
     /// What the record frees.
     pub freed: &'a [Freed],
+    /// Whether the record completes the request of this thread, and what inode it makes.
+    pub decides: Option<Option<Ino>>,
 }
 
 /// The result of a commit.
@@ -195,6 +205,7 @@ impl Journal {
             lanes: (0..geo.lanes).map(lane).collect(),
             next_lsn: CachePadded::new(AtomicU64::new(checkpoint + 1)),
             rules,
+            outcomes: None,
             failed_fences,
         }
     }
@@ -339,7 +350,7 @@ impl Journal {
             }
             self.check_fences(region, &mut st)?;
             let homes = st.homes.flush(region)?;
-            let _ = region.window().fence(homes);
+            let _ = region.write_back().fence(homes);
             self.check_fences(region, &mut st)?;
             st.homes.clear();
         }
@@ -359,6 +370,20 @@ impl Journal {
         self.lanes
             .iter()
             .any(|l| !l.state.lock().pending.is_empty())
+    }
+
+    /// Calls `look` while nobody stores a record to a lane, unless the lane is broken.
+    pub(super) fn with_lane_at_rest(
+        &self,
+        lane: u32,
+        look: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let Some(lane) = self.lanes.get(lane as usize) else {
+            return Ok(());
+        };
+        let st = lane.state.lock();
+        // Its last record may be stored in part. Its error has told so.
+        if st.broken { Ok(()) } else { look() }
     }
 
     /// Takes a lane for a record. Until [`commit`](Self::commit), the caller takes no other
@@ -403,6 +428,7 @@ impl Journal {
             record,
             data,
             freed,
+            decides,
         } = change;
         let LaneGuard {
             mut st,
@@ -423,6 +449,10 @@ impl Journal {
             }
             _ => homes,
         };
+        // Before the record: see `outcomes`.
+        if let (Some(made), Some(outcomes)) = (decides, &self.outcomes) {
+            outcomes.decided_by(RecordId { lane, lsn }, made);
+        }
         // (b) The record. This fence also completes the homes of the previous record at the
         //     latest, so the previous record's slot may be overwritten by the record after
         //     this one.

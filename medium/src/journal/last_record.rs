@@ -13,6 +13,21 @@ pub struct RecordId {
     pub lsn: u64,
 }
 
+impl RecordId {
+    /// Packs both into one word, which is not 0.
+    pub fn to_word(self) -> u64 {
+        u64::from(self.lane) << SEALED_BITS | self.lsn
+    }
+
+    /// Returns what [`to_word`](Self::to_word) has packed; `None` for 0.
+    pub fn from_word(word: u64) -> Option<RecordId> {
+        (word != 0).then_some(RecordId {
+            lane: (word >> SEALED_BITS) as u32,
+            lsn: word & ((1 << SEALED_BITS) - 1),
+        })
+    }
+}
+
 /// Guards the order of a set of homes. It lies beside the lock of these homes and is read
 /// and written only under that lock.
 #[derive(Debug, Default)]
@@ -21,16 +36,11 @@ pub struct LastRecord(AtomicU64);
 impl LastRecord {
     /// Returns the last record that changed the place; `None` if none has since the mount.
     pub fn last(&self) -> Option<RecordId> {
-        let w = self.0.load(Ordering::Relaxed);
-        (w != 0).then_some(RecordId {
-            lane: (w >> SEALED_BITS) as u32,
-            lsn: w & ((1 << SEALED_BITS) - 1),
-        })
+        RecordId::from_word(self.0.load(Ordering::Relaxed))
     }
 
     /// Notes a record as the last one.
     pub fn set(&self, s: RecordId) {
-        self.0
-            .store(u64::from(s.lane) << SEALED_BITS | s.lsn, Ordering::Relaxed);
+        self.0.store(s.to_word(), Ordering::Relaxed);
     }
 }

@@ -86,15 +86,15 @@ impl Lines {
 /// Flushes lines, adjacent ones in one call. A call does not cross a page boundary, because
 /// the pages on its two sides may differ in having faulted.
 fn flush_each(region: &Region, lines: &[u64]) -> Result<Unfenced> {
-    if region.window().flush_lines(lines) {
+    let back = region.write_back();
+    if back.flush_lines(lines) {
         return Ok(Unfenced::none());
     }
     const PAGE: u64 = 4096 / LINE;
-    let flush =
-        |start: u64, end: u64| match region.window().flush(start * LINE, (end - start) * LINE) {
-            Err(PmemError::Faulted { .. }) => Ok(Unfenced::none()),
-            other => other,
-        };
+    let flush = |start: u64, end: u64| match back.flush(start * LINE, (end - start) * LINE) {
+        Err(PmemError::Faulted { .. }) => Ok(Unfenced::none()),
+        other => other,
+    };
     let mut pending = Unfenced::none();
     let Some((&first, rest)) = lines.split_first() else {
         return Ok(pending);

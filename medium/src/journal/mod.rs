@@ -11,8 +11,10 @@ mod dead;
 mod lane;
 mod last_record;
 mod lines;
+mod outcomes;
 pub mod records;
 pub mod recovery;
+mod scrub;
 
 pub use buffer::{Entry, RecordBuf, parse};
 #[cfg(not(any(test, feature = "testing")))]
@@ -22,3 +24,4 @@ pub use lane::{Change, Committed, Journal, LaneGuard, Reusable};
 pub use lane::{Rules, set_thread_lane};
 pub use last_record::{LastRecord, RecordId};
 pub use lines::Lines;
+pub use outcomes::Outcomes;

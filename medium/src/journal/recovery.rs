@@ -11,14 +11,17 @@
 use std::collections::BTreeMap;
 
 use super::buffer::parse;
+use super::last_record::RecordId;
 use super::lines::Lines;
 use super::records::{
-    OnMedium, apply, check, group_of, read_slot, retired_words, superseded, words,
+    InBlocks, OnMedium, apply, check, copy_data, expand, group_of, needs_atomic_data, read_slot,
+    retired_words, superseded, words,
 };
 use crate::error::{Damage, Error, Result};
 use crate::media::Medium;
 use crate::media::checksum::seal;
-use crate::media::record::{ENTRIES_AT, EntryKind, SlotState};
+use crate::media::record::{DataCopy, ENTRIES_AT, EntryKind, SlotState};
+use crate::pmem::PmemError;
 use crate::pmem::Unfenced;
 use crate::pmem::mutants::has_bug;
 use crate::types::{Lsn, RegionOffset};
@@ -37,8 +40,35 @@ pub struct Replay {
     pub groups: BTreeMap<(u64, u64), Touched>,
     /// Descriptions of suspected damage.
     pub damage: Vec<(Damage, String)>,
+    /// A page of a lane could not be read. The file system stays marked as unmounted, so that
+    /// the next mount may skip the page too; nothing can be stored to it meanwhile.
+    pub unreadable: bool,
+    /// LSN of the newest record of each lane, 0 for none.
+    last_of: Vec<u64>,
     /// Repaired lines of the journal.
     repaired: Lines,
+}
+
+impl Replay {
+    /// Whether a record is durable that the last process began to store. The records of a lane
+    /// are stored one after the other.
+    pub fn has(&self, record: RecordId) -> bool {
+        let last = self.last_of.get(record.lane as usize);
+        last.is_some_and(|last| *last >= record.lsn)
+    }
+
+    /// A page of a lane cannot be read, and held no live record.
+    fn note_unreadable(&mut self, lane: u32) {
+        let what = format!(
+            "journal lane {lane}: a page of it has failed; no record was in it, because the file system was unmounted"
+        );
+        self.damage.push((Damage::LaneDamaged, what));
+        self.unreadable = true;
+    }
+}
+
+fn is_unreadable(e: &Error) -> bool {
+    matches!(e, Error::Pmem(PmemError::Faulted { .. }))
 }
 
 /// Bits that one entry of a record sets or clears.
@@ -106,23 +136,48 @@ fn retired(medium: Medium<'_>, lane: u32, out: &mut Replay) -> Result<u64> {
 /// caller updates the sums of [`Replay::groups`], fences, and then publishes the
 /// checkpoint.
 ///
+/// `atomic_data`: whether the file system has this feature, without which no record copies data.
+/// `clean`: whether it was unmounted. Then no record is live, and a page of the journal that
+/// cannot be read has hidden none.
+///
 /// # Errors
 /// [`Error::Corrupt`] if a valid record names a forbidden place.
-pub fn replay(medium: Medium<'_>, checkpoint: u64) -> Result<(Replay, Unfenced)> {
+pub fn replay(
+    medium: Medium<'_>,
+    checkpoint: u64,
+    atomic_data: bool,
+    clean: bool,
+) -> Result<(Replay, Unfenced)> {
     let Medium { region, geo } = medium;
     let mut out = Replay {
         newest: checkpoint,
         ..Replay::default()
     };
     let mut live = Vec::new();
+    let mut in_blocks = InBlocks::default();
     let mut bad_slots = Vec::new();
     for lane in 0..geo.lanes {
-        let retired = retired(medium, lane, &mut out)?;
+        let retired = match retired(medium, lane, &mut out) {
+            Err(e) if clean && is_unreadable(&e) => {
+                out.note_unreadable(lane);
+                out.last_of.push(0);
+                continue;
+            }
+            retired => retired?,
+        };
+        let mut last = 0;
         out.newest = out.newest.max(retired);
         let mut bad = 0;
         let mut bad_slot = None;
         for slot in 0..2 {
-            match read_slot(medium.region, medium.geo, lane, slot)? {
+            let read = match read_slot(medium.region, medium.geo, lane, slot) {
+                Err(e) if clean && is_unreadable(&e) => {
+                    out.note_unreadable(lane);
+                    continue;
+                }
+                read => read?,
+            };
+            match read {
                 (SlotState::Empty, _) => {}
                 (SlotState::Bad, _) => {
                     bad += 1;
@@ -130,21 +185,28 @@ pub fn replay(medium: Medium<'_>, checkpoint: u64) -> Result<(Replay, Unfenced)>
                         bad_slots.push(first);
                     }
                 }
-                (SlotState::Valid(Lsn(lsn)), bytes) => {
+                (SlotState::Valid(Lsn(lsn)), mut bytes) => {
                     out.newest = out.newest.max(lsn);
+                    last = lsn.max(last);
                     let live_again = has_bug!(ReplaysTheDead);
                     if lsn > retired && lsn > checkpoint || live_again {
+                        expand(medium.region, medium.geo, &mut bytes, &mut in_blocks)?;
                         live.push(LiveRecord { lsn, lane, bytes });
                     }
                 }
             }
         }
+        out.last_of.push(last);
         let other = live.last().filter(|f| bad == 1 && f.lane == lane);
         if let Some(f) = other
             && superseded(medium.region, medium.geo, &f.bytes)?
         {
             live.pop();
             bad = 0;
+            // It is unknown which one it was; the lane had no later one.
+            if let Some(last) = out.last_of.last_mut() {
+                *last = u64::MAX;
+            }
             // Keep the slot. If it were emptied and this recovery interrupted, the next
             // recovery would treat the record before it as the last one.
             bad_slot = None;
@@ -162,10 +224,18 @@ pub fn replay(medium: Medium<'_>, checkpoint: u64) -> Result<(Replay, Unfenced)>
         }
     }
     live.sort_by_key(|f| f.lsn);
+    if !atomic_data && let Some(f) = live.iter().find(|f| needs_atomic_data(&f.bytes)) {
+        let what = format!(
+            "journal record {}: it copies file data, but the feature atomic_data is not set",
+            f.lsn
+        );
+        out.damage.push((Damage::RecordsRefused, what));
+    }
     // Everything is checked before anything is stored.
     for f in &live {
-        check(medium.region, medium.geo, &f.bytes)?;
+        check(medium.region, medium.geo, &f.bytes, &mut in_blocks)?;
     }
+    let mut copied = Unfenced::none();
     let mut lines = std::mem::take(&mut out.repaired);
     let mut homes = OnMedium {
         region,
@@ -177,7 +247,14 @@ pub fn replay(medium: Medium<'_>, checkpoint: u64) -> Result<(Replay, Unfenced)>
             entries.pop();
         }
         for e in entries {
-            apply(&mut homes, &e)?;
+            match e.kind {
+                EntryKind::Copy => {
+                    if let Some(copy) = DataCopy::read(e.offset, e.payload) {
+                        copied = copied.join(copy_data(region, &copy)?);
+                    }
+                }
+                _ => apply(&mut homes, &e)?,
+            }
             if let Some(group) = group_of(&e) {
                 let touched = out.groups.entry(group).or_default();
                 if e.kind == EntryKind::Desc {
@@ -193,7 +270,7 @@ pub fn replay(medium: Medium<'_>, checkpoint: u64) -> Result<(Replay, Unfenced)>
         }
     }
     out.records = live.len();
-    let mut pending = lines.flush(region)?;
+    let mut pending = copied.join(lines.flush(region)?);
     // Empty a torn slot, so that the next crash cannot leave two of them.
     for at in bad_slots {
         pending = pending.join(region.window().nt_zero(at.0, 64)?);

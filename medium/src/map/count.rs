@@ -22,7 +22,7 @@ use crate::volume::Volume;
 pub fn count(vol: &Volume, map: &MapRef, most: u64) -> Result<Option<u64>> {
     map.checked(&vol.geo)?;
     let mut counted = 0;
-    let most = most.min(vol.geo.blocks);
+    let most = most.min(vol.geo.blocks());
     let within =
         Counter { vol, map, most }.entry(&mut counted, map.root, map.height, FileBlock(0))?;
     Ok(within.then_some(counted))

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::media::pointer::Ptr;
 use crate::media::walk::Leaf;
 use crate::types::{Bno, FileBlock};
-use crate::volume::Volume;
+use crate::volume::{Record, Volume};
 
 /// A run of file blocks that are consecutive in the region, a hole, or a lost range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,51 @@ pub fn look(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Leaf> {
 #[inline]
 pub fn find(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Leaf> {
     map.checked(&vol.geo)?.find(&vol.region, &vol.geo, index)
+}
+
+/// Returns the leaf, hole or loss mark that covers `index` of a regular file as it will be after
+/// a record.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+pub fn leaf_after(tx: &Record<'_>, map: &MapRef, index: FileBlock) -> Result<Leaf> {
+    let geo = &tx.volume().geo;
+    let root = map.checked(geo)?;
+    let end = root.end(geo);
+    let none = |first: FileBlock, count, lost| Leaf {
+        first,
+        count,
+        block: None,
+        unwritten: false,
+        lost,
+    };
+    if index >= end {
+        return Ok(none(end, FileBlock::END - end, false));
+    }
+    let (mut level, mut ptr) = (map.height, map.root);
+    loop {
+        let (first, count) = (geo.first_under(level, index), geo.span(level));
+        if ptr.is_hole() {
+            return Ok(none(first, count, false));
+        }
+        let at = map.at(geo, level, index);
+        let block = match root.open(geo, ptr, at) {
+            Err(_) if ptr.is_lost(at) => return Ok(none(first, count, true)),
+            opened => opened?,
+        };
+        if level == 0 || ptr.is_leaf() {
+            return Ok(Leaf {
+                first,
+                count,
+                block: Some(block),
+                unwritten: ptr.is_unwritten(),
+                lost: false,
+            });
+        }
+        level -= 1;
+        let slot = geo.slot_at(level, index);
+        ptr = Ptr(tx.load_u64(geo.offset(block).word(slot))?);
+    }
 }
 
 /// Returns the extent that begins at `index`, of at most `max` blocks (at least

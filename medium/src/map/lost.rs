@@ -7,12 +7,13 @@ use std::ops::ControlFlow;
 
 use zerocopy::IntoBytes;
 
-use super::MapRef;
+use super::insert::cut;
+use super::{MapRef, descend, put_pointer, put_slots};
 use crate::error::Result;
 use crate::media::Geometry;
-use crate::media::pointer::Ptr;
-use crate::types::{FileBlock, RegionOffset};
-use crate::volume::{Record, Volume};
+use crate::media::pointer::{Ptr, UNWRITTEN};
+use crate::types::{Bno, FileBlock, RegionOffset};
+use crate::volume::{Plan, Record, Volume};
 
 /// Reads bytes of the region.
 type Read<'r> = &'r mut dyn FnMut(RegionOffset, &mut [u8]) -> Result<()>;
@@ -58,7 +59,7 @@ fn walk(
         map,
         read,
         f,
-        left: geo.blocks,
+        left: geo.blocks(),
     };
     walk.entry(map.root, map.height, FileBlock(0)).map(drop)
 }
@@ -99,4 +100,50 @@ impl Walk<'_> {
         }
         Ok(ControlFlow::Continue(()))
     }
+}
+
+/// Takes a block whose page has failed out of a map. Its pointer becomes a loss mark, or, if
+/// the block was not written, a pointer to another block that is not written. Other blocks of a
+/// 2 MiB leaf stay where they are. The block's bit stays set: the same record lists the block
+/// as bad. Returns the block, and whether bytes are lost; `None` if nothing is mapped there.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`]; [`crate::Error::NoSpace`] if a leaf must be split, or a block not
+/// written be replaced, and no block is free.
+pub fn lose(tx: &mut Plan<'_>, map: &mut MapRef, index: FileBlock) -> Result<Option<(Bno, bool)>> {
+    let geo = &tx.volume().geo;
+    let root = map.checked(geo)?;
+    if index >= root.end(geo) {
+        return Ok(None);
+    }
+    let step = descend(tx, map, index, 0)?;
+    if step.is_free() {
+        return Ok(None);
+    }
+    let at = map.at(geo, 0, index);
+    let first = root.open(geo, step.ptr, map.at(geo, step.level, index))?;
+    let slot = geo.slot_of(index);
+    let block = match step.level {
+        0 => first,
+        _ => first.after(slot),
+    };
+    let new = match step.ptr.is_unwritten() {
+        true => {
+            tx.allow_reserve();
+            Ptr::new(tx.alloc_blocks(None, 1, true)?.start, UNWRITTEN, at)
+        }
+        false => {
+            map.blocks -= 1;
+            Ptr::lost(at)
+        }
+    };
+    match step.level {
+        0 => put_pointer(tx, map, &step, index, new)?,
+        _ => {
+            let table = cut(tx, map, index, step.ptr, |i| i != slot)?;
+            put_slots(tx, table.block(), slot, &[new.0])?;
+            put_pointer(tx, map, &step, index, table)?;
+        }
+    }
+    Ok(Some((block, !step.ptr.is_unwritten())))
 }

@@ -18,6 +18,7 @@ mod insert;
 mod lookup;
 mod lost;
 mod remove;
+mod scrub;
 #[cfg(test)]
 mod tests;
 #[cfg(any(test, feature = "testing"))]
@@ -25,9 +26,10 @@ mod visit;
 
 pub use count::count;
 pub use insert::{insert, insert_huge, insert_into, plan, plan_huge, set_written};
-pub use lookup::{Extent, Part, find, in_table, look, part, run};
-pub use lost::{is_any_lost, lost_blocks};
+pub use lookup::{Extent, Part, find, in_table, leaf_after, look, part, run};
+pub use lost::{is_any_lost, lose, lost_blocks};
 pub use remove::remove;
+pub use scrub::{MapStep, Tables, step};
 #[cfg(any(test, feature = "testing"))]
 pub use visit::{Node, visit};
 

@@ -164,7 +164,7 @@ impl Fixture {
             let index = self.index();
             let want = self.small(10);
             let unwritten = self.rng.below(3) == 0;
-            let goal = (self.rng.below(2) == 0).then(|| self.rng.below(self.vol.geo.blocks));
+            let goal = (self.rng.below(2) == 0).then(|| self.rng.below(self.vol.geo.blocks()));
             // `run` does not see the changes of this transaction.
             if new.iter().any(|(i, ..)| index.abs_diff(*i) < 1024) {
                 continue;
@@ -209,7 +209,7 @@ impl Fixture {
         }
         let mut map = self.map;
         let unwritten = self.rng.below(2) == 0;
-        let near = self.rng.below(self.vol.geo.blocks);
+        let near = self.rng.below(self.vol.geo.blocks());
         let mut tx = self.vol.begin();
         assert!(plan_huge(&tx, &map, index).unwrap());
         let Some(run) = tx.alloc_aligned(Bno(near), 512).unwrap() else {

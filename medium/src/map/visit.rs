@@ -96,7 +96,7 @@ impl Walk<'_> {
             });
         }
         self.tables += 1;
-        if self.tables > geo.blocks {
+        if self.tables > geo.blocks() {
             return Err(self.map.damaged(
                 first,
                 "the file map has more pointer blocks than the region has blocks",

@@ -41,10 +41,24 @@ impl GroupDesc {
         match ptr.block() {
             _ if !ptr.fits(kind.bitmap_at(geo, group)) || ptr.flags() != 0 => GroupState::Damaged,
             Bno(0) => GroupState::Unused,
-            b if b.0 < geo.blocks && !geo.is_fixed(b.0, 1) => GroupState::Bitmap(b),
+            b if b.0 < geo.blocks() && !geo.is_fixed(b.0, 1) => match kind {
+                BitmapKind::Blocks if !has_tail(geo, group, b) => GroupState::Damaged,
+                _ => GroupState::Bitmap(b),
+            },
             _ => GroupState::Damaged,
         }
     }
+}
+
+/// Whether the sums of a block group can lie before its bitmap block.
+fn has_tail(geo: &Geometry, group: u64, bitmap: Bno) -> bool {
+    if !geo.data_sums {
+        return true;
+    }
+    let (tail, per_group) = (geo.tail_blocks(), geo.bits_per_group());
+    bitmap.0 / per_group == group
+        && bitmap.0 % per_group + 1 >= tail
+        && !geo.is_fixed(bitmap.0 + 1 - tail, tail)
 }
 
 /// Which of the two bitmaps.

@@ -38,16 +38,27 @@ pub const HUGE_LEAVES: u64 = 1 << 0;
 /// The lease table may have slots in use. Set and cleared by mounts.
 pub const PARKED_LEASES: u64 = 1 << 0;
 
+/// Each block of file data has a checksum ([`sums`](super::sums)).
+pub const DATA_CHECKSUMS: u64 = 1 << 1;
+
 /// A slot of the lease table may hold a size that its inode does not have yet. Set and cleared
 /// by mounts.
 pub const APPEND_WINDOWS: u64 = 1 << 4;
+
+/// The superblock leads to a list of bad blocks. Set by mounts and by fsck, and never cleared by
+/// a mount.
+pub const BAD_BLOCKS: u64 = 1 << 3;
+
+/// Records may copy file data, and may continue in blocks. Set and cleared by mounts.
+pub const ATOMIC_DATA: u64 = 1 << 5;
 
 impl Feature {
     /// Whether mounts set and clear it, as they need it. mkfs does not.
     pub fn is_set_by_mounts(&self) -> bool {
         matches!(
             (self.mask, 1u64 << self.bit),
-            (Mask::RoCompat, PARKED_LEASES) | (Mask::Incompat, APPEND_WINDOWS)
+            (Mask::RoCompat, PARKED_LEASES | BAD_BLOCKS)
+                | (Mask::Incompat, APPEND_WINDOWS | ATOMIC_DATA)
         )
     }
 }
@@ -90,6 +101,13 @@ pub const FEATURES: &[Feature] = &[
         "the lease table may tell sizes that the inodes do not have yet",
     ),
     feature(
+        "atomic_data",
+        Mask::Incompat,
+        5,
+        true,
+        "records may copy file data, and continue in blocks",
+    ),
+    feature(
         "parked_leases",
         Mask::RoCompat,
         0,
@@ -100,7 +118,7 @@ pub const FEATURES: &[Feature] = &[
         "data_checksums",
         Mask::RoCompat,
         1,
-        false,
+        true,
         "checksums over file contents",
     ),
     feature(
@@ -110,7 +128,13 @@ pub const FEATURES: &[Feature] = &[
         false,
         "usage is counted by owner, group and project",
     ),
-    feature("bad_blocks", Mask::RoCompat, 3, false, "list of bad blocks"),
+    feature(
+        "bad_blocks",
+        Mask::RoCompat,
+        3,
+        true,
+        "blocks of failed pages are in a list, and never allocated",
+    ),
     feature(
         "replica",
         Mask::Compat,

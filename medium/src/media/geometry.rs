@@ -1,11 +1,13 @@
-//! Offsets and sizes of one file system, computed once from a valid superblock.
+//! Offsets and sizes of one file system, computed once from a valid superblock. A live grow
+//! raises the three sizes that depend on the length of the region ([`Geometry::grow`]).
 
 use std::ops::Range;
 
 use super::checksum::mix64;
 use super::htree::LeafShape;
 use super::superblock::{PAGE, SuperStatic};
-use crate::types::{Bno, FileBlock, RegionOffset};
+use crate::grows::Grows;
+use crate::types::{BlockRun, Bno, FileBlock, RegionOffset};
 
 /// The two powers of two that split an offset in a file: bytes of a block, and blocks of a
 /// part, which one pointer of level 1 covers.
@@ -61,8 +63,8 @@ pub struct Geometry {
     block_log2: u32,
     /// Block size, bytes.
     pub block_size: u64,
-    /// Number of blocks in the region.
-    pub blocks: u64,
+    /// See [`blocks`](Self::blocks).
+    blocks: Grows,
     /// log2 of the number of pointers in a block.
     pub fan_log2: u32,
     /// Seed of checks and checksums, derived from the uuid.
@@ -79,17 +81,21 @@ pub struct Geometry {
     pub lanes: u32,
     /// Size of a record slot, bytes.
     pub slot_size: u64,
-    /// Upper bound of inode numbers, exclusive.
-    pub inodes_max: u64,
-    /// Blocks kept for unlink and truncate.
-    pub reserve_blocks: u64,
+    /// See [`inodes_max`](Self::inodes_max).
+    inodes_max: Grows,
+    /// See [`reserve_blocks`](Self::reserve_blocks).
+    reserve_blocks: Grows,
     /// Whether file maps may have 2 MiB leaves.
     pub huge_leaves: bool,
+    /// Whether each block of file data has a checksum ([`sums`](super::sums)).
+    pub data_sums: bool,
     /// Shape of htree leaves.
     pub leaf: LeafShape,
     /// First block and end block (exclusive) of both superblock pages and of the
     /// journal. See [`is_fixed`](Self::is_fixed).
     fixed: [(u64, u64); 3],
+    /// Blocks that no pointer may lead to, because their pages have failed. Only fsck has any.
+    bad: Vec<BlockRun>,
 }
 
 /// log2 of the default block size, the only one with 2 MiB leaves.
@@ -110,7 +116,7 @@ impl Geometry {
         Geometry {
             block_log2: sb.block_size_log2,
             block_size,
-            blocks: sb.blocks,
+            blocks: Grows::new(sb.blocks),
             fan_log2: sb.block_size_log2 - 3,
             seed: mix64(word(&sb.uuid[..8]) ^ mix64(word(&sb.uuid[8..]))),
             hash_keys: (word(&sb.hash_seed[..8]), word(&sb.hash_seed[8..])),
@@ -119,16 +125,43 @@ impl Geometry {
             journal_len: sb.journal_len,
             lanes: sb.lanes,
             slot_size: u64::from(sb.slot_size),
-            inodes_max: sb.inodes_max,
-            reserve_blocks: sb.reserve_blocks,
+            inodes_max: Grows::new(sb.inodes_max),
+            reserve_blocks: Grows::new(sb.reserve_blocks),
             huge_leaves: sb.incompat & super::features::HUGE_LEAVES != 0,
+            data_sums: sb.ro_compat & super::features::DATA_CHECKSUMS != 0,
             leaf: LeafShape::new(block_size as usize),
             fixed: [
                 blocks(0, PAGE),
                 blocks(sb.copy_offset, PAGE),
                 blocks(sb.journal_offset, sb.journal_len),
             ],
+            bad: Vec::new(),
         }
+    }
+
+    /// Takes over the sizes of a superblock that a grow has made durable.
+    pub fn grow(&self, sb: &SuperStatic) {
+        self.blocks.raise(sb.blocks);
+        self.inodes_max.raise(sb.inodes_max);
+        self.reserve_blocks.raise(sb.reserve_blocks);
+    }
+
+    /// Returns the number of blocks in the file system.
+    #[inline]
+    pub fn blocks(&self) -> u64 {
+        self.blocks.get()
+    }
+
+    /// Returns the upper bound of inode numbers, exclusive.
+    #[inline]
+    pub fn inodes_max(&self) -> u64 {
+        self.inodes_max.get()
+    }
+
+    /// Returns the number of blocks kept for unlink and truncate.
+    #[inline]
+    pub fn reserve_blocks(&self) -> u64 {
+        self.reserve_blocks.get()
     }
 
     /// Returns the byte offset of a block.
@@ -146,7 +179,7 @@ impl Geometry {
     /// Returns the number of bytes in the region.
     #[inline]
     pub fn region_bytes(&self) -> u64 {
-        self.bytes(self.blocks)
+        self.bytes(self.blocks())
     }
 
     /// Returns how many whole blocks `bytes` bytes fill.
@@ -279,14 +312,54 @@ impl Geometry {
         self.fixed.map(|(first, end)| first..end)
     }
 
-    /// Tells whether one of `count` blocks from `first` on belongs to a superblock
-    /// page or the journal. No pointer of an object leads to such a block. Block 0
-    /// is one of them.
+    /// Tells whether no pointer of an object may lead to `count` blocks from `first` on: one of
+    /// them [is the format's](Self::is_of_format), or is [bad](Self::set_bad).
     #[inline]
     pub fn is_fixed(&self, first: u64, count: u64) -> bool {
+        self.is_of_format(first, count) || !self.bad.is_empty() && self.is_bad(first, count)
+    }
+
+    /// From now on, pointers to these blocks count as damaged.
+    pub fn set_bad(&mut self, runs: Vec<BlockRun>) {
+        self.bad = runs;
+    }
+
+    /// Returns the blocks of [`set_bad`](Self::set_bad).
+    pub fn bad(&self) -> &[BlockRun] {
+        &self.bad
+    }
+
+    /// Tells whether one of `count` blocks from `first` on is bad.
+    #[cold]
+    pub fn is_bad(&self, first: u64, count: u64) -> bool {
+        let meets = |run: &BlockRun| first < run.end().0 && first + count > run.start.0;
+        self.bad.iter().any(meets)
+    }
+
+    /// Tells whether one of `count` blocks from `first` on belongs to a superblock
+    /// page or the journal. Block 0 is one of them.
+    #[inline]
+    pub fn is_of_format(&self, first: u64, count: u64) -> bool {
         let [page, copy, journal] = self.fixed;
         let meets = |(from, end): (u64, u64)| first < end && first + count > from;
         meets(page) | meets(copy) | meets(journal)
+    }
+
+    /// Returns how many blocks of a block group, the last ones when it is made, hold its bitmap
+    /// and the sums of its data.
+    #[inline]
+    pub fn tail_blocks(&self) -> u64 {
+        match self.data_sums {
+            true => super::sums::SUM_BLOCKS + 1,
+            false => 1,
+        }
+    }
+
+    /// Returns the blocks that hold the sums and the bitmap of a block group, by the place of
+    /// its bitmap.
+    #[inline]
+    pub fn tail_of(&self, bitmap: Bno) -> Range<u64> {
+        (bitmap.0 + 1).saturating_sub(self.tail_blocks())..bitmap.0 + 1
     }
 
     /// Returns the number of bits in a bitmap block.

@@ -15,7 +15,7 @@ pub const INLINE_TARGET: usize = 96;
 /// Maximum number of links to one inode.
 pub const LINK_MAX: u32 = 1 << 30;
 /// `chattr` flags that are stored (`FS_*_FL`).
-pub const FLAGS_KEPT: u32 = 0x0000_00fb;
+pub const FLAGS_KEPT: u32 = 0x0000_00fb | FL_ATOMIC;
 /// `chattr +S`: writes are durable when the call returns.
 pub const FL_SYNC: u32 = 0x08;
 /// `chattr +i`: immutable.
@@ -26,9 +26,17 @@ pub const FL_APPEND: u32 = 0x20;
 pub const FL_NODUMP: u32 = 0x40;
 /// `chattr +A`: no access times.
 pub const FL_NOATIME: u32 = 0x80;
+/// `chattr +j`: changes of the data are atomic. As on other file systems, the data pass through
+/// the journal.
+pub const FL_ATOMIC: u32 = 0x4000;
 /// The file has lost ranges, which a repair has marked in its map. Not a `chattr`
 /// flag, and only a hint: the map decides.
 pub const FL_LOST: u32 = 1 << 31;
+/// The sums of the file's data do not hold: somebody may store to its blocks without a record,
+/// or has done so since they were summed. Not a `chattr` flag.
+pub const FL_UNSUMMED: u32 = 1 << 30;
+/// Flags of an inode that callers neither see nor set.
+pub const FLAGS_HIDDEN: u32 = FL_LOST | FL_UNSUMMED;
 /// Flags that a new file or directory inherits from its parent directory.
 pub const FLAGS_INHERITED: u32 = FLAGS_KEPT & !(FL_IMMUTABLE | FL_APPEND);
 /// Flags that a new inode of any other type inherits.
@@ -61,7 +69,7 @@ layout! {
         0x74 btime_nsec: u32 = "creation, nanoseconds",
         0x78 parent_or_rdev: u64 = "directory: inode of its parent; device: `dev_t`",
         0x80 ino: u64 = "number of this inode",
-        0x88 flags: u32 = "chattr flags (`FS_*_FL`); bit 31: the file has lost ranges",
+        0x88 flags: u32 = "chattr flags (`FS_*_FL`); bit 30: sums of its data do not hold; bit 31: it has lost ranges",
         0x8c project: u32 = "project id",
         0x90 sum_root: u64 = "reserved: data checksums",
         0x98 cow_root: u64 = "reserved: copy-on-write",

@@ -9,11 +9,13 @@
 pub mod layout;
 
 pub mod acl;
+pub mod bad_blocks;
 pub mod bitmap;
 pub mod checksum;
 pub mod correct;
 pub mod features;
 pub mod geometry;
+pub mod grow;
 pub mod htree;
 pub mod inode;
 pub mod lease;
@@ -21,6 +23,8 @@ pub mod medium;
 pub mod pointer;
 pub mod probe;
 pub mod record;
+pub mod scrub;
+pub mod sums;
 pub mod superblock;
 pub mod walk;
 
@@ -28,7 +32,7 @@ pub use geometry::Geometry;
 pub use inode::DiskInode;
 pub use medium::Medium;
 pub use pointer::{Ptr, PtrAt};
-pub use probe::{SuperblockInfo, probe_superblock};
+pub use probe::{SuperblockInfo, probe_superblock, probe_superblock_pages};
 pub use superblock::{SuperDynamic, SuperStatic};
 
 /// Returns the tables of all structures, in the order of `docs/format.md`.
@@ -38,6 +42,8 @@ pub fn tables() -> Vec<layout::Table> {
         superblock::Member::table(),
         SuperDynamic::table(),
         superblock::ErrorMark::table(),
+        scrub::ScrubRecord::table(),
+        scrub::ScrubMark::table(),
         DiskInode::table(),
         bitmap::GroupDesc::table(),
         htree::LeafHeader::table(),
@@ -45,5 +51,7 @@ pub fn tables() -> Vec<layout::Table> {
         htree::LargeValue::table(),
         record::RecordHeader::table(),
         lease::LeaseSlot::table(),
+        bad_blocks::BadListHeader::table(),
+        bad_blocks::BadExtent::table(),
     ]
 }

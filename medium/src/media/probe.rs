@@ -1,9 +1,12 @@
 //! Reads and validates a superblock from untrusted bytes.
 
+use zerocopy::FromBytes;
+
 use super::checksum::unseal;
 use super::features::{self, Mask};
 use super::geometry::Geometry;
 use super::inode::INODE_SIZE;
+use super::sums::usable_blocks;
 use super::superblock::*;
 use crate::error::{Error, Result};
 use crate::pmem::{Region, RegionView};
@@ -112,16 +115,49 @@ pub fn check_features(sb: &SuperStatic, read_only: bool) -> Result<()> {
     Ok(())
 }
 
+/// Validates the two superblock pages of a region that is `region_len` bytes long, as
+/// [`probe_superblock`] does, without the region.
+///
+/// # Errors
+/// [`Error::NotMountable`] if one of them is not valid, or they are not of one file system.
+pub fn probe_superblock_pages(
+    first: &[u8],
+    copy: &[u8],
+    region_len: u64,
+) -> Result<SuperblockInfo> {
+    let decoded = |page: &[u8]| -> Result<SuperblockInfo> {
+        let short = |_| Error::NotMountable("a superblock page is cut off".into());
+        let (fixed, _) = SuperStatic::read_from_prefix(page).map_err(|e| short(e.to_string()))?;
+        let dynamic = page.get(DYNAMIC_OFFSET as usize..).unwrap_or_default();
+        let (dynamic, _) =
+            SuperDynamic::read_from_prefix(dynamic).map_err(|e| short(e.to_string()))?;
+        validated(fixed, dynamic, region_len)
+    };
+    let (first, copy) = (decoded(first)?, decoded(copy)?);
+    match first.fixed.is_same_but_changed(&copy.fixed) {
+        true => Ok(first),
+        false => Err(Error::NotMountable(
+            "the superblock and its copy are of different file systems".into(),
+        )),
+    }
+}
+
 fn read_page(region: &Region, at: u64) -> Result<SuperblockInfo> {
-    let bad = |why: String| Err(Error::NotMountable(why));
     if region.len() < MIN_REGION {
-        return bad(format!(
+        return Err(Error::NotMountable(format!(
             "the region has {} bytes, fewer than the smallest file system ({MIN_REGION})",
             region.len()
-        ));
+        )));
     }
-    let fixed: SuperStatic = region.read_pod(at)?;
-    let dynamic: SuperDynamic = region.read_pod(at + DYNAMIC_OFFSET)?;
+    validated(
+        region.read_pod(at)?,
+        region.read_pod(at + DYNAMIC_OFFSET)?,
+        region.len(),
+    )
+}
+
+fn validated(fixed: SuperStatic, dynamic: SuperDynamic, region_len: u64) -> Result<SuperblockInfo> {
+    let bad = |why: String| Err(Error::NotMountable(why));
     if fixed.magic != MAGIC {
         return bad("no pramfs superblock was found; make a file system with mkfs.pramfs".into());
     }
@@ -136,7 +172,7 @@ fn read_page(region: &Region, at: u64) -> Result<SuperblockInfo> {
             fixed.version
         ));
     }
-    if let Err(why) = check_geometry(&fixed, region.len()) {
+    if let Err(why) = check_geometry(&fixed, region_len) {
         return bad(format!("the superblock makes no sense: {why}"));
     }
     Ok(SuperblockInfo {
@@ -148,22 +184,29 @@ fn read_page(region: &Region, at: u64) -> Result<SuperblockInfo> {
 }
 
 /// Tells whether the copy could replace the first page. What a mounted file system changes
-/// (the label, the features of the lease table) may differ: a crash can interrupt such a
+/// (the label, the features of the lease table, the sizes) may differ: a crash can interrupt such a
 /// change, and the next read-write mount completes it.
 fn copy_is_sound(region: &Region, first: &SuperStatic) -> bool {
     let copy = region.read_pod::<SuperStatic>(first.copy_offset);
-    copy.is_ok_and(|copy| first.is_same_but_changed(&copy))
+    // A forged size would make the copy useless as a replacement.
+    copy.is_ok_and(|copy| {
+        first.is_same_but_changed(&copy) && check_geometry(&copy, region.len()).is_ok()
+    })
 }
 
-fn check_geometry(sb: &SuperStatic, region_len: u64) -> Result<(), String> {
+/// Checks that a static part makes sense in a region of so many bytes.
+///
+/// # Errors
+/// A sentence that tells what does not.
+pub fn check_geometry(sb: &SuperStatic, region_len: u64) -> Result<(), String> {
     if !(9..=12).contains(&sb.block_size_log2) {
         return Err(format!("blocks of 2^{} bytes", sb.block_size_log2));
     }
     let bs = 1u64 << sb.block_size_log2;
     if sb.region_len > region_len {
         return Err(format!(
-            "it was made for {} bytes and the region has only {region_len}: the region is truncated",
-            sb.region_len
+            "it was made for {} bytes and the region has only {region_len}: the region is truncated; give it its size back (truncate -s {} for a file), or restore it from a backup",
+            sb.region_len, sb.region_len
         ));
     }
     if sb.region_len < MIN_REGION || sb.blocks != sb.region_len / bs || sb.blocks >= 1 << 40 {
@@ -205,6 +248,12 @@ fn check_geometry(sb: &SuperStatic, region_len: u64) -> Result<(), String> {
         return Err(format!(
             "groups of {} and {} bits",
             sb.blocks_per_group, sb.inodes_per_group
+        ));
+    }
+    if usable_blocks(sb.ro_compat, sb.blocks, bits) != sb.blocks {
+        return Err(format!(
+            "{} blocks, of which the last group has too few for the sums of its data",
+            sb.blocks
         ));
     }
     // Tables in memory grow with the number of inodes, which must fit the region.

@@ -5,7 +5,7 @@
 //! places that a hostile record can name.
 
 use super::checksum::crc;
-use crate::types::Lsn;
+use crate::types::{Lsn, RegionOffset};
 
 /// Magic of a record.
 pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"prec");
@@ -52,9 +52,28 @@ pub enum EntryKind {
     ClearBits = 7,
     /// Payload: number of words to fill with zeros.
     Zero = 8,
+    /// Copies bytes of free blocks to file data, see [`DataCopy`].
+    Copy = 9,
+    /// The record continues in free blocks. Payload: number of bytes there, and their CRC.
+    More = 10,
+    /// Sums of data blocks.
+    Sum = 11,
 }
 
 impl EntryKind {
+    /// Whether the payload replaces the bytes at the place of the entry.
+    #[inline]
+    pub fn replaces(self) -> bool {
+        matches!(
+            self,
+            EntryKind::Inode
+                | EntryKind::Pointer
+                | EntryKind::Leaf
+                | EntryKind::Slot
+                | EntryKind::Sum
+        )
+    }
+
     /// Decodes a code on the medium.
     #[inline]
     pub fn from_code(code: u64) -> Option<EntryKind> {
@@ -67,6 +86,9 @@ impl EntryKind {
             6 => EntryKind::SetBits,
             7 => EntryKind::ClearBits,
             8 => EntryKind::Zero,
+            9 => EntryKind::Copy,
+            10 => EntryKind::More,
+            11 => EntryKind::Sum,
             _ => return None,
         })
     }
@@ -111,6 +133,47 @@ impl EntryWord {
     #[inline]
     pub fn kind(self) -> Option<EntryKind> {
         EntryKind::from_code(self.0 >> (PLACE_BITS + WORDS_BITS))
+    }
+}
+
+/// What an entry of kind `Copy` does: bytes of free blocks, or zeros, become bytes of a file.
+///
+/// Its payload is two words: the offset of the source in the region, and the number of bytes.
+/// Source and target have the same offset within a word, so that the place of the entry, a
+/// multiple of 8, tells the target. A source below 8 stands for zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataCopy {
+    /// The first byte to change.
+    pub to: RegionOffset,
+    /// The first byte of the source; `None` for zeros.
+    pub from: Option<RegionOffset>,
+    /// Number of bytes.
+    pub len: u64,
+}
+
+impl DataCopy {
+    /// Number of bytes of the payload.
+    pub const PAYLOAD: usize = 16;
+
+    /// Reads an entry at `place`. `None` if the payload has another form.
+    pub fn read(place: RegionOffset, payload: &[u8]) -> Option<DataCopy> {
+        let ([from, len], []) = payload.as_chunks::<8>() else {
+            return None;
+        };
+        let (from, len) = (u64::from_le_bytes(*from), u64::from_le_bytes(*len));
+        Some(DataCopy {
+            to: place.checked_add(from % 8)?,
+            from: (from >= 8).then_some(RegionOffset(from)),
+            len,
+        })
+    }
+
+    /// Returns the place and the payload of the entry.
+    pub fn entry(self) -> (RegionOffset, [u64; 2]) {
+        let within = self.to.0 % 8;
+        let from = self.from.map_or(within, |from| from.0);
+        debug_assert!(from % 8 == within && (from >= 8 || self.from.is_none()));
+        (RegionOffset(self.to.0 - within), [from, self.len])
     }
 }
 

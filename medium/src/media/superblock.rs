@@ -1,7 +1,8 @@
 //! The superblock page: 4096 bytes at offset 0, and a copy.
 //!
-//! - The static part has a CRC. Only mkfs writes it, except for the label and the features
-//!   `parked_leases` and `append_windows`.
+//! - The static part has a CRC. Only mkfs writes it, except for the label, the features
+//!   `parked_leases`, `append_windows`, `atomic_data` and `bad_blocks`, the root of the list of
+//!   bad blocks, and the sizes that a grow changes.
 //! - The dynamic words change in a running file system, each by one 8-byte
 //!   store, outside that CRC. The important ones carry their own check.
 //! - The three internal inodes have a CRC like any inode.
@@ -9,7 +10,7 @@
 use zerocopy::IntoBytes;
 
 use super::checksum::crc;
-use super::features::{APPEND_WINDOWS, PARKED_LEASES};
+use super::features::{APPEND_WINDOWS, ATOMIC_DATA, BAD_BLOCKS, PARKED_LEASES};
 
 /// `PRAMFSrs`, read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PRAMFSrs");
@@ -74,7 +75,7 @@ layout! {
         0x180 refcount_root: u64 = "reserved: reference-count tree",
         0x188 datasum_root: u64 = "reserved: data checksums",
         0x190 quota_root: u64 = "reserved: quota",
-        0x198 badblock_root: u64 = "reserved: bad blocks",
+        0x198 badblock_root: u64 = "pointer to the first block of the list of bad blocks; 0: there is none",
         0x1a0 replica_uuid: [u8; 16] = "reserved: replica",
         0x1b0 replica_generation: u64 = "reserved: replica",
         0x1b8 reserved_tail: [u8; 68] = "zero",
@@ -89,17 +90,18 @@ impl SuperStatic {
     }
 
     /// Whether a crash may have left the pages like this: they differ at most in what a
-    /// mounted file system changes, the label and the features `parked_leases` and
-    /// `append_windows`.
+    /// mounted file system changes: the label, the features `parked_leases`, `append_windows`,
+    /// `atomic_data` and `bad_blocks`, the root of the list of bad blocks, and the sizes ([`differs_in_size`](Self::differs_in_size)).
     pub fn is_same_but_changed(&self, other: &SuperStatic) -> bool {
-        let differ = (self.ro_compat ^ other.ro_compat) & !PARKED_LEASES
-            | (self.incompat ^ other.incompat) & !APPEND_WINDOWS;
+        let differ = (self.ro_compat ^ other.ro_compat) & !(PARKED_LEASES | BAD_BLOCKS)
+            | (self.incompat ^ other.incompat) & !(APPEND_WINDOWS | ATOMIC_DATA);
         let expected = SuperStatic {
             label: other.label,
             ro_compat: other.ro_compat,
             incompat: other.incompat,
+            badblock_root: other.badblock_root,
             crc: other.crc,
-            ..*self
+            ..self.with_size_of(other)
         };
         differ == 0 && *other == expected
     }
@@ -156,6 +158,15 @@ mod tests {
         assert!(changed(|sb| sb.ro_compat = PARKED_LEASES));
         assert!(changed(|sb| sb.incompat = APPEND_WINDOWS));
         assert!(changed(|sb| {
+            (sb.ro_compat, sb.badblock_root) = (BAD_BLOCKS, 7);
+        }));
+        assert!(changed(|sb| sb.incompat = ATOMIC_DATA));
+        assert!(changed(|sb| {
+            (sb.region_len, sb.blocks, sb.inodes_max) = (1 << 30, 1 << 18, 1 << 19);
+            sb.reserve_blocks = 64;
+            sb.members[0].blocks = 1 << 18;
+        }));
+        assert!(changed(|sb| {
             (sb.ro_compat, sb.incompat) = (PARKED_LEASES, APPEND_WINDOWS);
         }));
     }
@@ -164,11 +175,15 @@ mod tests {
     fn pages_that_differ_in_anything_else_are_not_same() {
         for bit in (0..64).map(|bit| 1u64 << bit) {
             assert!(!changed(|sb| sb.compat = bit));
-            assert!(bit == PARKED_LEASES || !changed(|sb| sb.ro_compat = bit));
-            assert!(bit == APPEND_WINDOWS || !changed(|sb| sb.incompat = bit));
+            let by_mounts = bit & (PARKED_LEASES | BAD_BLOCKS) != 0;
+            assert!(by_mounts || !changed(|sb| sb.ro_compat = bit));
+            let by_mounts = bit & (APPEND_WINDOWS | ATOMIC_DATA) != 0;
+            assert!(by_mounts || !changed(|sb| sb.incompat = bit));
         }
         assert!(!changed(|sb| sb.incompat = APPEND_WINDOWS | HUGE_LEAVES));
-        assert!(!changed(|sb| sb.blocks = 1));
+        assert!(!changed(|sb| sb.lanes = 1));
+        assert!(!changed(|sb| sb.journal_offset = 4096));
+        assert!(!changed(|sb| sb.members[1].blocks = 1));
         assert!(!changed(|sb| sb.uuid[0] = 1));
         assert!(!changed(|sb| sb.reserved_tail[0] = 1));
     }

@@ -108,7 +108,7 @@ impl MapRoot {
             1
         };
         let b = ptr.block();
-        if b.0 + span > geo.blocks || !b.0.is_multiple_of(span) {
+        if b.0 + span > geo.blocks() || !b.0.is_multiple_of(span) {
             return Err(self.damaged(at, "the pointer leads outside the region"));
         }
         if geo.is_fixed(b.0, span) {

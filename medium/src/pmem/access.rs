@@ -7,17 +7,20 @@
 //!
 //! Not handled here: the methods themselves (`region`, `room`).
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::backend::PmemBackend;
 use super::error::PmemError;
+use super::kernel_bad::KernelBad;
 use super::lent::Lent;
+use super::protect::WriteScope;
 use super::region::Region;
 use super::room::HostSpace;
 use super::source::Ownership;
-use super::window::WriteWindow;
+use super::window::{WriteBack, WriteWindow};
 use crate::types::LeaseMode;
 
 macro_rules! region_access {
@@ -84,13 +87,20 @@ region_access! {
     fn lock_shared() -> Result<(), PmemError>;
     fn lock_exclusive() -> Result<(), PmemError>;
     fn backend() -> &dyn PmemBackend;
+    fn locked_descriptor() -> std::io::Result<Option<OwnedFd>>;
     fn lease_descriptor(slot: u32, mode: LeaseMode) -> std::io::Result<OwnedFd>;
     fn is_lease_held(slot: u32) -> std::io::Result<bool>;
     fn try_lease_lock() -> std::io::Result<()>;
     fn is_any_lease_held() -> std::io::Result<bool>;
+    fn grow(size: Option<u64>) -> Result<u64, PmemError>;
     fn faults() -> u64;
     fn faults_seen() -> u64;
     fn is_faulted(offset: u64, len: u64) -> bool;
+    fn mark_bad(range: Range<u64>) -> ();
+    fn bad_ranges() -> Vec<Range<u64>>;
+    fn rewrite_failed(page: Range<u64>, bytes: &[u8]) -> Result<(), PmemError>;
+    fn is_cut() -> bool;
+    fn kernel_bad() -> Result<KernelBad, PmemError>;
     fn sync_all() -> std::io::Result<()>;
     fn read(offset: u64, into: &mut [u8]) -> Result<(), PmemError>;
     #[must_use]
@@ -99,8 +109,13 @@ region_access! {
     fn touch(offset: u64, len: u64) -> Result<(), PmemError>;
     fn prefetch(offset: u64) -> ();
     fn raw_range(offset: u64, len: u64) -> Result<*mut [u8], PmemError>;
+    fn is_lendable() -> bool;
     fn lend(offset: u64, len: u64) -> Result<Lent<'_>, PmemError>;
     fn window() -> WriteWindow<'_>;
+    fn write_scope() -> Option<WriteScope<'_>>;
+    fn close_for_wait() -> ();
+    fn is_protected() -> bool;
+    fn write_back() -> WriteBack<'_>;
     fn has_room(offset: u64, len: u64) -> bool;
     fn need_room(offset: u64, len: u64) -> Result<(), PmemError>;
     fn host_is_full() -> bool;

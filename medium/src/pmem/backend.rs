@@ -2,10 +2,13 @@
 //! stores, flushes and fences.
 
 use std::fmt::Debug;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::cpu::Cpu;
 use super::error::PmemError;
+use super::kernel_bad::KernelBad;
+use super::protect::Protection;
 use super::room::{HostSpace, KnownRoom};
 use super::source::SourceKind;
 
@@ -38,16 +41,20 @@ pub enum Persistence {
     Process,
     /// As long as the machine runs (tmpfs, hugetlbfs).
     Machine,
+    /// A reset of the machine, if the firmware leaves the memory alone, and no loss of power
+    /// (RAM set aside by the kernel's parameter `memmap=`).
+    Reboot,
     /// A power failure.
     Power,
 }
 
 impl Persistence {
-    /// `process`, `machine` or `power`.
+    /// `process`, `machine`, `reboot` or `power`.
     pub fn name(self) -> &'static str {
         match self {
             Persistence::Process => "process",
             Persistence::Machine => "machine",
+            Persistence::Reboot => "reboot",
             Persistence::Power => "power",
         }
     }
@@ -58,6 +65,9 @@ impl Persistence {
             Persistence::Process => "are lost when the last process that holds them ends",
             Persistence::Machine => {
                 "survive every process and are lost at reboot and power failure"
+            }
+            Persistence::Reboot => {
+                "survive a reboot, if the firmware leaves them alone, and are lost at power failure"
             }
             Persistence::Power => "survive reboot and power failure",
         }
@@ -82,13 +92,17 @@ pub enum Durability {
 /// The trait is sealed: this crate implements it, and with the feature `testing` the tests
 /// of other crates.
 ///
-/// A backend owns its mapping: `base()..base()+len()` stays valid, readable
-/// and writable (or privately writable) until it is dropped.
+/// A backend owns its mapping: `base()..base()+len()` stays valid and readable until it is
+/// dropped. Without a [`protection`](PmemBackend::protection) it is also writable (or privately
+/// writable). With one it is not: stores go to the second mapping, of the same length, which the
+/// protection owns, and which is writable while it is open. "The mapping" below is then either
+/// for loads, and the second one for stores.
 ///
 /// # Safety
 /// `base` and `len` must describe one valid mapping that does not move or shrink while the
-/// backend lives. It can be loaded from and stored to up to the next multiple of 8 bytes.
-/// Others load from and store to it concurrently, so the backend must not use ordinary
+/// backend lives; [`grow`](PmemBackend::grow) makes it longer. It can be loaded from, and without
+/// a protection stored to, up to the next multiple of 8 bytes. Others load from and store to it
+/// concurrently, so the backend must not use ordinary
 /// stores of the language on it.
 pub unsafe trait PmemBackend: sealed::Sealed + Send + Sync + Debug {
     /// Short name: `native`, `libpmem2`, `sim`, `heap`.
@@ -160,10 +174,39 @@ pub unsafe trait PmemBackend: sealed::Sealed + Send + Sync + Debug {
         None
     }
 
+    /// Returns the mapping for stores, if it is not the one at [`base`](Self::base).
+    #[doc(hidden)]
+    fn protection(&self) -> Option<Arc<Protection>> {
+        None
+    }
+    /// Returns why the region is not protected, though it should be if possible: a clause for
+    /// a person.
+    fn protect_notice(&self) -> Option<&str> {
+        None
+    }
+
     /// Makes everything stored so far reach the medium, whatever the granularity (with
     /// msync if required). For fsync, sync and unmount.
     fn sync_all(&self) -> std::io::Result<()> {
         Ok(())
+    }
+    /// Makes the mapping as long as `size`, and its file too, or as long as the file or the
+    /// device is now. The base does not move. Returns the length, which may be the old one.
+    /// Threads may access the mapping meanwhile, up to its old length.
+    ///
+    /// # Errors
+    /// [`PmemError::Unusable`] with EINVAL (shorter, or no multiple of the unit), ENOSPC,
+    /// EFBIG, EROFS, EOPNOTSUPP (too few addresses were reserved, or the backend cannot). A
+    /// file may have become longer nevertheless.
+    fn grow(&self, size: Option<u64>) -> Result<u64, PmemError> {
+        if size.is_none_or(|size| size == self.len() as u64) {
+            return Ok(self.len() as u64);
+        }
+        Err(PmemError::Unusable {
+            path: format!("a region of the {} backend", self.name()),
+            why: "cannot grow: it is memory of this process".into(),
+            errno: libc::EOPNOTSUPP,
+        })
     }
     /// Locks the source exclusively, or shares it with readers. Does nothing if the source
     /// has no lock.
@@ -195,7 +238,8 @@ pub unsafe trait PmemBackend: sealed::Sealed + Send + Sync + Debug {
     /// Errors of the host, which may not support this.
     ///
     /// # Safety
-    /// The range lies in the mapping and no code reads it any longer.
+    /// The range lies in the mapping for stores, which is open, and no code reads it any
+    /// longer.
     unsafe fn discard(&self, _ptr: *mut u8, _len: usize) -> std::io::Result<()> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
@@ -279,6 +323,19 @@ pub unsafe trait PmemBackend: sealed::Sealed + Send + Sync + Debug {
     /// in it, if it can be mapped a second time.
     fn source_fd(&self) -> Option<(std::os::fd::BorrowedFd<'_>, u64)> {
         None
+    }
+    /// A page that had failed was written anew, through the source.
+    fn forget_failed(&self, _ptr: *const u8, _len: usize) {}
+    /// Returns the ranges that the kernel names as bad, in bytes from the start of the mapping,
+    /// up to `len`.
+    ///
+    /// # Errors
+    /// The kernel's list cannot be read.
+    fn kernel_bad(&self, len: u64) -> Result<KernelBad, PmemError> {
+        match self.source_fd() {
+            Some((fd, first)) => KernelBad::of(fd, first, len, Path::new("/sys")),
+            None => Ok(KernelBad::default()),
+        }
     }
 }
 

@@ -44,7 +44,7 @@ impl Region {
     /// Why this kind of source has no leases.
     fn not_leased(&self) -> io::Error {
         unsupported(match self.backend.source_kind() {
-            Some(SourceKind::DevDax | SourceKind::BlockDevice) => {
+            Some(kind) if kind.is_device() => {
                 "those of a device belong to its node, and a second node of it has others"
             }
             _ => "memory of a process has none",
@@ -70,6 +70,21 @@ impl Region {
         let mut lock = byte_of(slot, libc::F_RDLCK as _);
         fcntl(anew.as_fd(), libc::F_OFD_SETLK, &mut lock)?;
         Ok(anew.into())
+    }
+
+    /// Returns a copy of the descriptor of the source, for a process that keeps the lock of the
+    /// region when this one dies, and for one that opens the region again by
+    /// [`RegionOptions::from_fd`](super::RegionOptions::from_fd). `None` for memory without a
+    /// source, and if a substitute was taken instead of the lock.
+    ///
+    /// # Errors
+    /// The limit of descriptors.
+    pub(crate) fn locked_descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        if self.info().lock_notice.is_some() {
+            return Ok(None);
+        }
+        let source = self.backend.source_fd();
+        source.map(|(fd, _)| fd.try_clone_to_owned()).transpose()
     }
 
     /// Tries, with a byte that no slot uses, that a mapping keeps the lock after its
@@ -195,6 +210,30 @@ fn byte_of(slot: u32, kind: libc::c_short) -> libc::flock {
         // Required to be zero.
         l_pid: 0,
     }
+}
+
+/// Locks a range of bytes of a file for its description, without waiting. Replaces a lock that
+/// the description has there, or keeps that one on an error.
+///
+/// # Errors
+/// EAGAIN if the lock is refused, EBADF if the descriptor is not open for it.
+pub(super) fn lock_range(
+    fd: BorrowedFd<'_>,
+    start: u64,
+    len: u64,
+    exclusive: bool,
+) -> io::Result<()> {
+    let too_far = |_| io::Error::from_raw_os_error(libc::EOVERFLOW);
+    let mut lock = libc::flock {
+        l_type: match exclusive {
+            true => libc::F_WRLCK as _,
+            false => libc::F_RDLCK as _,
+        },
+        l_start: i64::try_from(start).map_err(too_far)?,
+        l_len: i64::try_from(len).map_err(too_far)?,
+        ..byte_of(0, 0)
+    };
+    fcntl(fd, libc::F_OFD_SETLK, &mut lock)
 }
 
 /// Takes a write lock of the first byte of a file, for its description, without waiting.

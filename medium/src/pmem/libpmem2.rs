@@ -1,15 +1,16 @@
 //! The backend on the system's libpmem2.
 //!
 //! Mapping, by source:
-//! * A file (DAX or not) or a devdax device opened for writing: `pmem2_map_new` maps it,
-//!   with the granularity that the library finds.
+//! * A file (DAX or not) or a devdax device opened for writing: `pmem2_map_new` maps it and
+//!   finds its granularity. Then it is mapped here, so that the mapping can grow in place.
 //! * Memory (tmpfs, hugetlbfs, memfd): the library would treat it as page-granular, since
 //!   it refuses `MAP_SYNC`. Tests on memory should run the same code as persistent memory.
 //!   It is therefore mapped here and passed as cache-line granular to
 //!   `pmem2_map_from_existing`, which exists for this purpose. The environment variable
 //!   `PMEM2_FORCE_GRANULARITY` would affect the whole process, with a race.
 //! * A private mapping: also made here, and passed as byte-granular, because nothing needs
-//!   flushing.
+//!   flushing. So is the mapping for loads of a [protected](super::protect) region, and the
+//!   one for its stores. The library's functions take any address.
 //!
 //! Stores to page-granular media bypass the library, whose copy functions call `msync` each
 //! time; see `pages`.
@@ -33,10 +34,10 @@ use libpmem2_sys as sys;
 use super::backend::{Durability, Granularity, Persistence, PmemBackend};
 use super::cpu::Cpu;
 use super::error::PmemError;
-use super::fork::NotInherited;
 use super::live;
-use super::mapped_source::{MappedSource, Mode, map_source};
-use super::mapping::{Mapping, Share};
+use super::mapped_source::{How, MappedSource, Mode, map_source};
+use super::mapping::Mapping;
+use super::protect::{Chosen, Protect, Protection};
 use super::room::{HostSpace, KnownRoom};
 use super::source::{Source, SourceKind};
 
@@ -66,6 +67,9 @@ pub(super) fn serves(source: &Source) -> bool {
 fn refusal(source: &Source) -> Option<&'static str> {
     match source.kind() {
         SourceKind::BlockDevice => Some("libpmem2 maps no block devices; use the native backend"),
+        SourceKind::Physical => {
+            Some("libpmem2 maps no range of physical memory; use the native backend")
+        }
         SourceKind::DevDax if source.read_only() => Some(
             "libpmem2 maps no devdax device privately; use the native backend to open it read-only",
         ),
@@ -78,15 +82,17 @@ impl Libpmem2Backend {
     pub(super) fn new(
         mut source: Source,
         durability: Durability,
+        protect: Protect,
     ) -> Result<Libpmem2Backend, PmemError> {
         if let Some(why) = refusal(&source) {
             return Err(source.unusable(libc::EOPNOTSUPP, why.into()));
         }
+        let chosen = Chosen::of(protect, &source)?;
         let by_library = !source.read_only() && !source.kind().is_memory();
-        let (map, granularity, map_sync) = if by_library {
-            Map::by_library(&mut source)?
+        let (map, how) = if by_library {
+            Map::by_library(&mut source, chosen)?
         } else {
-            Map::by_us(&mut source)?
+            Map::by_us(&mut source, chosen)?
         };
         // SAFETY: `map` is a live map object; the functions belong to its granularity and
         // are valid as long as the library is loaded.
@@ -105,7 +111,7 @@ impl Libpmem2Backend {
                 "libpmem2 has no functions for this mapping".into(),
             ));
         };
-        let mapped = MappedSource::new(source, map.base, granularity, durability, map_sync);
+        let mapped = MappedSource::new(source, &map.own, how, durability);
         Ok(Libpmem2Backend {
             mapped,
             map,
@@ -122,12 +128,7 @@ impl Libpmem2Backend {
 #[derive(Debug)]
 struct Map {
     object: *mut sys::pmem2_map,
-    base: *mut u8,
-    len: usize,
-    /// Our mapping, if the library did not make it.
-    _own: Option<Mapping>,
-    /// Registration of the library's mapping; dropped before the library unmaps.
-    not_inherited: Option<NotInherited>,
+    own: Mapping,
 }
 
 // SAFETY: after construction the object is used only to be deleted, once; the library's
@@ -136,61 +137,57 @@ unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
 
+/// Lets the library map the source, and returns the granularity that it finds. Its mapping
+/// ends here.
+fn granularity_by_library(source: &Source) -> Result<sys::pmem2_granularity, PmemError> {
+    let mut object = std::ptr::null_mut();
+    let (src, cfg) = (LibSource::new(source)?, LibConfig::new(source)?);
+    // SAFETY: both objects live until the end of the function; the descriptor in `src` is
+    // open. The map object was made here, nobody has its address, and it is deleted once.
+    unsafe {
+        check(
+            source,
+            sys::pmem2_config_set_required_store_granularity(cfg.0, sys::PMEM2_GRANULARITY_PAGE),
+        )?;
+        check(
+            source,
+            sys::pmem2_config_set_length(cfg.0, source.len() as usize),
+        )?;
+        check(source, sys::pmem2_map_new(&mut object, cfg.0, src.0))?;
+        let found = sys::pmem2_map_get_store_granularity(object);
+        check(source, sys::pmem2_map_delete(&mut object))?;
+        Ok(found)
+    }
+}
+
 impl Map {
-    /// Lets the library map the source. Returns the granularity that it found.
-    fn by_library(source: &mut Source) -> Result<(Map, Granularity, bool), PmemError> {
-        let mut object = std::ptr::null_mut();
-        let len = source.len() as usize;
-        {
-            let src = LibSource::new(source)?;
-            let cfg = LibConfig::new(source)?;
-            // SAFETY: both objects live until the end of the block; the
-            // descriptor in `src` is open.
-            unsafe {
-                check(
-                    source,
-                    sys::pmem2_config_set_required_store_granularity(
-                        cfg.0,
-                        sys::PMEM2_GRANULARITY_PAGE,
-                    ),
-                )?;
-                check(source, sys::pmem2_config_set_length(cfg.0, len))?;
-                check(source, sys::pmem2_map_new(&mut object, cfg.0, src.0))?;
-            }
-        }
-        // SAFETY: the object was just made.
-        let (base, found) = unsafe {
-            (
-                sys::pmem2_map_get_address(object).cast::<u8>(),
-                sys::pmem2_map_get_store_granularity(object),
-            )
-        };
-        let map = Map {
-            object,
-            base,
-            len,
-            _own: None,
-            // SAFETY: the mapping belongs to the object until `drop`, which takes this value
-            // first.
-            not_inherited: Some(unsafe { NotInherited::new(base, len) }),
-        };
-        if source.kind() == SourceKind::DevDax {
-            return Ok((map, granularity_of(found), false));
-        }
+    /// Maps the source here, with the granularity that the library finds: a mapping of the
+    /// library can neither grow without moving nor be one of two.
+    fn by_library(source: &mut Source, chosen: Chosen) -> Result<(Map, How), PmemError> {
+        let found = granularity_by_library(source)?;
+        let (own, how) = map_source(source, true, chosen)?;
         // PMEM2_FORCE_GRANULARITY can make the library report a false granularity. A file
         // that accepts a MAP_SYNC mapping has the reported one.
-        if found == sys::PMEM2_GRANULARITY_PAGE
-            || Mapping::new(source.fd(), 4096, Share::SharedSync).is_err()
-        {
-            return Ok((map, Granularity::Page, false));
-        }
-        source.set_fsdax();
-        Ok((map, granularity_of(found), true))
+        let granularity = match source.kind() == SourceKind::DevDax || how.map_sync {
+            true => granularity_of(found),
+            false => Granularity::Page,
+        };
+        let how = How {
+            granularity,
+            map_sync: how.map_sync && granularity != Granularity::Page,
+            ..how
+        };
+        Ok((Map::describe(source, own, how.granularity)?, how))
     }
 
-    /// Maps the source here and describes the mapping to the library.
-    fn by_us(source: &mut Source) -> Result<(Map, Granularity, bool), PmemError> {
-        let (own, granularity, map_sync) = map_source(source, true)?;
+    /// Maps the source here.
+    fn by_us(source: &mut Source, chosen: Chosen) -> Result<(Map, How), PmemError> {
+        let (own, how) = map_source(source, true, chosen)?;
+        Ok((Map::describe(source, own, how.granularity)?, how))
+    }
+
+    /// Describes a mapping to the library.
+    fn describe(source: &Source, own: Mapping, granularity: Granularity) -> Result<Map, PmemError> {
         let handed_over = match granularity {
             _ if source.read_only() => sys::PMEM2_GRANULARITY_BYTE,
             Granularity::Byte => sys::PMEM2_GRANULARITY_BYTE,
@@ -200,7 +197,8 @@ impl Map {
         let src = LibSource::new(source)?;
         let mut object = std::ptr::null_mut();
         // SAFETY: the mapping outlives the object (see `Drop`); the library does not unmap
-        // mappings that it did not make.
+        // mappings that it did not make. What the mapping grows by needs no description: the
+        // library's functions take any address.
         check(source, unsafe {
             sys::pmem2_map_from_existing(
                 &mut object,
@@ -210,26 +208,13 @@ impl Map {
                 handed_over,
             )
         })?;
-        Ok((
-            Map {
-                object,
-                base: own.base(),
-                len: own.len(),
-                _own: Some(own),
-                not_inherited: None,
-            },
-            granularity,
-            map_sync,
-        ))
+        Ok(Map { object, own })
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        self.not_inherited = None;
-        // SAFETY: the object was made once and is deleted once, before our own mapping, if
-        // any, is dropped. If the library mapped, this unmaps; the address is no longer in
-        // use.
+        // SAFETY: the object was made once and is deleted once, before the mapping is dropped.
         unsafe { sys::pmem2_map_delete(&mut self.object) };
     }
 }
@@ -309,10 +294,10 @@ unsafe impl PmemBackend for Libpmem2Backend {
         "libpmem2"
     }
     fn base(&self) -> *mut u8 {
-        self.map.base
+        self.map.own.base()
     }
     fn len(&self) -> usize {
-        self.map.len
+        self.map.own.len()
     }
     fn granularity(&self) -> Granularity {
         self.mapped.granularity
@@ -355,7 +340,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
                 mode => {
                     live::copy(dst, src, len);
                     if let Mode::Pages(pages) = mode {
-                        pages.flush(dst, len);
+                        pages.flush(self.mapped.home(dst), len);
                     }
                 }
             }
@@ -372,7 +357,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
                 mode => {
                     live::fill(dst, 0, len);
                     if let Mode::Pages(pages) = mode {
-                        pages.flush(dst, len);
+                        pages.flush(self.mapped.home(dst), len);
                     }
                 }
             }
@@ -385,7 +370,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
             Mode::Lines if Cpu::WRITES_BACK => unsafe { self.cpu.flush(ptr, len) },
             // SAFETY: passed on from the caller.
             Mode::Lines => unsafe { (self.flush)(ptr.cast(), len) },
-            Mode::Pages(pages) => pages.flush(ptr, len),
+            Mode::Pages(pages) => pages.flush(self.mapped.home(ptr), len),
             Mode::Order | Mode::Cow(_) => {}
         }
     }
@@ -399,12 +384,21 @@ unsafe impl PmemBackend for Libpmem2Backend {
             Mode::Order | Mode::Cow(_) => std::sync::atomic::fence(Ordering::SeqCst),
         }
     }
+    fn grow(&self, size: Option<u64>) -> Result<u64, PmemError> {
+        self.mapped.grow(&self.map.own, size)
+    }
     fn processor(&self) -> Option<Cpu> {
         (Cpu::WRITES_BACK && matches!(self.mapped.mode, Mode::Lines)).then_some(self.cpu)
     }
     fn sync_all(&self) -> std::io::Result<()> {
         self.fence();
         self.mapped.sync_all()
+    }
+    fn protection(&self) -> Option<Arc<Protection>> {
+        self.mapped.protection.clone()
+    }
+    fn protect_notice(&self) -> Option<&str> {
+        self.mapped.protect_notice.as_deref()
     }
     fn lock(&self, exclusive: bool) -> Result<(), PmemError> {
         self.mapped.source.lock(exclusive)

@@ -8,8 +8,8 @@
 //! * No Rust reference to live medium memory leaves this module, except to atomics inside
 //!   one call, and by the contract of [`Lent::as_slice`]. Only `live` copies bytes out and
 //!   in, because other threads or processes may be storing to them.
-//! * Every store goes through a [`WriteWindow`]. Protection against stray writes will be
-//!   switched on there.
+//! * Every store goes through a [`WriteWindow`]. If the region is protected against stray
+//!   stores, nothing else can store to it.
 //! * The accessor checks bounds and alignment, once.
 //!
 //! Not handled here: the meaning of the bytes (`media`), and the order in which they are
@@ -25,10 +25,12 @@ mod error;
 mod fault;
 mod fault_range;
 mod fork;
+mod grow_ioctl;
 mod heap;
 #[cfg(any(test, feature = "testing"))]
 pub mod huge_pool;
 mod hugepage;
+mod kernel_bad;
 mod known_room;
 mod lease_lock;
 mod lent;
@@ -43,8 +45,10 @@ mod once_bits;
 mod options;
 mod pages;
 mod probe;
+mod protect;
 mod region;
 mod room;
+mod scrub_ioctl;
 #[cfg(any(test, feature = "testing"))]
 mod sim;
 mod source;
@@ -61,8 +65,10 @@ pub use fault::install_fault_guard;
 #[cfg(any(test, feature = "testing"))]
 pub use fault::note_fault;
 pub use fork::OpenState;
+pub use grow_ioctl::{GROW, ask_to_grow, decode_grow, encode_grown};
 pub use heap::HeapBackend;
 pub use hugepage::HugePolicy;
+pub use kernel_bad::KernelBad;
 pub use lease_lock::{LEASE_LOCKS, LEASE_TICKET, TICKET_LEN, WRITE_LEASE_TICKET, lease_ticket};
 pub use lent::Lent;
 #[cfg(feature = "libpmem2")]
@@ -70,20 +76,27 @@ pub use libpmem2::Libpmem2Backend;
 pub use native::NativeBackend;
 pub use options::{BackendKind, RegionOptions};
 pub use probe::{FileSystem, Report, probe};
+#[cfg(any(test, feature = "testing"))]
+pub use protect::openings;
+pub use protect::{Protect, WriteScope, free_protection_keys};
 pub use region::{LINE, Region, RegionInfo};
 pub use room::CHUNK;
 pub use room::{HostSpace, KnownRoom};
+pub use scrub_ioctl::{
+    SCRUB, SCRUB_FINDING, ScrubMarkStatus, ScrubRequest, ScrubStatus, ask_for_scrub_finding,
+    ask_to_scrub, decode_scrub, decode_scrub_finding, encode_scrub_finding,
+};
 #[cfg(any(test, feature = "testing"))]
 pub use sim::{Counters, Event, EventKind, SimBackend};
 pub use source::{
     Ownership, Permissions, REGION_UNIT, Source, SourceKind, inherit_standard_streams_only,
-    served_without_lock,
+    is_physical, served_without_lock,
 };
 pub use stitch::RegionOwner;
 pub use stitch::{Advice, Atom, Sent, StitchSource, StitchedMap, Stitcher};
 pub use unlock_wait::{is_being_released, open_when_unlocked, unmount_after_unlock};
 pub use view::RegionView;
-pub use window::{Fenced, Unfenced, WriteWindow};
+pub use window::{Fenced, Unfenced, WriteBack, WriteWindow};
 
 /// Prefetches all lines of an ordinary object together, because it will be read soon.
 #[inline]

@@ -13,6 +13,7 @@ use super::error::PmemError;
 use super::live;
 use super::mapped_source::{MappedSource, Mode, map_source};
 use super::mapping::Mapping;
+use super::protect::{Chosen, Protect, Protection};
 use super::room::{HostSpace, KnownRoom};
 use super::source::{Source, SourceKind};
 
@@ -30,9 +31,12 @@ impl NativeBackend {
     pub(super) fn new(
         mut source: Source,
         durability: Durability,
+        protect: Protect,
     ) -> Result<NativeBackend, PmemError> {
-        let (mapping, granularity, map_sync) = map_source(&mut source, Cpu::WRITES_BACK)?;
-        let mapped = MappedSource::new(source, mapping.base(), granularity, durability, map_sync);
+        let chosen = Chosen::of(protect, &source)?;
+        let (mapping, how) = map_source(&mut source, Cpu::WRITES_BACK, chosen)?;
+        let granularity = how.granularity;
+        let mapped = MappedSource::new(source, &mapping, how, durability);
         let cpu = Cpu::get();
         tracing::debug!(
             "{} mapped by the native backend: {:?} granularity, {}, {} streams",
@@ -114,7 +118,7 @@ unsafe impl PmemBackend for NativeBackend {
                 Mode::Order => live::copy(dst, src, len),
                 Mode::Pages(pages) => {
                     live::copy(dst, src, len);
-                    pages.flush(dst, len);
+                    pages.flush(self.mapped.home(dst), len);
                 }
                 Mode::Cow(cow) => {
                     if cow.privatise(dst, len) {
@@ -133,7 +137,7 @@ unsafe impl PmemBackend for NativeBackend {
                 Mode::Order => live::fill(dst, 0, len),
                 Mode::Pages(pages) => {
                     live::fill(dst, 0, len);
-                    pages.flush(dst, len);
+                    pages.flush(self.mapped.home(dst), len);
                 }
                 Mode::Cow(cow) => {
                     if cow.privatise(dst, len) {
@@ -148,7 +152,7 @@ unsafe impl PmemBackend for NativeBackend {
         match &self.mapped.mode {
             // SAFETY: passed on from the caller.
             Mode::Lines => unsafe { self.cpu.flush(ptr, len) },
-            Mode::Pages(pages) => pages.flush(ptr, len),
+            Mode::Pages(pages) => pages.flush(self.mapped.home(ptr), len),
             Mode::Order | Mode::Cow(_) => {}
         }
     }
@@ -160,12 +164,21 @@ unsafe impl PmemBackend for NativeBackend {
         }
     }
 
+    fn grow(&self, size: Option<u64>) -> Result<u64, PmemError> {
+        self.mapped.grow(&self.mapping, size)
+    }
     fn processor(&self) -> Option<Cpu> {
         matches!(self.mapped.mode, Mode::Lines).then_some(self.cpu)
     }
     fn sync_all(&self) -> std::io::Result<()> {
         self.fence();
         self.mapped.sync_all()
+    }
+    fn protection(&self) -> Option<Arc<Protection>> {
+        self.mapped.protection.clone()
+    }
+    fn protect_notice(&self) -> Option<&str> {
+        self.mapped.protect_notice.as_deref()
     }
     fn lock(&self, exclusive: bool) -> Result<(), PmemError> {
         self.mapped.source.lock(exclusive)
@@ -237,6 +250,6 @@ unsafe impl PmemBackend for NativeBackend {
         }
     }
     fn source_fd(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        Some((self.mapped.source.fd(), 0))
+        Some((self.mapped.source.fd(), self.mapped.source.first()))
     }
 }

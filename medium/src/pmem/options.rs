@@ -6,8 +6,11 @@ use std::path::Path;
 use super::backend::{Durability, Granularity, PmemBackend};
 use super::error::PmemError;
 use super::native::NativeBackend;
+use super::protect::Protect;
 use super::region::Region;
-use super::source::{Access, Making, Ownership, Source, remove_own};
+use super::source::{
+    Access, Making, Ownership, Source, is_physical, open_when_released, remove_own,
+};
 use super::unlock_wait::open_when_unlocked;
 
 /// The code that serves a region.
@@ -42,9 +45,12 @@ pub struct RegionOptions {
     read_only: bool,
     require_dax: bool,
     lock: bool,
+    shared: bool,
     preallocate: bool,
     whoever_owns: bool,
     fault_guard: bool,
+    room: Option<u64>,
+    protect: Protect,
 }
 
 impl Default for RegionOptions {
@@ -55,9 +61,12 @@ impl Default for RegionOptions {
             read_only: false,
             require_dax: false,
             lock: true,
+            shared: false,
             preallocate: false,
             whoever_owns: false,
             fault_guard: true,
+            room: None,
+            protect: Protect::Off,
         }
     }
 }
@@ -95,6 +104,14 @@ impl RegionOptions {
         self.lock = yes;
         self
     }
+    /// Opens with the lock shared, also for reading and writing, as after
+    /// `Region::lock_shared`: nothing may be stored before the lock is exclusive. For a
+    /// descriptor whose lock is shared already: the kernel drops a lock before it refuses
+    /// another kind of it.
+    pub fn shared_lock(mut self, yes: bool) -> Self {
+        self.shared = yes;
+        self
+    }
     /// Reserves the space of the whole region on opening, so that no store can fail for
     /// lack of space. No effect on devices.
     pub fn preallocate(mut self, yes: bool) -> Self {
@@ -120,16 +137,60 @@ impl RegionOptions {
         self
     }
 
+    /// Reserves addresses for a region of so many bytes, up to which it can grow while it is
+    /// open (`FileSystem::grow`). The default is four times its size, at least 4 TiB and at
+    /// most 64 TiB, and nothing more than its size if the address space of the process is
+    /// limited (`ulimit -v`). Addresses take no memory. If there are too few, the region
+    /// opens, and cannot grow while it is open.
+    pub fn room_to_grow(mut self, bytes: u64) -> Self {
+        self.room = Some(bytes);
+        self
+    }
+
+    /// Keeps stray stores of this process from the region (default: [`Protect::Off`]). A
+    /// protected region is mapped twice: it takes twice the address space and page tables. A
+    /// region that is opened read-only is mapped privately, so no store of this process reaches
+    /// it, and nothing else is done.
+    ///
+    /// Not protected: the ranges of files that the program has mapped for writing, and the
+    /// thread that is inside an operation of the library, from its first store to its end. The
+    /// kernel, devices and other processes can store to the region as before. A thread must not
+    /// jump (longjmp) out of an operation: the region would stay open.
+    ///
+    /// On devdax and hugetlbfs, a range of a file can then be mapped for writing only if it
+    /// consists of whole huge pages of the file; mapping another fails with EOPNOTSUPP. If
+    /// mprotect(2) refuses to open the region, operations that store fail with EIO.
+    ///
+    /// ```
+    /// # use pramfs_medium as pramfs;
+    /// use pramfs::pmem::{Protect, RegionOptions};
+    /// let region = RegionOptions::new()
+    ///     .protect(Protect::Mprotect)
+    ///     .memfd("example", 1 << 20)?;
+    /// assert_eq!(region.info().protect, Protect::Mprotect);
+    /// # Ok::<(), pramfs::pmem::PmemError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Opening fails with [`PmemError::Unusable`], EOPNOTSUPP or ENOSPC, if
+    /// [`Protect::Pkey`] is asked for and there is no key.
+    pub fn protect(mut self, protect: Protect) -> Self {
+        self.protect = protect;
+        self
+    }
+
     fn access(&self) -> Access {
         Access {
             read_only: self.read_only,
             lock: self.lock,
+            shared: self.shared,
             whoever_owns: self.whoever_owns,
         }
     }
 
     /// Opens an existing region. If its mount has just been unmounted, waits for the server
-    /// to release it: see [`open_when_unlocked`].
+    /// to release it: see [`open_when_unlocked`]. `physaddr:0x40000000+512M` in the place of a
+    /// path names a range of physical memory, which must be reserved ([`is_physical`]).
     ///
     /// # Errors
     /// * [`PmemError::Unusable`] with EBUSY (in use), EISDIR, ENODEV, ENOENT, EACCES,
@@ -140,6 +201,9 @@ impl RegionOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, PmemError> {
         let path = path.as_ref();
         let open = || Source::open(path, self.access());
+        if is_physical(path) {
+            return self.finish(open_when_released(path, open)?);
+        }
         self.finish(open_when_unlocked(path, open, is_busy)?)
     }
 
@@ -185,7 +249,10 @@ impl RegionOptions {
             });
         }
         let create = || Source::create(path, len, self.access(), making);
-        let source = open_when_unlocked(path, create, is_busy)?;
+        let source = match is_physical(path) {
+            true => open_when_released(path, create)?,
+            false => open_when_unlocked(path, create, is_busy)?,
+        };
         let created = source.created().then(|| Ownership::of(source.fd()));
         let made = self.finish(source);
         if made.is_err()
@@ -214,10 +281,11 @@ impl RegionOptions {
         self.finish(Source::from_fd(fd, Path::new(name), self.access())?)
     }
 
-    fn finish(&self, source: Source) -> Result<Region, PmemError> {
+    fn finish(&self, mut source: Source) -> Result<Region, PmemError> {
         if self.fault_guard {
             super::install_fault_guard()?;
         }
+        source.set_room(self.room);
         if self.preallocate && !self.read_only {
             source.preallocate()?;
         }
@@ -253,11 +321,11 @@ impl RegionOptions {
         match self.backend {
             #[cfg(feature = "libpmem2")]
             BackendKind::Auto if super::libpmem2::serves(&source) => {
-                Ok(Box::new(super::libpmem2::Libpmem2Backend::new(source, self.durability)?))
+                Ok(Box::new(super::libpmem2::Libpmem2Backend::new(source, self.durability, self.protect)?))
             }
             #[cfg(feature = "libpmem2")]
             BackendKind::Libpmem2 => {
-                Ok(Box::new(super::libpmem2::Libpmem2Backend::new(source, self.durability)?))
+                Ok(Box::new(super::libpmem2::Libpmem2Backend::new(source, self.durability, self.protect)?))
             }
             #[cfg(not(feature = "libpmem2"))]
             BackendKind::Libpmem2 => Err(source.unusable(
@@ -265,7 +333,7 @@ impl RegionOptions {
                 "the libpmem2 backend is not in this build; rebuild with the feature `libpmem2`, or use the native one"
                     .into(),
             )),
-            BackendKind::Auto | BackendKind::Native => Ok(Box::new(NativeBackend::new(source, self.durability)?)),
+            BackendKind::Auto | BackendKind::Native => Ok(Box::new(NativeBackend::new(source, self.durability, self.protect)?)),
         }
     }
 }

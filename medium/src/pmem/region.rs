@@ -11,12 +11,15 @@ use super::cpu::{self, Cpu};
 use super::error::PmemError;
 use super::fault;
 use super::fork::OpenState;
+use super::kernel_bad::KnownBad;
 use super::lent::Lent;
 use super::live;
 use super::mapping;
+use super::protect::{Protect, Protection, WriteScope};
 use super::room::KnownRoom;
 use super::source::{Ownership, SourceKind};
-use super::window::WriteWindow;
+use super::window::{WriteBack, WriteWindow};
+use crate::grows::Grows;
 use crate::sync::order::acquire;
 
 /// Bytes of a cache line: the unit of flushing and of ordering.
@@ -24,6 +27,9 @@ pub const LINE: u64 = 64;
 
 /// Accesses of at least this many bytes are announced to the medium.
 pub(super) const FLUSH_ALL_MIN: usize = 16 << 10;
+
+/// Bytes of a protected region that are populated in one window.
+const POPULATED_AT_ONCE: u64 = 64 << 20;
 
 /// Properties of a region, for messages.
 #[derive(Debug, Clone)]
@@ -45,6 +51,10 @@ pub struct RegionInfo {
     /// Why it is open without its usual lock, if it is: a process that may only read it has
     /// that lock.
     pub lock_notice: Option<String>,
+    /// What keeps stray stores of this process from it. Never [`Protect::Auto`].
+    pub protect: Protect,
+    /// Why [`Protect::Auto`] protects nothing, if so: a clause.
+    pub protect_notice: Option<String>,
 }
 
 /// A mapped region.
@@ -68,7 +78,10 @@ pub struct RegionInfo {
 pub struct Region {
     pub(super) backend: Box<dyn PmemBackend>,
     pub(super) base: *mut u8,
-    len: u64,
+    /// The address of the first byte for stores: `base`, unless the region is protected.
+    pub(super) stores: *mut u8,
+    /// Raised by [`grow`](Region::grow), once the new part is mapped.
+    len: Grows,
     /// See [`PmemBackend::processor`].
     pub(super) cpu: Option<Cpu>,
     /// See [`cpu::copy_wide`].
@@ -78,6 +91,11 @@ pub struct Region {
     ownership: Option<Ownership>,
     /// See [`PmemBackend::known_room`].
     pub(super) room: Option<Arc<KnownRoom>>,
+    /// The owner of `stores`, if it is another mapping. Dropped after the backend, whose
+    /// guards and registrations end first.
+    protection: Option<Arc<Protection>>,
+    /// Ranges that the kernel has named as bad, or a test.
+    pub(super) known_bad: KnownBad,
     /// Closed in a forked child.
     open: OpenState,
     /// See [`Region::pretend_lease`].
@@ -86,8 +104,8 @@ pub struct Region {
         crate::sync::Mutex<std::collections::BTreeSet<u32>, crate::sync::rank::Leaf>,
 }
 
-// SAFETY: the raw base pointer is the mapping owned by `backend`, which is Send + Sync
-// itself and lives as long as this value.
+// SAFETY: the raw pointers are the mappings owned by `backend` and `protection`, which are
+// Send + Sync themselves and live as long as this value.
 unsafe impl Send for Region {}
 // SAFETY: any thread may load from any byte while another stores to it. The layers above
 // read without locks, and a view of a file is a second mapping of the same bytes. No access
@@ -102,9 +120,12 @@ impl Region {
     /// for messages.
     pub fn new(name: impl Into<String>, backend: Box<dyn PmemBackend>) -> Region {
         let base = backend.base();
-        let len = backend.len() as u64;
+        let len = Grows::new(backend.len() as u64);
+        let protection = backend.protection();
         Region {
             base,
+            stores: protection.as_ref().map_or(base, |p| p.base()),
+            protection,
             len,
             cpu: backend.processor(),
             // Loads need nothing of the backend.
@@ -114,6 +135,7 @@ impl Region {
             name: name.into(),
             read_only: false,
             ownership: None,
+            known_bad: KnownBad::default(),
             open: OpenState::new(),
             #[cfg(any(test, feature = "testing"))]
             held_leases: Default::default(),
@@ -164,12 +186,26 @@ impl Region {
 
     /// Returns the size in bytes.
     pub fn len(&self) -> u64 {
-        self.len
+        self.len.get()
+    }
+    /// Makes the region as long as `size`, and its file too; without a size, as long as the
+    /// file or the device is now. Its base does not move, and views of it stay valid. Returns
+    /// the new length. The file system in it does not change.
+    ///
+    /// # Errors
+    /// [`PmemError::Unusable`] with EINVAL for a smaller size, EOPNOTSUPP if the addresses
+    /// that were reserved when it was opened do not suffice, ENOSPC, EFBIG, EROFS. The file
+    /// may have become longer nevertheless.
+    pub(crate) fn grow(&self, size: Option<u64>) -> Result<u64, PmemError> {
+        self.check_owner()?;
+        let len = self.backend.grow(size)?;
+        self.len.raise(len);
+        Ok(len)
     }
 
-    /// Whether the region is empty.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Lets others open the region for reading, while this process has it open for writing
@@ -219,6 +255,8 @@ impl Region {
             kind: self.backend.source_kind(),
             read_only: self.read_only,
             lock_notice: self.backend.lock_notice().map(str::to_owned),
+            protect: self.protection.as_ref().map_or(Protect::Off, |p| p.kind()),
+            protect_notice: self.backend.protect_notice().map(str::to_owned),
         }
     }
 
@@ -255,8 +293,9 @@ impl Region {
     /// page has faulted.
     #[inline]
     pub(crate) fn is_faulted(&self, offset: u64, len: u64) -> bool {
-        self.at(offset, len)
-            .map_or(true, |p| self.backend.is_faulted(p, len as usize))
+        self.at(offset, len).map_or(true, |p| {
+            self.backend.is_faulted(p, len as usize) || self.known_bad.touches(offset, len)
+        })
     }
 
     /// See [`PmemBackend::sync_all`].
@@ -291,16 +330,16 @@ impl Region {
         PmemError::OutOfBounds {
             offset,
             len,
-            region_len: self.len,
+            region_len: self.len(),
         }
     }
 
     #[inline]
     fn within(&self, offset: u64, len: u64) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
-        // SAFETY: offset + len <= self.len, the size of the mapping at base,
-        // so the result points into it or one past its end.
-        (end <= self.len).then(|| unsafe { self.base.add(offset as usize) })
+        // SAFETY: offset + len <= self.len, which never exceeds the size of the mapping at
+        // base, so the result points into it or one past its end.
+        (end <= self.len.get()).then(|| unsafe { self.base.add(offset as usize) })
     }
 
     /// Whether a range lies in the region.
@@ -314,7 +353,9 @@ impl Region {
     /// since that load may be the one that faulted.
     #[inline]
     pub(super) fn sound(&self, p: *const u8, offset: u64, len: u64) -> Result<(), PmemError> {
-        if fault::happened() && self.backend.is_faulted(p, len as usize) {
+        if fault::happened()
+            && (self.backend.is_faulted(p, len as usize) || self.known_bad.touches(offset, len))
+        {
             return Err(PmemError::Faulted { offset, len });
         }
         Ok(())
@@ -448,13 +489,48 @@ impl Region {
         let page = rustix::param::page_size() as u64;
         let start = offset / page * page;
         let p = self.at(start, (offset - start).saturating_add(len))?;
-        mapping::populate(p, (offset - start + len) as usize, !self.read_only).map_err(|e| {
-            PmemError::Os {
-                what: "cannot populate",
-                path: self.name.clone(),
-                source: e.into(),
+        let len = (offset - start + len) as usize;
+        let populate = || {
+            if self.protection.is_none() {
+                return mapping::populate(p, len, !self.read_only);
             }
-        })
+            mapping::populate(p, len, false)
+        };
+        if self.protection.is_some() {
+            self.populate_stores(start, len as u64)?;
+        }
+        populate().map_err(|e| self.unpopulated(e))
+    }
+
+    /// Populates the mapping for stores, in pieces: the region is closed between them.
+    fn populate_stores(&self, start: u64, len: u64) -> Result<(), PmemError> {
+        let mut done = 0;
+        while done < len {
+            let piece = POPULATED_AT_ONCE.min(len - done);
+            let window = self.window();
+            let p = window.to(start + done, piece)?;
+            mapping::populate(p, piece as usize, true).map_err(|e| self.unpopulated(e))?;
+            done += piece;
+        }
+        Ok(())
+    }
+
+    fn unpopulated(&self, e: rustix::io::Errno) -> PmemError {
+        PmemError::Os {
+            what: "cannot populate",
+            path: self.name.clone(),
+            source: e.into(),
+        }
+    }
+
+    /// The error of a store through a window that could not be opened.
+    #[cold]
+    pub(super) fn refused(&self) -> PmemError {
+        PmemError::Unusable {
+            path: self.name.clone(),
+            why: "mprotect(2) has refused to open it for stores; the log says why".into(),
+            errno: libc::EIO,
+        }
     }
 
     /// Returns the address of a range, for mapping or for lending to a system call.
@@ -466,6 +542,12 @@ impl Region {
             self.at(offset, len)?,
             len as usize,
         ))
+    }
+
+    /// Whether system calls can read the mapping. The kernel has no pages to give them for
+    /// physical memory.
+    pub(crate) fn is_lendable(&self) -> bool {
+        self.backend.source_kind() != Some(SourceKind::Physical)
     }
 
     /// Lends a range, for a system call that copies it out of this process.
@@ -481,9 +563,38 @@ impl Region {
         Ok(unsafe { Lent::new(at, len as usize) })
     }
 
-    /// Opens the region for stores.
+    /// Opens the region for stores of this thread.
     #[inline]
     pub(crate) fn window(&self) -> WriteWindow<'_> {
-        WriteWindow { region: self }
+        let opened = self.protection.as_ref().map(|protection| protection.open());
+        WriteWindow::new(self, opened)
+    }
+
+    /// Begins an operation of this thread that may store: its windows are joined. `None` if
+    /// the region is not protected.
+    #[inline]
+    pub(crate) fn write_scope(&self) -> Option<WriteScope<'_>> {
+        self.protection
+            .as_ref()
+            .map(|protection| protection.scope())
+    }
+
+    /// Closes a protected region until the next window of this thread's operation, which is about
+    /// to wait for another thread or process. No window may be open.
+    pub(crate) fn close_for_wait(&self) {
+        if let Some(protection) = &self.protection {
+            protection.close_for_wait();
+        }
+    }
+
+    /// Whether the region is mapped for loads alone outside of windows.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.protection.is_some()
+    }
+
+    /// Returns what makes stores durable.
+    #[inline]
+    pub(crate) fn write_back(&self) -> WriteBack<'_> {
+        WriteBack { region: self }
     }
 }

@@ -27,8 +27,10 @@ use super::error::PmemError;
 pub use super::known_room::{CHUNK, KnownRoom};
 use super::known_room::{PAGE, PAGE_LOG2};
 use super::mapping;
+use super::protect::{Opened, Protection};
 use super::region::Region;
 use super::source::{Source, SourceKind};
+use crate::grows::Grows;
 use crate::sync::{RwLock, rank};
 
 /// Sizes to try if the host has no room for a whole chunk.
@@ -53,6 +55,24 @@ impl HostSpace {
     }
 }
 
+/// Where a mapping is populated for stores.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stores<'a> {
+    pub base: *mut u8,
+    /// Opens that mapping.
+    pub protection: Option<&'a Protection>,
+}
+
+impl<'a> Stores<'a> {
+    /// Opens the mapping to this thread.
+    fn open(self) -> Result<Option<Opened<'a>>, Errno> {
+        match self.protection.map(Protection::open) {
+            Some(opened) if opened.is_refused() => Err(Errno::IO),
+            opened => Ok(opened),
+        }
+    }
+}
+
 /// The room of a source that is mapped at an address.
 #[derive(Debug)]
 pub(super) struct HostRoom {
@@ -61,16 +81,22 @@ pub(super) struct HostRoom {
     changing: RwLock<(), rank::HostRoom>,
     /// Touching memory pages allocates them, and sets up their mapping in the same step.
     touch: AtomicBool,
-    len: u64,
+    len: Grows,
+    /// Length up to which pages can be noted.
+    most: u64,
 }
 
 impl HostRoom {
     /// Returns `None` if the source needs no room: a device, huge pages (reserved when
     /// mapped), or a source opened read-only.
-    pub(super) fn new(source: &Source) -> Option<HostRoom> {
+    /// `reserved` is the length up to which the mapping can grow.
+    pub(super) fn new(source: &Source, reserved: usize) -> Option<HostRoom> {
         let memory = match source.kind() {
             _ if source.read_only() => return None,
-            SourceKind::DevDax | SourceKind::BlockDevice | SourceKind::Hugetlbfs => return None,
+            SourceKind::DevDax
+            | SourceKind::BlockDevice
+            | SourceKind::Hugetlbfs
+            | SourceKind::Physical => return None,
             SourceKind::Tmpfs | SourceKind::Memfd => true,
             SourceKind::File | SourceKind::FsDax => false,
         };
@@ -78,12 +104,34 @@ impl HostRoom {
         // end may make up for a hole before it.
         let whole = source.len().is_multiple_of(CHUNK);
         let all = memory && whole && taken(source.fd()).is_ok_and(|bytes| bytes >= source.len());
+        // The tables take memory when touched. If the system refuses so much, the region
+        // cannot grow in place.
+        let most = reserved as u64;
+        let (known, most) = match KnownRoom::new(most, all) {
+            Some(known) => (known, most),
+            None => (KnownRoom::new(source.len(), all)?, source.len()),
+        };
         Some(HostRoom {
-            known: Arc::new(KnownRoom::new(source.len(), all)?),
+            known: Arc::new(known),
             changing: RwLock::new(()),
             touch: AtomicBool::new(memory),
-            len: source.len(),
+            len: Grows::new(source.len()),
+            most,
         })
+    }
+
+    /// Returns the length up to which the room can be known.
+    pub(super) fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// Notes that the region has become longer. Nothing is known about the new part.
+    pub(super) fn grow(&self, len: u64) {
+        let _alone = self.changing.write();
+        // Only that not all is known: the new part has no bits yet.
+        self.known.forget(len, len);
+        self.known.set_dry(false);
+        self.len.raise(len);
     }
 
     pub(super) fn known(&self) -> Arc<KnownRoom> {
@@ -92,7 +140,12 @@ impl HostRoom {
 
     /// Queries the host for the existing pages of a range, unless done before.
     pub(super) fn query(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
-        for chunk in offset / CHUNK..offset.saturating_add(len).min(self.len).div_ceil(CHUNK) {
+        for chunk in offset / CHUNK
+            ..offset
+                .saturating_add(len)
+                .min(self.len.get())
+                .div_ceil(CHUNK)
+        {
             if !self.known.was_asked(chunk) {
                 self.ask(fd, chunk);
             }
@@ -101,7 +154,7 @@ impl HostRoom {
 
     fn ask(&self, fd: BorrowedFd<'_>, chunk: u64) {
         let _still = self.changing.read();
-        let (mut at, end) = (chunk * CHUNK, ((chunk + 1) * CHUNK).min(self.len));
+        let (mut at, end) = (chunk * CHUNK, ((chunk + 1) * CHUNK).min(self.len.get()));
         while at < end {
             let data = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
                 Ok(data) if data < end => data,
@@ -129,17 +182,19 @@ impl HostRoom {
     pub(super) fn take(
         &self,
         source: &Source,
-        base: *mut u8,
+        stores: Stores<'_>,
         offset: u64,
         len: u64,
         around: bool,
     ) -> io::Result<()> {
-        let end = offset.saturating_add(len).min(self.len);
+        let end = offset.saturating_add(len).min(self.len.get());
         self.query(source.fd(), offset, end.saturating_sub(offset));
         let Some(first) = self.known.missing(offset >> PAGE_LOG2, end.div_ceil(PAGE)) else {
             return Ok(());
         };
         let first = first << PAGE_LOG2;
+        // Once for all chunks.
+        let _opened = stores.open()?;
         // If the host lacks space for the whole range, do not begin: a partial allocation
         // would help no operation, and all users of the host would lack the space. For
         // ranges of up to a chunk, a lack of space shows soon enough.
@@ -152,17 +207,17 @@ impl HostRoom {
             return Err(Errno::NOSPC.into());
         }
         if !around {
-            let end = end.next_multiple_of(PAGE).min(self.len);
-            return Ok(self.claim(source, base, first, end - first)?);
+            let end = end.next_multiple_of(PAGE).min(self.len.get());
+            return Ok(self.claim(source, stores, first, end - first)?);
         }
         for chunk in first / CHUNK..end.div_ceil(CHUNK) {
-            let (at, stop) = (chunk * CHUNK, ((chunk + 1) * CHUNK).min(self.len));
+            let (at, stop) = (chunk * CHUNK, ((chunk + 1) * CHUNK).min(self.len.get()));
             // Only the requested part of this chunk counts.
             let part = first.max(at)..end.min(stop);
             if self.known.has(part.start, part.end - part.start) {
                 continue;
             }
-            let refused = match self.claim(source, base, at, stop - at) {
+            let refused = match self.claim(source, stores, at, stop - at) {
                 Ok(()) => {
                     self.known.set_dry(false);
                     continue;
@@ -182,7 +237,7 @@ impl HostRoom {
                 let at = first / step * step;
                 if self.known.has(first, 1)
                     || self
-                        .claim(source, base, at, step.min(self.len - at))
+                        .claim(source, stores, at, step.min(self.len.get() - at))
                         .is_ok()
                 {
                     return Ok(());
@@ -198,28 +253,29 @@ impl HostRoom {
     }
 
     /// Takes room for the whole region, or returns the error.
-    pub(super) fn take_all(&self, source: &Source, base: *mut u8) -> io::Result<()> {
+    pub(super) fn take_all(&self, source: &Source, stores: Stores<'_>) -> io::Result<()> {
         let mut at = 0;
-        while at < self.len {
-            let len = (64 * CHUNK).min(self.len - at);
+        while at < self.len.get() {
+            let len = (64 * CHUNK).min(self.len.get() - at);
             if !self.known.has(at, len) {
-                self.claim(source, base, at, len)?;
+                let _opened = stores.open()?;
+                self.claim(source, stores, at, len)?;
             }
             at += len;
         }
         Ok(())
     }
 
-    fn claim(&self, source: &Source, base: *mut u8, at: u64, len: u64) -> Result<(), Errno> {
+    fn claim(&self, source: &Source, stores: Stores<'_>, at: u64, len: u64) -> Result<(), Errno> {
         let _still = self.changing.read();
-        self.have(source, base, at, len)?;
+        self.have(source, stores, at, len)?;
         self.known.note(at, at + len);
         Ok(())
     }
 
-    fn have(&self, source: &Source, base: *mut u8, at: u64, len: u64) -> Result<(), Errno> {
+    fn have(&self, source: &Source, stores: Stores<'_>, at: u64, len: u64) -> Result<(), Errno> {
         let touch = || {
-            let start = base.wrapping_add(at as usize);
+            let start = stores.base.wrapping_add(at as usize);
             match mapping::populate(start, len as usize, true) {
                 // The error is the same for a page past the truncated end of the file and for a
                 // page without room.
@@ -265,7 +321,7 @@ impl HostRoom {
         Some(HostSpace {
             taken: taken(source.fd()).ok()?,
             free: free_on(source.fd()),
-            len: self.len,
+            len: self.len.get(),
         })
     }
 }

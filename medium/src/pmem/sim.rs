@@ -16,6 +16,8 @@
 //! backend (through a stitched map) are not events; the bytes of a
 //! [`Flush`](EventKind::Flush) show their effect.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -25,10 +27,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::backend::{Granularity, Persistence, PmemBackend};
 use super::cpu::{self, LINE_BYTES};
 use super::error::PmemError;
+use super::kernel_bad::KernelBad;
 use super::live;
 use super::mapping::{Mapping, Share};
 use super::source::SourceKind;
 use crate::sync::{Mutex, rank};
+
+/// Bytes of a page that can fail.
+const PAGE_BYTES: usize = 4096;
 
 /// The kind of an [`Event`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +139,9 @@ pub(super) const DISCARDED: u8 = 0xdb;
 
 const SHARDS: usize = 16;
 
+/// Address space in which a region can grow.
+const ROOM: usize = 2 << 40;
+
 #[derive(Debug)]
 struct Inner {
     mapping: Mapping,
@@ -143,6 +152,10 @@ struct Inner {
     recording: AtomicBool,
     record: Mutex<Record, rank::Leaf>,
     faults: AtomicU64,
+    /// Pages that fail, by their offsets, and whether an access has met them.
+    failed: Mutex<BTreeMap<usize, bool>, rank::Leaf>,
+    /// What the kernel's list of bad blocks would say.
+    kernel_bad: Mutex<Vec<Range<u64>>, rank::Leaf>,
 }
 
 #[derive(Debug, Default)]
@@ -178,8 +191,8 @@ impl SimBackend {
         let fd = rustix::fs::memfd_create("pramfs-sim", rustix::fs::MemfdFlags::CLOEXEC)
             .map_err(|e| os("cannot create", e))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|e| os("cannot size", e))?;
-        let mapping =
-            Mapping::new(fd.as_fd(), len, Share::Shared).map_err(|e| os("cannot map", e))?;
+        let mapping = Mapping::with_room(fd.as_fd(), 0, len, ROOM.max(len), Share::Shared)
+            .map_err(|e| os("cannot map", e))?;
         Ok(SimBackend {
             inner: Arc::new(Inner {
                 mapping,
@@ -189,6 +202,8 @@ impl SimBackend {
                 recording: AtomicBool::new(false),
                 record: Mutex::default(),
                 faults: AtomicU64::new(0),
+                failed: Mutex::new(BTreeMap::new()),
+                kernel_bad: Mutex::new(Vec::new()),
             }),
         })
     }
@@ -245,6 +260,22 @@ impl SimBackend {
         super::fault::note_fault();
     }
 
+    /// Lets a page fail from now on: its bytes are gone, and every access to it is an error.
+    pub fn lose_page(&self, page: usize) {
+        let at = page * PAGE_BYTES;
+        let len = PAGE_BYTES.min(self.len() - at);
+        // SAFETY: the range lies in the mapping; all accesses to it are atomic or those of
+        // `live`.
+        unsafe { live::fill(self.base().add(at), 0xdb, len) };
+        self.inner.failed.lock().insert(at, false);
+        super::fault::note_fault();
+    }
+
+    /// Lets the kernel name these ranges as bad.
+    pub fn set_kernel_bad(&self, ranges: Vec<Range<u64>>) {
+        *self.inner.kernel_bad.lock() = ranges;
+    }
+
     fn offset(&self, ptr: *const u8) -> usize {
         ptr as usize - self.base() as usize
     }
@@ -292,6 +323,25 @@ unsafe impl PmemBackend for SimBackend {
     }
     fn len(&self) -> usize {
         self.inner.mapping.len()
+    }
+    fn grow(&self, size: Option<u64>) -> Result<u64, PmemError> {
+        let Inner { mapping, fd, .. } = &*self.inner;
+        let (old, os) = (self.len() as u64, |what, e: rustix::io::Errno| {
+            PmemError::Os {
+                what,
+                path: "simulated region".into(),
+                source: e.into(),
+            }
+        });
+        let len = size.unwrap_or(old);
+        if len < old || len > mapping.reserved() as u64 {
+            return Err(os("cannot grow", rustix::io::Errno::INVAL));
+        }
+        rustix::fs::ftruncate(fd, len).map_err(|e| os("cannot size", e))?;
+        mapping
+            .grow(fd.as_fd(), len as usize)
+            .map_err(|e| os("cannot map", e))?;
+        Ok(len)
     }
     fn granularity(&self) -> Granularity {
         Granularity::CacheLine
@@ -384,6 +434,35 @@ unsafe impl PmemBackend for SimBackend {
     }
     fn faults(&self) -> u64 {
         self.inner.faults.load(Ordering::Acquire)
+    }
+    fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
+        let start = self.offset(ptr);
+        let mut failed = self.inner.failed.lock();
+        let first = start / PAGE_BYTES * PAGE_BYTES;
+        let mut any = false;
+        for (_, met) in failed.range_mut(first..start + len) {
+            any = true;
+            if !std::mem::replace(met, true) {
+                add(&self.inner.faults, 1);
+            }
+        }
+        any
+    }
+    fn forget_failed(&self, ptr: *const u8, len: usize) {
+        let start = self.offset(ptr);
+        self.inner
+            .failed
+            .lock()
+            .retain(|at, _| !(start..start + len).contains(at));
+        let (start, end) = (start as u64, (start + len) as u64);
+        let mut bad = self.inner.kernel_bad.lock();
+        bad.retain(|bad| bad.end <= start || end <= bad.start);
+    }
+    fn kernel_bad(&self, _len: u64) -> Result<KernelBad, PmemError> {
+        Ok(KernelBad {
+            ranges: self.inner.kernel_bad.lock().clone(),
+            ..KernelBad::default()
+        })
     }
     fn source_kind(&self) -> Option<SourceKind> {
         Some(SourceKind::Memfd)

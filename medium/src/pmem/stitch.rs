@@ -261,7 +261,8 @@ impl StitchedMap {
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`]; [`PmemError::Unusable`] with EROFS for a
-    /// writable view of a read-only region.
+    /// writable view of a read-only region, with EOPNOTSUPP for one of a
+    /// [protected](super::Protect) region.
     pub fn in_region(
         owner: std::sync::Arc<dyn RegionOwner>,
         region_offset: u64,
@@ -270,6 +271,13 @@ impl StitchedMap {
     ) -> Result<StitchedMap, PmemError> {
         if writable && owner.region().info().read_only {
             return Err(read_only(region_offset, len));
+        }
+        if writable && owner.region().is_protected() {
+            return Err(PmemError::Unusable {
+                path: format!("{len} bytes at offset {region_offset:#x}"),
+                why: "the region is protected, and a smaller piece than its pages cannot be opened for stores; use protect=off, or files in whole huge pages".into(),
+                errno: libc::EOPNOTSUPP,
+            });
         }
         Ok(StitchedMap {
             memory: Memory::of_region(owner, region_offset, len)?,
@@ -517,7 +525,7 @@ impl StitchedMap {
     /// [`PmemError::OutOfBounds`].
     pub fn persist(&self, region: &Region, offset: u64, len: u64) -> Result<(), PmemError> {
         let pending = self.flush(region, offset, len)?;
-        region.window().fence(pending);
+        region.write_back().fence(pending);
         Ok(())
     }
 

@@ -5,7 +5,8 @@
 //! or to mount it, would find it in use. A process counts as such a server if
 //! * it runs as root or as the caller,
 //! * its name and the name of its file are those of the program,
-//! * it has the region open and has locked it itself, or has its substitute lock,
+//! * it has the region open and has locked it itself, or by the descriptor of a process that has
+//!   ended, or has its substitute lock,
 //! * its own mount table no longer contains the mount.
 //!
 //! Invariant: no other process makes the caller wait. Any process can take that name. Its
@@ -233,8 +234,9 @@ fn open_in(process: &Path) -> impl Iterator<Item = Open> {
 }
 
 /// Whether the process itself has locked the file behind this descriptor. For each
-/// descriptor the kernel shows the locks held through it, with the process that took them.
-/// A process that received the descriptor from another has not taken the lock.
+/// descriptor the kernel shows the locks held through it, with the process that took them, or 0
+/// if that has ended: its heir has the lock then. A process that received the descriptor from
+/// one that lives has not taken the lock.
 ///
 /// (`/proc/locks` identifies files by a device number that on some file systems differs
 /// from the one of stat.)
@@ -261,12 +263,14 @@ fn has_substitute(process: &Path, descriptor: &OsStr) -> bool {
     }
 }
 
-/// Parses `lock:  1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`.
+/// Parses `lock:  1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`. The process is 0 if it has ended.
 fn is_lock_of(line: &str, pid: &str) -> bool {
     let mut fields = line.split_ascii_whitespace();
     fields.next() == Some("lock:")
         && fields.nth(1) == Some("FLOCK")
-        && fields.nth(2).is_some_and(|holder| holder == pid)
+        && fields
+            .nth(2)
+            .is_some_and(|holder| holder == pid || holder == "0")
 }
 
 /// Whether the mount table that the process sees contains a mount of the region by its
@@ -369,6 +373,8 @@ mod tests {
             "1234"
         ));
         assert!(!is_lock_of("pos:\t0", "1234"));
+        let left = "lock:\t1: FLOCK  ADVISORY  WRITE 0 00:1a:567 0 EOF";
+        assert!(is_lock_of(left, "1234"));
         // Compares with the kernel's own output.
         let process = PathBuf::from(format!("/proc/{}", std::process::id()));
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -11,6 +11,7 @@ use super::error::PmemError;
 use super::fault;
 use super::live;
 use super::mutants::{self, Kind, has_bug};
+use super::protect::Opened;
 use super::region::{FLUSH_ALL_MIN, LINE, Region};
 use crate::sync::order::release;
 
@@ -38,14 +39,58 @@ pub struct Fenced {
     _private: (),
 }
 
-/// The right to store to a region. Protection against stray writes will be lifted while a
-/// window lives; today a window costs nothing.
-#[derive(Debug, Clone, Copy)]
+/// The right to store to a region. A [protected](super::Protect) region is open to this
+/// thread while the window lives; a window of any other region costs nothing, and neither does
+/// a window inside another. Windows are dropped in the reverse order. If the system refuses to
+/// open the region, the stores of the window fail with EIO.
+///
+/// Keep it as short as the stores, and across no wait and no code of others: what they store
+/// by mistake is not stopped. [`write_scope`](super::RegionAccess::write_scope) joins the
+/// windows of an operation.
+#[derive(Debug)]
 pub struct WriteWindow<'a> {
     pub(super) region: &'a Region,
+    /// Closes the region when dropped.
+    opened: Option<Opened<'a>>,
 }
 
-impl WriteWindow<'_> {
+impl<'a> WriteWindow<'a> {
+    #[inline]
+    pub(super) fn new(region: &'a Region, opened: Option<Opened<'a>>) -> WriteWindow<'a> {
+        WriteWindow { region, opened }
+    }
+
+    /// Returns the address of a byte for stores, if the region has that byte.
+    #[inline]
+    fn place(&self, offset: u64) -> *mut u8 {
+        self.region.stores.wrapping_add(offset as usize)
+    }
+
+    /// Fails if the system has refused to open the region.
+    #[inline]
+    fn check_open(&self) -> Result<(), PmemError> {
+        match &self.opened {
+            Some(opened) if opened.is_refused() => Err(self.region.refused()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks a range, and returns its address for stores.
+    #[inline]
+    pub(super) fn to(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
+        self.region.at(offset, len)?;
+        self.check_open()?;
+        Ok(self.place(offset))
+    }
+
+    /// Checks a word, and returns its address for stores.
+    #[inline]
+    fn to_word(&self, offset: u64) -> Result<*mut u64, PmemError> {
+        self.region.word(offset)?;
+        self.check_open()?;
+        Ok(self.place(offset).cast())
+    }
+
     /// Stores bytes, then starts the write-back of the lines touched.
     ///
     /// # Errors
@@ -63,7 +108,7 @@ impl WriteWindow<'_> {
     /// [`PmemError::OutOfBounds`].
     #[inline(always)]
     pub fn store_unflushed(&self, offset: u64, bytes: &[u8]) -> Result<(), PmemError> {
-        let dst = self.region.at(offset, bytes.len() as u64)?;
+        let dst = self.to(offset, bytes.len() as u64)?;
         // SAFETY: dst has bytes.len() bytes in the mapping; `bytes` is a Rust
         // slice and cannot overlap it.
         unsafe {
@@ -81,7 +126,7 @@ impl WriteWindow<'_> {
     /// [`PmemError::OutOfBounds`], [`PmemError::Misaligned`].
     #[inline]
     pub fn store_u64_unflushed(&self, offset: u64, value: u64) -> Result<(), PmemError> {
-        let dst = self.region.word(offset)?;
+        let dst = self.to_word(offset)?;
         // SAFETY: dst is aligned and in the mapping; every other access to it follows the
         // rules of `live`.
         unsafe {
@@ -111,7 +156,7 @@ impl WriteWindow<'_> {
             self.store_u64_unflushed(offset, value)?;
             return Ok(Unfenced::none());
         }
-        let dst = self.region.word(offset)?;
+        let dst = self.to_word(offset)?;
         // SAFETY: dst is aligned and in the mapping.
         unsafe { self.region.backend.nt_store_u64(dst, value) };
         mutants::stored(&*self.region.backend);
@@ -135,7 +180,7 @@ impl WriteWindow<'_> {
             self.store_unflushed(offset + even.len() as u64, edge)?;
             return self.nt_store(offset, even);
         }
-        let dst = self.region.at(offset, bytes.len() as u64)?;
+        let dst = self.to(offset, bytes.len() as u64)?;
         if bytes.len() >= FLUSH_ALL_MIN {
             self.region.backend.advise_willneed(dst, bytes.len());
         }
@@ -158,7 +203,7 @@ impl WriteWindow<'_> {
     /// known to be bad, see [`Region::touch`].
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn nt_copy(&self, offset: u64, from: u64, len: u64) -> Result<Unfenced, PmemError> {
-        let (src, dst) = (self.region.at(from, len)?, self.region.at(offset, len)?);
+        let (src, dst) = (self.region.at(from, len)?, self.to(offset, len)?);
         if mutants::hit(Kind::Stream) || from.abs_diff(offset) < len || !live::DIRECT {
             // The ranges overlap, or the copy accepts only other memory as its source: use a
             // buffer.
@@ -179,7 +224,7 @@ impl WriteWindow<'_> {
     /// [`PmemError::OutOfBounds`].
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn nt_zero(&self, offset: u64, len: u64) -> Result<Unfenced, PmemError> {
-        let dst = self.region.at(offset, len)?;
+        let dst = self.to(offset, len)?;
         if mutants::hit(Kind::Stream) {
             self.store_unflushed(offset, &vec![0; len as usize])?;
             return Ok(Unfenced::none());
@@ -193,6 +238,43 @@ impl WriteWindow<'_> {
         Ok(Unfenced::none())
     }
 
+    /// See [`WriteBack::flush`].
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`].
+    #[inline]
+    #[cfg_attr(feature = "mutants", track_caller)]
+    pub fn flush(&self, offset: u64, len: u64) -> Result<Unfenced, PmemError> {
+        self.region.write_back().flush(offset, len)
+    }
+
+    /// See [`WriteBack::fence`].
+    #[inline]
+    #[cfg_attr(feature = "mutants", track_caller)]
+    pub fn fence(&self, pending: Unfenced) -> Fenced {
+        self.region.write_back().fence(pending)
+    }
+
+    /// Returns a freed range to the host. Its contents become undefined.
+    ///
+    /// # Errors
+    /// Errors of the host, including [`std::io::ErrorKind::Unsupported`]; a range outside
+    /// the region, or with a faulted page.
+    pub fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        let p = self.to(offset, len).map_err(std::io::Error::other)?;
+        // SAFETY: the range lies in the mapping, which is open; the allocator calls this only for blocks
+        // that nothing refers to.
+        unsafe { self.region.backend.discard(p, len as usize) }
+    }
+}
+
+/// What makes stores durable: write-back and fences. It needs no [`WriteWindow`].
+#[derive(Debug, Clone, Copy)]
+pub struct WriteBack<'a> {
+    pub(super) region: &'a Region,
+}
+
+impl WriteBack<'_> {
     /// Starts the write-back of every line of a range.
     ///
     /// # Errors
@@ -251,17 +333,5 @@ impl WriteWindow<'_> {
             None => self.region.backend.fence(),
         }
         fenced
-    }
-
-    /// Returns a freed range to the host. Its contents become undefined.
-    ///
-    /// # Errors
-    /// Errors of the host, including [`std::io::ErrorKind::Unsupported`]; a range outside
-    /// the region, or with a faulted page.
-    pub fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        let p = self.region.at(offset, len).map_err(std::io::Error::other)?;
-        // SAFETY: the range lies in the mapping; the allocator calls this only for blocks
-        // that nothing refers to.
-        unsafe { self.region.backend.discard(p, len as usize) }
     }
 }

@@ -50,6 +50,8 @@ ranks! {
     Mount,
     /// The position of an open file.
     Position,
+    /// A grow of the file system, one at a time.
+    Growing,
     /// Every operation shared, the end of a mount exclusively.
     Gate,
     /// The directory that a lane changed last. It is only ever tried.
@@ -68,6 +70,8 @@ ranks! {
     CacheShard,
     /// The inode of the inode table.
     InodeTable,
+    /// The list of bad blocks, while a record changes it.
+    BadBlocks,
     /// An inode group gets its bitmap block, which may take making a block group.
     MakeInodeGroup,
     /// A block group gets its bitmap block.
@@ -80,6 +84,8 @@ ranks! {
     Group,
     /// The words of the superblock that change during a mount, or its label.
     Superblock,
+    /// A region becomes longer.
+    RegionSize,
     /// The host is asked for pages, gives some, or gets some back.
     HostRoom,
     /// A fence that is an msync.

@@ -8,29 +8,38 @@
 //!
 //! Not handled here: inode locks, and the meaning of inodes and directories.
 
+mod bad_blocks;
 mod plan;
 mod record;
 mod reserve;
 mod room;
+mod staging;
+mod sums;
 mod verified;
 
+pub use bad_blocks::{BadBlocks, LockedList};
 pub use plan::{Plan, Recording};
 pub use record::Record;
 pub use room::{RoomAsItIs, room_is_final};
+pub use staging::Restore;
+pub use sums::DataAfter;
 pub use verified::Verified;
 
-use crate::alloc::{BitRun, BitmapSet, BlockPins, Freed, InitGroup, Reserved, SearchResult};
+use crate::alloc::{
+    BitRun, BitmapSet, BlockPins, Freed, InitGroup, PreparedBits, Reserved, SearchResult, for_words,
+};
 use crate::error::{Damage, Error, Result};
-use crate::journal::{Journal, LastRecord, Rules};
+use crate::journal::{Journal, LastRecord, RecordId, Rules};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::word_sum;
 use crate::media::pointer::Ptr;
 use crate::media::walk::MapRoot;
-use crate::media::{Geometry, Medium};
+use crate::media::{Geometry, Medium, SuperStatic};
 use crate::pmem::{PmemError, Region};
 use crate::sync::{Mutex, rank};
 use crate::types::{BlockRun, Bno, RegionOffset};
 use reserve::Reserve;
+use staging::Staging;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::IntoBytes;
 
@@ -49,6 +58,8 @@ pub struct Volume {
     pub inodes: BitmapSet,
     /// Blocks pinned by direct mappings.
     pub pins: BlockPins,
+    /// Blocks of failed pages.
+    pub bad: BadBlocks,
     /// Htree leaves whose sums have been checked.
     pub verified: Verified,
     reserve: Reserve,
@@ -58,6 +69,8 @@ pub struct Volume {
     making_blocks: Mutex<(), rank::MakeBlockGroup>,
     orphan_slots: Mutex<Vec<u32>, rank::Leaf>,
     lease_slots: Mutex<Vec<u32>, rank::Leaf>,
+    /// Where the lanes look for staging blocks.
+    staging: Staging,
     failed: AtomicBool,
     /// Freed blocks are discarded on the host before they return to the allocators.
     pub discard: bool,
@@ -72,6 +85,14 @@ pub struct GroupRoots {
     pub inodes: MapRoot,
 }
 
+/// Sizes that a volume has the memory for ([`Volume::prepare_growth`]).
+#[derive(Debug)]
+pub struct PreparedGrowth {
+    inodes: PreparedBits,
+    blocks: PreparedBits,
+    sizes: SuperStatic,
+}
+
 impl Volume {
     /// Creates a volume whose records up to `checkpoint` are dead.
     pub fn new(
@@ -83,15 +104,17 @@ impl Volume {
     ) -> Volume {
         Volume {
             journal: Journal::new(&geo, checkpoint, rules, region.failed_fences()),
-            blocks: BitmapSet::new(BitmapKind::Blocks, geo.blocks, &geo, roots.blocks),
-            inodes: BitmapSet::new(BitmapKind::Inodes, geo.inodes_max, &geo, roots.inodes),
+            blocks: BitmapSet::new(BitmapKind::Blocks, geo.blocks(), &geo, roots.blocks),
+            inodes: BitmapSet::new(BitmapKind::Inodes, geo.inodes_max(), &geo, roots.inodes),
             pins: BlockPins::default(),
+            bad: BadBlocks::default(),
             verified: Verified::new(),
-            reserve: Reserve::new(geo.reserve_blocks),
+            reserve: Reserve::new(geo.reserve_blocks()),
             making_inodes: Mutex::new(()),
             making_blocks: Mutex::new(()),
             orphan_slots: Mutex::new(Vec::new()),
             lease_slots: Mutex::new(Vec::new()),
+            staging: Staging::new(geo.lanes),
             failed: AtomicBool::new(false),
             discard: false,
             region,
@@ -118,6 +141,34 @@ impl Volume {
     #[inline(always)]
     pub fn begin_at(&self, place: &LastRecord) -> Plan<'_> {
         Plan::new(self, self.journal.lane_for(place))
+    }
+
+    /// Allocates the memory that the sizes of a superblock need. It may take long and fail, so
+    /// it comes before the sizes are made durable.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn prepare_growth(&self, sb: &SuperStatic) -> Result<PreparedGrowth> {
+        Ok(PreparedGrowth {
+            inodes: self.inodes.prepare(sb.inodes_max)?,
+            blocks: self.blocks.prepare(sb.blocks)?,
+            sizes: *sb,
+        })
+    }
+
+    /// Takes over the sizes of a superblock that a grow has made durable, and the file maps of
+    /// the descriptors of its groups.
+    ///
+    /// No operation runs meanwhile, so none sees a part of the new sizes only. A group that is
+    /// being made has its length from the old size; the locks keep that apart, too.
+    pub fn grow(&self, prepared: &PreparedGrowth, roots: GroupRoots) {
+        let sb = &prepared.sizes;
+        let _inodes = self.making_inodes.lock();
+        let _blocks = self.making_blocks.lock();
+        self.geo.grow(sb);
+        self.inodes.grow(prepared.inodes, roots.inodes);
+        self.blocks.grow(prepared.blocks, roots.blocks);
+        self.reserve.grow(sb.reserve_blocks);
     }
 
     /// Returns the bitmap of a kind.
@@ -164,6 +215,8 @@ impl Volume {
                     self.free_run(run, discard);
                 }
             }
+            // The next atomic write takes them again.
+            Freed::Staging(run) => self.free_run(run, false),
             Freed::Inodes(run) => self.inodes.free_run(self.medium(), run.into()),
             Freed::OrphanSlot(slot) => self.orphan_slots.lock().push(slot),
             Freed::LeaseSlot(slot) => self.lease_slots.lock().push(slot),
@@ -218,6 +271,18 @@ impl Volume {
             .retire_all(self.medium(), &mut |f| self.free(f))
     }
 
+    /// Rule 8. Before data of a file change without a record, the last record that copied data
+    /// to it must be dead: its replay would copy them again.
+    ///
+    /// # Errors
+    /// Errors of the region.
+    pub fn retire_copies(&self, last: RecordId) -> Result<()> {
+        if !self.journal.is_dead(last) && self.journal.rules.copies_retired {
+            self.free(self.journal.retire(self.medium(), last.lane)?);
+        }
+        Ok(())
+    }
+
     /// Returns a free slot of the orphan table, if one is known.
     pub fn take_orphan_slot(&self) -> Option<u32> {
         self.orphan_slots.lock().pop()
@@ -233,7 +298,7 @@ impl Volume {
         let usable = self.blocks.count_free(self.medium());
         let held = self.reserve.held();
         // The first allocation fills the reserve from the groups.
-        let missing = self.geo.reserve_blocks.saturating_sub(held);
+        let missing = self.geo.reserve_blocks().saturating_sub(held);
         (usable + held, usable.saturating_sub(missing))
     }
 
@@ -249,13 +314,25 @@ impl Volume {
         }
         let mut tx = self.begin();
         let (block, used) = match kind {
-            // A block group keeps its bitmap in its last block.
+            // A block group keeps its bitmap in its last block that is readable, and its sums
+            // before it.
             BitmapKind::Blocks => {
                 let first = init.group * self.geo.bits_per_group();
-                let len = (self.geo.blocks - first).min(self.geo.bits_per_group());
-                (Bno(first + len - 1), Some((len - 1) as u32))
+                let len = (self.geo.blocks() - first).min(self.geo.bits_per_group());
+                let tail = self.geo.tail_blocks();
+                if len < tail {
+                    return Err(Error::NoSpace("the last block group is too short"));
+                }
+                let fails = |nth: u64| {
+                    let at = self.geo.offset(Bno(first + nth));
+                    self.region.is_faulted(at.0, self.geo.block_size)
+                };
+                let holds = |end: &u64| !(end - tail..*end).any(fails);
+                let end = (tail..=len).rev().find(holds).unwrap_or(len);
+                let used = (end - tail) as u32..end as u32;
+                (Bno(first + end - 1), used)
             }
-            BitmapKind::Inodes => (tx.alloc_blocks(None, 1, true)?.start, None),
+            BitmapKind::Inodes => (tx.alloc_blocks(None, 1, true)?.start, 0..0),
         };
         let at = self.geo.offset(block);
         tx.zero_new(at, self.geo.block_size)?;
@@ -263,14 +340,28 @@ impl Volume {
             bitmap: Ptr::new(block, 0, kind.bitmap_at(&self.geo, init.group)).0,
             ..GroupDesc::default()
         };
-        if let Some(bit) = used {
-            let (word, mask) = (u64::from(bit / 64), 1u64 << (bit % 64));
-            tx.write_new(at.word(word), mask.as_bytes())?;
-            desc.sum = word_sum(self.geo.seed, word, mask);
-        }
+        let mut stored = Ok(());
+        for_words(used.start, used.end - used.start, |word, mask| {
+            let word = word as u64;
+            desc.sum = (desc.sum).wrapping_add(word_sum(self.geo.seed, word, mask));
+            if stored.is_ok() {
+                stored = tx.write_new(at.word(word), mask.as_bytes());
+            }
+        });
+        stored?;
         tx.put_desc(init.desc_offset, &desc, kind, init.group)?;
         tx.commit()?;
         set.group_made(self.medium(), init.group, at, used)
+    }
+
+    /// Makes the group of a block if it has no bitmap block yet.
+    fn ensure_group_of(&self, block: Bno) -> Result<()> {
+        let group = block.0 / self.geo.bits_per_group();
+        if self.blocks.is_made(self.medium(), group)? {
+            return Ok(());
+        }
+        let desc_offset = self.blocks.desc_offset(self.medium(), group)?;
+        self.make_group(BitmapKind::Blocks, &InitGroup { group, desc_offset })
     }
 
     /// Reserves bits, making groups as needed; `None` if no bit is free.

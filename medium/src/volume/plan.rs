@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::Volume;
 use super::record::Record;
+use super::staging::Restore;
 use crate::alloc::{BitRun, Freed, Reserved};
 use crate::error::{Error, Result};
 use crate::journal::{LastRecord, RecordId};
@@ -51,6 +52,10 @@ impl<'v> Plan<'v> {
     #[inline(always)]
     pub(super) fn new(vol: &'v Volume, lane: u32) -> Plan<'v> {
         Plan(Record::new(vol, lane))
+    }
+
+    pub(super) fn record(&mut self) -> &mut Record<'v> {
+        &mut self.0
     }
 
     /// Lets this transaction use the reserve, because it frees more than it takes.
@@ -239,7 +244,15 @@ impl Recording<'_, '_> {
     /// errors of the region.
     #[inline]
     pub fn commit(self) -> Result<RecordId> {
-        self.record.commit()
+        self.record.commit(None)
+    }
+
+    /// As [`commit`](Self::commit), with the bytes that the record copies.
+    ///
+    /// # Errors
+    /// As for [`commit`](Self::commit).
+    pub fn commit_copies(self, restore: Restore<'_>) -> Result<RecordId> {
+        self.record.commit(Some(restore))
     }
 }
 

@@ -12,19 +12,21 @@ use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Volume;
+use super::staging::{Restore, Unused, copy_data};
 use crate::alloc::{BitRun, Bits, Freed, Reserved};
 use crate::error::{Error, Result};
-use crate::journal::records::{Homes, OnMedium, apply, group_word};
-use crate::journal::{Change, Entry, LaneGuard, LastRecord, Lines, RecordBuf, RecordId};
+use crate::journal::records::{Homes, OnMedium, apply, group_word, home_len};
+use crate::journal::{Change, LaneGuard, LastRecord, Lines, RecordBuf, RecordId};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
 use crate::pmem::{Region, Unfenced};
 use crate::types::{BlockRun, Bno, Ino, InodeRun, RegionOffset};
 
-/// Size of an entry of bits in a record, in bytes.
+/// Bytes of an entry of bits in a record.
 const BITS_ENTRY: usize = 24;
 
-const TOO_LARGE: Error = Error::NotSupported("a change too large for one journal record");
+pub(super) const TOO_LARGE: Error =
+    Error::NotSupported("a change too large for one journal record");
 
 /// The collected changes of a transaction, see the module. Functions that do not allocate take a
 /// `&mut Record`.
@@ -32,20 +34,32 @@ const TOO_LARGE: Error = Error::NotSupported("a change too large for one journal
 pub struct Record<'v> {
     vol: &'v Volume,
     lane: u32,
-    rec: RecordBuf,
+    pub(super) rec: RecordBuf,
+    /// Blocks in which the record continues.
+    pub(super) more: SmallVec<[BlockRun; 1]>,
+    /// Staging blocks without use so far.
+    pub(super) unused: Unused,
+    /// No run of free blocks was as long as wanted, so no more searches for a whole one.
+    pub(super) scattered: bool,
+    /// Number of entries that copy file data.
+    pub(super) copies: u32,
+    /// Number of entries that hold sums of file data.
+    pub(super) sums: u32,
+    /// The record may continue in blocks, which are not taken yet.
+    pub(super) is_large: bool,
     data: Option<Unfenced>,
-    /// The lane, if locked before the commit.
     entered: Option<LaneGuard<'v>>,
     places: SmallVec<[&'v LastRecord; 4]>,
     bits: SmallVec<[Bits; 4]>,
-    taken: SmallVec<[Freed; 2]>,
-    freed: SmallVec<[Freed; 2]>,
+    pub(super) taken: SmallVec<[Freed; 2]>,
+    pub(super) freed: SmallVec<[Freed; 2]>,
     /// The transaction may use the reserve.
     pub(super) use_reserve: bool,
-    /// A commit has been attempted.
     over: bool,
     /// Faults of the medium at the start.
     faults: u64,
+    /// See [`decide`](Self::decide).
+    decides: Option<Option<Ino>>,
 }
 
 impl<'v> Record<'v> {
@@ -57,6 +71,12 @@ impl<'v> Record<'v> {
             vol,
             lane,
             rec: RecordBuf::new(vol.geo.slot_size as usize),
+            more: SmallVec::new(),
+            unused: Unused::default(),
+            scattered: false,
+            copies: 0,
+            sums: 0,
+            is_large: false,
             data: None,
             entered: None,
             places: SmallVec::new(),
@@ -66,6 +86,7 @@ impl<'v> Record<'v> {
             use_reserve: false,
             over: false,
             faults: vol.region.faults_seen(),
+            decides: None,
         }
     }
 
@@ -120,6 +141,8 @@ impl<'v> Record<'v> {
             let part = &mut into[(from - offset) as usize..(to - offset) as usize];
             match e.kind {
                 EntryKind::SetBits | EntryKind::ClearBits => {}
+                // Transactions do not read file data.
+                EntryKind::Copy | EntryKind::More => {}
                 EntryKind::Zero => part.fill(0),
                 _ => part.copy_from_slice(
                     &e.payload[(from - e.offset) as usize..(to - e.offset) as usize],
@@ -190,19 +213,28 @@ impl<'v> Record<'v> {
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn settle(&mut self) {
         if let Some(data) = self.data.take() {
-            let _ = self.vol.region.window().fence(data);
+            let _ = self.vol.region.write_back().fence(data);
         }
     }
 
     // ---- after-images
 
-    /// Whether a commit would change nothing.
+    /// Whether a commit changes nothing.
     pub fn has_no_record(&self) -> bool {
         self.rec.is_empty() && self.bits.is_empty()
     }
 
+    pub(super) fn has_no_bits(&self) -> bool {
+        self.bits.is_empty()
+    }
+
     #[inline]
-    fn push(&mut self, kind: EntryKind, offset: RegionOffset, payload: &[u8]) -> Result<()> {
+    pub(super) fn push(
+        &mut self,
+        kind: EntryKind,
+        offset: RegionOffset,
+        payload: &[u8],
+    ) -> Result<()> {
         match self.rec.push(kind, offset.0, payload) {
             true => Ok(()),
             false => Err(TOO_LARGE),
@@ -215,10 +247,7 @@ impl<'v> Record<'v> {
     /// Errors of the region; a full record.
     #[inline(always)]
     pub fn put(&mut self, kind: EntryKind, offset: RegionOffset, bytes: &[u8]) -> Result<()> {
-        debug_assert!(matches!(
-            kind,
-            EntryKind::Inode | EntryKind::Pointer | EntryKind::Leaf | EntryKind::Slot
-        ));
+        debug_assert!(kind.replaces());
         self.vol.check_range(offset, bytes.len() as u64)?;
         self.push(kind, offset, bytes)
     }
@@ -352,12 +381,8 @@ impl<'v> Record<'v> {
         self.entered = None;
     }
 
-    /// Frees blocks. They become reusable when this record, and every earlier record that
-    /// wrote into them, is dead. The caller has touched the place that guards them.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if the blocks cannot be in use.
-    pub fn free_blocks(&mut self, run: BlockRun) -> Result<()> {
+    /// As [`free_blocks`](Self::free_blocks), for blocks that no list of bad blocks names.
+    pub(super) fn free_listed_by_none(&mut self, run: BlockRun) -> Result<()> {
         self.note_freed(BitmapKind::Blocks, run.into())?;
         match self.freed.last_mut() {
             Some(Freed::Blocks(last)) if last.end() == run.start => last.len += run.len,
@@ -402,8 +427,15 @@ impl<'v> Record<'v> {
 
     // ---- commit and drop
 
+    /// Marks the record that completes an operation: with it the operation has happened, and
+    /// without it, it has not. `made` is the inode that it makes.
+    #[inline]
+    pub fn decide(&mut self, made: Option<Ino>) {
+        self.decides = Some(made);
+    }
+
     /// See [`Recording::commit`](super::Recording::commit).
-    pub(super) fn commit(&mut self) -> Result<RecordId> {
+    pub(super) fn commit(&mut self, restore: Option<Restore<'_>>) -> Result<RecordId> {
         let vol = self.vol;
         if std::mem::replace(&mut self.over, true) {
             return Err(Error::io("a transaction is committed once"));
@@ -451,6 +483,7 @@ impl<'v> Record<'v> {
                 return Err(TOO_LARGE);
             }
         }
+        let mut short = self.continue_in_blocks()?;
         for place in &self.places {
             // Two lanes that retired each other's records would deadlock.
             assert!(
@@ -465,17 +498,29 @@ impl<'v> Record<'v> {
             None => vol.journal.enter(region, self.lane),
         };
         let bits = &self.bits;
+        let copies = self.copies > 0;
+        // What the slot holds, and all entries where that is not the same.
+        let (in_slot, all) = match &mut short {
+            Some(short) => (short, Some(&self.rec)),
+            None => (&mut self.rec, None),
+        };
         let change = Change {
-            record: &mut self.rec,
+            record: in_slot,
             data: self.data.take(),
             freed: &self.freed,
+            decides: self.decides,
         };
         let faults = self.faults;
         let bring_home = |rec: &RecordBuf, lines: &mut Lines| {
+            let rec = all.unwrap_or(rec);
+            if copies {
+                copy_data(region, rec, restore)?;
+            }
             let mut homes = OnMedium { region, lines };
             for e in rec.entries() {
                 match e.kind {
                     EntryKind::SetBits | EntryKind::ClearBits => {}
+                    EntryKind::Copy | EntryKind::More => {}
                     // Most entries are of these kinds, and `apply` does no more with them.
                     EntryKind::Inode | EntryKind::Leaf | EntryKind::Pointer => {
                         homes.store(e.offset, e.payload)?;
@@ -533,19 +578,6 @@ fn freed_bits(kind: BitmapKind, run: BitRun) -> Freed {
             start: Ino(start),
             len,
         }),
-    }
-}
-
-/// Returns the number of bytes that an entry changes at its home.
-fn home_len(e: &Entry<'_>) -> u64 {
-    match e.kind {
-        EntryKind::SetBits | EntryKind::ClearBits => 8,
-        EntryKind::Desc => GroupDesc::SIZE as u64,
-        EntryKind::Zero => e
-            .payload
-            .first_chunk::<8>()
-            .map_or(0, |b| u64::from_le_bytes(*b).saturating_mul(8)),
-        _ => e.payload.len() as u64,
     }
 }
 

@@ -3,12 +3,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::grows::Grows;
 use crate::sync::{Mutex, rank};
 use crate::types::{BlockRun, Bno};
 
 #[derive(Debug)]
 pub(super) struct Reserve {
-    want: u64,
+    want: Grows,
     held: Mutex<Vec<Bno>, rank::Leaf>,
     /// Number of blocks that `held` lacks; changed under its lock.
     missing: AtomicU64,
@@ -17,10 +18,17 @@ pub(super) struct Reserve {
 impl Reserve {
     pub(super) fn new(want: u64) -> Reserve {
         Reserve {
-            want,
+            want: Grows::new(want),
             held: Mutex::new(Vec::new()),
             missing: AtomicU64::new(want),
         }
+    }
+
+    /// Reserves more blocks from now on.
+    pub(super) fn grow(&self, want: u64) {
+        let held = self.held.lock();
+        self.want.raise(want);
+        self.note(&held);
     }
 
     /// Number of blocks still to reserve. Takes no lock, because every allocation asks.
@@ -37,7 +45,7 @@ impl Reserve {
     /// number is left to the caller whole.
     pub(super) fn refill(&self, run: BlockRun) -> bool {
         let mut held = self.held.lock();
-        if held.len() as u64 + run.len > self.want {
+        if held.len() as u64 + run.len > self.want.get() {
             return false;
         }
         held.extend(run.blocks());
@@ -54,7 +62,7 @@ impl Reserve {
     }
 
     fn note(&self, held: &[Bno]) {
-        let missing = self.want.saturating_sub(held.len() as u64);
+        let missing = self.want.get().saturating_sub(held.len() as u64);
         self.missing.store(missing, Ordering::Relaxed);
     }
 }

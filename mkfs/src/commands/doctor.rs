@@ -6,7 +6,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use pramfs_medium::pmem::{self, HugePolicy, SourceKind};
+use pramfs::pmem::RegionOptions;
+use pramfs_medium::media::probe_superblock;
+use pramfs_medium::pmem::{self, HugePolicy, KernelBad, SourceKind};
 use serde::Serialize;
 
 use super::Subcommand;
@@ -53,10 +55,48 @@ struct Report {
     stream_instruction: &'static str,
     backends: Vec<&'static str>,
     in_use: Option<String>,
+    /// Whether stray stores can be kept from a region here.
+    protection: Protection,
     /// How a mount could get its requests here.
     transports: Transports,
     warnings: Vec<String>,
     advice: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Protection {
+    /// Protection keys that a process can still have; none if there are no keys.
+    free_keys: Option<u32>,
+    /// Why there are none.
+    no_keys: Option<String>,
+}
+
+impl Protection {
+    fn find() -> Protection {
+        match pmem::free_protection_keys() {
+            Ok(free) => Protection {
+                free_keys: Some(free),
+                no_keys: None,
+            },
+            Err(why) => Protection {
+                free_keys: None,
+                no_keys: Some(why),
+            },
+        }
+    }
+
+    fn summary(&self) -> String {
+        match (self.free_keys, &self.no_keys) {
+            (Some(1), _) => "protect=pkey: 1 key for a region of a process".to_owned(),
+            (Some(free), _) => {
+                format!("protect=pkey: {free} keys, one for each region of a process")
+            }
+            (None, why) => format!(
+                "protect=mprotect only, which is slow: {}",
+                why.as_deref().unwrap_or("no keys")
+            ),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -122,6 +162,7 @@ impl Report {
             stream_instruction: r.stream_instruction,
             backends: r.backends,
             in_use: r.in_use,
+            protection: Protection::find(),
             transports: Transports::find(Path::new("/")),
             warnings: r.warnings,
             advice: r.advice,
@@ -150,6 +191,25 @@ impl Report {
             ));
         }
         self.holds = Some(found.sentence());
+        if let Ok(bad) = KernelBad::of_path(path) {
+            if bad.bytes() > 0 {
+                self.warnings.push(format!(
+                    "The kernel names {} bytes of it as bad. A mount takes their blocks out of use; what they held is lost.",
+                    bad.bytes()
+                ));
+            }
+            if let Some(notice) = bad.notice {
+                self.warnings.push(format!("Bad blocks: {notice}."));
+            }
+        }
+        if let Some((bytes, region)) = unused_part(path) {
+            self.advice.push(format!(
+                "The file system has {} of {}. Let it use the rest: pramfs grow {}",
+                human(bytes),
+                human(region),
+                shown(path)
+            ));
+        }
     }
 
     fn text(&self) -> String {
@@ -226,6 +286,7 @@ impl Report {
         }
         // A region that cannot be used is not mounted.
         if self.usable {
+            row("protection", self.protection.summary());
             row("transports", self.transports.summary());
         }
         for w in &self.warnings {
@@ -243,4 +304,14 @@ impl Report {
         s.truncate(s.trim_end().len());
         s
     }
+}
+
+/// Returns the bytes of a file system and of its region, if the region has more. Nothing if
+/// that cannot be read.
+fn unused_part(path: &Path) -> Option<(u64, u64)> {
+    let options = RegionOptions::new().read_only(true).lock(false);
+    let region = options.open(path).ok()?;
+    let info = probe_superblock(&region).ok()?;
+    let (bytes, len) = (info.fixed.region_len, region.len());
+    (len - bytes.min(len) >= u64::from(info.block_size())).then_some((bytes, len))
 }

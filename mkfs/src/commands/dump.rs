@@ -225,7 +225,7 @@ impl Dump {
                 "inode table",
                 1,
                 table,
-                format!("at most {} inodes", geo.inodes_max),
+                format!("at most {} inodes", geo.inodes_max()),
             ),
         ];
         let t = &tally;
@@ -264,11 +264,11 @@ impl Dump {
             region: name,
             bytes: geo.region_bytes(),
             block_size: geo.block_size,
-            blocks: geo.blocks,
+            blocks: geo.blocks(),
             used,
             accounted: rows.iter().map(|r| r.blocks).sum(),
             // Groups that are not in use yet are entirely free.
-            free: geo.blocks - used.min(geo.blocks),
+            free: geo.blocks() - used.min(geo.blocks()),
             rows,
             damage,
             damage_left_out,

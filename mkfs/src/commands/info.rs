@@ -5,15 +5,20 @@ use std::path::PathBuf;
 use clap::Args;
 use pramfs::inode::Time;
 use pramfs::pmem::RegionOptions;
+use pramfs_medium::media::bad_blocks::read_list_of;
+use pramfs_medium::media::scrub::{ScrubSlots, status_of};
 use pramfs_medium::media::superblock::ErrorMark;
-use pramfs_medium::media::{SuperblockInfo, probe_superblock};
+use pramfs_medium::media::{Medium, SuperblockInfo, probe_superblock};
+use pramfs_medium::pmem::RegionView;
 use serde::Serialize;
 
 use super::Subcommand;
+use super::scrub::FindingMark;
 use crate::failure::{printable, shown};
 use crate::open::{self, Intent};
 use crate::tree::Timestamp;
 use crate::{Failure, output};
+use pramfs_medium::pmem::ScrubStatus;
 use pramfs_medium::size::human;
 
 #[derive(Debug, Args)]
@@ -49,6 +54,7 @@ struct Report {
     features: Vec<String>,
     region_bytes: u64,
     bytes: u64,
+    can_grow: bool,
     block_size: u32,
     blocks: u64,
     reserved_blocks: u64,
@@ -68,6 +74,17 @@ struct Report {
     last_mount: Option<Timestamp>,
     first_error: Option<Mark>,
     last_error: Option<Mark>,
+    /// Scrubs that read everything since mkfs or fsck.
+    scrubs: u64,
+    last_scrub: Option<Timestamp>,
+    /// Findings of scrubs since mkfs or fsck.
+    scrub_findings: u64,
+    first_finding: Option<FindingMark>,
+    last_finding: Option<FindingMark>,
+    /// Blocks in the list of bad blocks; none if the list is damaged.
+    bad_blocks: Option<u64>,
+    /// Bytes that the kernel names as bad; none if that is not known.
+    kernel_bad_bytes: Option<u64>,
 }
 
 impl Subcommand for Info {
@@ -85,7 +102,25 @@ impl Subcommand for Info {
         };
         let name = shown(&self.region);
         let info = probe_superblock(&region).map_err(|e| Failure::about(&name, e))?;
-        let report = Report::new(name, region.len(), &info);
+        let geo = info.geometry();
+        let scrubs = ScrubSlots::read(&region, &geo).newest;
+        let scrubs = scrubs.map_or_else(ScrubStatus::default, |record| status_of(&record));
+        let medium = Medium {
+            region: &region,
+            geo: &geo,
+        };
+        let list = read_list_of(medium, info.fixed.badblock_root);
+        let listed = list.map(|list| {
+            let runs = list.iter().flat_map(|block| &block.extents);
+            runs.map(|run| run.len).sum()
+        });
+        let kernel = RegionView::from(&region).kernel_bad();
+        let mut report = Report::new(name, region.len(), &info, &scrubs);
+        report.bad_blocks = listed.ok();
+        report.kernel_bad_bytes = kernel
+            .ok()
+            .filter(|k| k.notice.is_none())
+            .map(|k| k.bytes());
         if self.json {
             output::json(&report)
         } else {
@@ -95,7 +130,12 @@ impl Subcommand for Info {
 }
 
 impl Report {
-    fn new(region: String, region_bytes: u64, info: &SuperblockInfo) -> Report {
+    fn new(
+        region: String,
+        region_bytes: u64,
+        info: &SuperblockInfo,
+        scrubs: &ScrubStatus,
+    ) -> Report {
         let (f, d) = (&info.fixed, &info.dynamic);
         let time = |sec, nsec| Timestamp(Time { sec, nsec });
         let mark = |m: &ErrorMark| {
@@ -116,6 +156,7 @@ impl Report {
             features: info.features(),
             region_bytes,
             bytes: f.region_len,
+            can_grow: region_bytes >= f.region_len.saturating_add(u64::from(info.block_size())),
             block_size: info.block_size(),
             blocks: f.blocks,
             reserved_blocks: f.reserve_blocks,
@@ -135,10 +176,33 @@ impl Report {
             last_mount: (d.last_mount_sec != 0).then(|| time(d.last_mount_sec, 0)),
             first_error: mark(&d.first_error),
             last_error: mark(&d.last_error),
+            scrubs: scrubs.completed,
+            last_scrub: (scrubs.completed_sec != 0).then(|| time(scrubs.completed_sec, 0)),
+            scrub_findings: scrubs.findings,
+            first_finding: FindingMark::of(&scrubs.first),
+            last_finding: FindingMark::of(&scrubs.last),
+            bad_blocks: None,
+            kernel_bad_bytes: None,
+        }
+    }
+
+    fn bad(&self) -> String {
+        let listed = match self.bad_blocks {
+            Some(0) => "none".to_owned(),
+            Some(n) => format!("{n} out of use"),
+            None => "the list is damaged: run fsck.pramfs".to_owned(),
+        };
+        match self.kernel_bad_bytes {
+            Some(0) => listed,
+            Some(n) => format!("{listed}; the kernel names {n} bytes as bad"),
+            None => format!("{listed}; the kernel's list could not be read"),
         }
     }
 
     fn text(&self) -> String {
+        let finding = |m: &Option<FindingMark>| {
+            (m.as_ref()).map_or_else(|| "none".to_owned(), FindingMark::text)
+        };
         let mark = |m: &Option<Mark>| match m {
             None => "none".to_owned(),
             Some(m) => {
@@ -181,7 +245,15 @@ impl Report {
             ),
             (
                 "size",
-                format!("{} bytes ({})", self.bytes, human(self.bytes)),
+                match self.can_grow {
+                    false => format!("{} bytes ({})", self.bytes, human(self.bytes)),
+                    true => format!(
+                        "{} bytes ({}), and {} of the region are unused: pramfs grow makes use of them",
+                        self.bytes,
+                        human(self.bytes),
+                        human(self.region_bytes - self.bytes)
+                    ),
+                },
             ),
             (
                 "blocks",
@@ -229,6 +301,17 @@ impl Report {
             ),
             ("first error", mark(&self.first_error)),
             ("last error", mark(&self.last_error)),
+            (
+                "scrubs",
+                match &self.last_scrub {
+                    None => "none finished".to_owned(),
+                    Some(last) => format!("{}, the last at {last}", self.scrubs),
+                },
+            ),
+            ("scrub findings", self.scrub_findings.to_string()),
+            ("first finding", finding(&self.first_finding)),
+            ("last finding", finding(&self.last_finding)),
+            ("bad blocks", self.bad()),
         ];
         rows.iter()
             .map(|(name, value)| format!("{name:<16} {value}"))

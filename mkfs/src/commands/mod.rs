@@ -8,13 +8,20 @@ mod doctor;
 mod dump;
 mod extents;
 mod get;
+mod grow;
 mod info;
 mod leases;
 mod live;
 mod ls;
 mod put;
 mod requests;
+#[cfg(feature = "save")]
+mod restore;
 mod run;
+#[cfg(feature = "save")]
+mod save;
+mod scrub;
+mod set;
 mod stat;
 mod transports;
 mod trim;
@@ -67,7 +74,14 @@ const TABLE: &[Entry] = &[
     entry::<leases::Leases>(),
     entry::<requests::Requests>(),
     entry::<run::Run>(),
+    entry::<set::Set>(),
     entry::<trim::Trim>(),
+    #[cfg(feature = "save")]
+    entry::<save::Save>(),
+    #[cfg(feature = "save")]
+    entry::<restore::Restore>(),
+    entry::<grow::Grow>(),
+    entry::<scrub::Scrub>(),
     entry::<dump::Dump>(),
     entry::<completions::Completions>(),
 ];

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use pramfs::{
     FileType,
-    inode::{Attr, Fs},
+    inode::{Attr, Fs, VerifiedData},
 };
 use serde::Serialize;
 
@@ -57,6 +57,10 @@ struct Report {
     xattrs: Vec<String>,
     /// Ranges that a repair could not recover.
     lost: Vec<Range>,
+    /// Blocks whose checksum does not match.
+    wrong_checksums: Vec<Range>,
+    /// Mapped for writing, so its checksums do not hold.
+    unsummed: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -100,6 +104,12 @@ fn report(fs: &Fs, path: &[u8], a: &Attr) -> Result<Report, Failure> {
         FileType::Regular => fs.lost_ranges(a.ino).map_err(|e| tree::about(path, e))?,
         _ => Vec::new(),
     };
+    let data = match a.kind {
+        FileType::Regular => {
+            (fs.verify_data(a.ino, 0..a.size)).map_err(|e| tree::about(path, e))?
+        }
+        _ => VerifiedData::default(),
+    };
     let device = matches!(a.kind, FileType::CharDevice | FileType::BlockDevice);
     Ok(Report {
         path: tree::name(path),
@@ -125,14 +135,18 @@ fn report(fs: &Fs, path: &[u8], a: &Attr) -> Result<Report, Failure> {
             .filter(|n| !n.is_empty())
             .map(tree::name)
             .collect(),
-        lost: lost
-            .iter()
-            .map(|r| Range {
-                offset: r.start,
-                len: r.end - r.start,
-            })
-            .collect(),
+        lost: ranges(&lost),
+        wrong_checksums: ranges(&data.wrong),
+        unsummed: data.is_marked,
     })
+}
+
+fn ranges(all: &[std::ops::Range<u64>]) -> Vec<Range> {
+    let range = |r: &std::ops::Range<u64>| Range {
+        offset: r.start,
+        len: r.end - r.start,
+    };
+    all.iter().map(range).collect()
 }
 
 fn text(r: &Report, a: &Attr) -> String {
@@ -166,6 +180,13 @@ fn text(r: &Report, a: &Attr) -> String {
     }
     for range in &r.lost {
         s += &format!("\n  Lost: {} bytes at offset {}", range.len, range.offset);
+    }
+    for range in &r.wrong_checksums {
+        let Range { offset, len } = range;
+        s += &format!("\n Wrong: the checksum of {len} bytes at offset {offset} does not match");
+    }
+    if r.unsummed {
+        s += "\n  Note: mapped for writing, so its checksums do not hold";
     }
     s
 }

@@ -39,6 +39,7 @@ fn awaits_mount(f: &Finding) -> bool {
             f.issue,
             Issue::NotUnmounted
                 | Issue::LabelsDiffer
+                | Issue::GrowInterrupted
                 | Issue::RecordTorn { .. }
                 | Issue::AppendWindowOpen { .. }
         )

@@ -11,7 +11,7 @@ pub mod contents;
 mod options;
 mod path_walk;
 pub mod report;
-mod target;
+pub(crate) mod target;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};

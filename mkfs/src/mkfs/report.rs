@@ -164,6 +164,7 @@ pub fn survives(p: Persistence) -> &'static str {
     match p {
         Persistence::Process => "only while a process uses it",
         Persistence::Machine => "the death of processes, but not a reboot",
+        Persistence::Reboot => "a reboot, if the firmware leaves it alone, but not a loss of power",
         Persistence::Power => "a power failure",
     }
 }
@@ -173,6 +174,9 @@ fn warnings(info: &RegionInfo) -> Vec<String> {
     let mut all: Vec<String> = info.lock_notice.iter().cloned().collect();
     match info.persistence {
         Persistence::Power => {}
+        Persistence::Reboot => all.push(format!(
+            "{kind}: the file system survives a reset if the firmware leaves it alone, and no loss of power"
+        )),
         Persistence::Machine if info.kind == Some(SourceKind::File) => all.push(
             "the file lies on volatile memory: the file system survives the death of every process, but neither a reboot nor a power failure".to_owned()
         ),

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use pramfs_medium::media::lease::refuse_if_leased;
 use pramfs_medium::media::superblock::MIN_REGION;
 use pramfs_medium::pmem::{
-    Ownership, REGION_UNIT, Region, RegionAccess, RegionOptions, open_when_unlocked, probe,
-    served_without_lock,
+    Ownership, REGION_UNIT, Region, RegionAccess, RegionOptions, is_physical, open_when_unlocked,
+    probe, served_without_lock,
 };
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ use pramfs_medium::size::human;
 const WIPE_BYTES: u64 = 1 << 20;
 
 /// A file or device that is to become a file system.
-pub(super) struct Target {
+pub(crate) struct Target {
     path: PathBuf,
     len: u64,
     state: State,
@@ -52,7 +52,7 @@ enum State {
 }
 
 /// A reason to refuse without `-f`.
-pub(super) struct Objection {
+pub(crate) struct Objection {
     /// A sentence, without a full stop.
     pub sentence: String,
     /// Word for `--json`.
@@ -65,12 +65,15 @@ impl Target {
     /// # Errors
     /// It is in use, cannot hold a file system, has an impossible size, or cannot be
     /// opened.
-    pub(super) fn open(path: &Path, size: Option<u64>, dry_run: bool) -> Result<Target, Failure> {
+    pub(crate) fn open(path: &Path, size: Option<u64>, dry_run: bool) -> Result<Target, Failure> {
         if let Some(len) = size {
             check_size(path, len)?;
         }
         // The owner is one of the objections, which `-f` overrides.
         let options = RegionOptions::new().read_only(dry_run).whoever_owns(true);
+        if is_physical(path) {
+            return Target::physical(path, size, dry_run, &options);
+        }
         let way = match PathWalk::to(path) {
             Ok(way) => Some(way),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
@@ -142,6 +145,37 @@ impl Target {
         target(len, State::Region(region), ownership)
     }
 
+    /// A range of physical memory: no name that others could replace.
+    fn physical(
+        path: &Path,
+        size: Option<u64>,
+        dry_run: bool,
+        options: &RegionOptions,
+    ) -> Result<Target, Failure> {
+        let region = match size {
+            Some(len) if !dry_run => options.create(path, len),
+            _ => options.open(path),
+        }?;
+        let len = size.unwrap_or(region.len());
+        check_size(path, len)?;
+        if len > region.len() {
+            return Err(Failure::new(
+                "size",
+                format!("{}: is smaller than {}", shown(path), human(len)),
+            ));
+        }
+        let doubts = region
+            .ownership()
+            .and_then(|ownership| ownership_objection(path, &ownership));
+        Ok(Target {
+            path: path.to_owned(),
+            len,
+            state: State::Region(region),
+            found: Vec::new(),
+            doubts: doubts.into_iter().collect(),
+        })
+    }
+
     /// Handles a path that does not exist. Without `way`, one of its directories is
     /// missing too.
     fn missing(path: &Path, size: Option<u64>, way: Option<PathWalk>) -> Result<Target, Failure> {
@@ -185,17 +219,17 @@ impl Target {
     }
 
     /// Size of the future file system in bytes.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// Whether the file is created.
-    pub(super) fn creates(&self) -> bool {
+    pub(crate) fn creates(&self) -> bool {
         matches!(self.state, State::Missing(_))
     }
 
     /// The contents found by [`objections`](Self::objections).
-    pub(super) fn found(&self) -> &[Contents] {
+    pub(crate) fn found(&self) -> &[Contents] {
         &self.found
     }
 
@@ -203,7 +237,7 @@ impl Target {
     ///
     /// # Errors
     /// blkid(8) failed.
-    pub(super) fn objections(&mut self) -> Result<Vec<Objection>, Failure> {
+    pub(crate) fn objections(&mut self) -> Result<Vec<Objection>, Failure> {
         let mut all = std::mem::take(&mut self.doubts);
         let name = shown(&self.path);
         let mapped = match &self.state {
@@ -231,7 +265,8 @@ impl Target {
                 Some(region)
             }
         };
-        let devdax = std::fs::metadata(&self.path).is_ok_and(|m| m.file_type().is_char_device());
+        let devdax = is_physical(&self.path)
+            || std::fs::metadata(&self.path).is_ok_and(|m| m.file_type().is_char_device());
         let asked = if devdax {
             Foreign::NoBlkid
         } else {
@@ -245,7 +280,7 @@ impl Target {
                 if self.found.is_empty() && mapped.is_none_or(has_data_at_its_start) =>
             {
                 let why = if devdax {
-                    "blkid cannot read a devdax device"
+                    "blkid cannot read memory"
                 } else {
                     "blkid (package util-linux) is not installed"
                 };
@@ -270,7 +305,7 @@ impl Target {
     ///
     /// # Errors
     /// System errors.
-    pub(super) fn prepare(self, discard: bool) -> Result<Region, Failure> {
+    pub(crate) fn prepare(self, discard: bool) -> Result<Region, Failure> {
         let wipe = self.found.iter().any(Contents::is_foreign);
         let region = match self.state {
             // Only a new file: another process owns one that appeared meanwhile.
@@ -302,6 +337,7 @@ impl Target {
             let pending = w.nt_zero(0, ends)?.join(w.nt_zero(self.len - ends, ends)?);
             let _ = w.fence(pending);
         }
+        drop(w);
         Ok(region)
     }
 }

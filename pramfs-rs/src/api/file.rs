@@ -244,6 +244,19 @@ impl File {
         Ok(())
     }
 
+    /// Writes all bytes or none: whatever happens, a crash leaves the bytes of the file as they
+    /// were before or as they are after the call. They are durable when it returns. `buf` may be
+    /// as long as the free blocks of the region allow; a second copy of the overwritten bytes is
+    /// needed until the next changes.
+    ///
+    /// # Errors
+    /// As for [`write_at`](Self::write_at). No byte has changed then.
+    pub fn write_atomic(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.may_write()?;
+        self.engine
+            .write_atomic_to_file(&self.inode, &self.extents, offset, buf)
+    }
+
     /// Writes all bytes at the end of the file and returns the offset of the first.
     /// Appends of several threads do not mix. After a crash, an append that fits in one journal
     /// record is either complete or absent; see `docs/semantics.md`.

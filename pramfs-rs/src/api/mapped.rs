@@ -87,14 +87,17 @@ impl MappedFile {
         // A view that can grow consists of whole pieces from the start.
         let smallest = if reserve > 0 { unit.max(block) } else { block };
         let mut pinned = Pinned::written(engine, ino, &range, access, smallest)?;
+        let (to_store, protected) = (access == Access::Write, engine.vol.region.is_protected());
         let view = match pinned.extents[..] {
-            // Any block can be mapped in place.
-            [e] if unit > smallest && is_written(&e) => StitchedMap::in_region(
-                Arc::new(Owner(Arc::clone(engine))),
-                e.region_offset.unwrap_or(0),
-                e.len,
-                access == Access::Write,
-            )?,
+            // Any block can be mapped in place, unless the region's mapping is for loads only.
+            [e] if unit > smallest && is_written(&e) && !(to_store && protected) => {
+                StitchedMap::in_region(
+                    Arc::new(Owner(Arc::clone(engine))),
+                    e.region_offset.unwrap_or(0),
+                    e.len,
+                    to_store,
+                )?
+            }
             _ => {
                 if unit > smallest {
                     pinned = Pinned::written(engine, ino, &range, access, unit)?;
@@ -395,9 +398,23 @@ impl MappedFile {
     pub fn drain(&self) -> Result<()> {
         let at = self.at(0, self.len)?;
         let region = &self.pinned.engine.vol.region;
-        region.window().fence(Unfenced::none());
+        region.write_back().fence(Unfenced::none());
         self.check_fault(at, self.len)?;
         self.pinned.engine.touched_by_map(self.pinned.ino)
+    }
+
+    pub(super) fn is_for_writing(&self) -> bool {
+        self.access == Access::Write
+    }
+
+    /// Returns the offset of the view in the file.
+    pub(super) fn file_offset(&self) -> u64 {
+        self.pinned.start + self.head
+    }
+
+    /// Overwrites ranges of the file, all of them or none.
+    pub(super) fn overwrite_file(&self, ranges: &[(u64, &[u8])]) -> Result<()> {
+        self.pinned.engine.overwrite_ranges(self.pinned.ino, ranges)
     }
 
     /// Faults in the pages of the view now, instead of at their first use.

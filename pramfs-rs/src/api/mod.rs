@@ -13,6 +13,7 @@
 mod cursor;
 mod file;
 mod file_system;
+mod grow;
 mod mapped;
 mod metadata;
 mod open_options;
@@ -21,6 +22,7 @@ mod read_dir;
 mod remove;
 mod resolve;
 mod send;
+mod staged;
 mod unmount_error;
 
 pub use cursor::Cursor;
@@ -30,6 +32,7 @@ pub use mapped::MappedFile;
 pub use metadata::{FileTimes, Metadata};
 pub use open_options::{OpenIn, OpenOptions};
 pub use read_dir::{DirEntry, ReadDir};
+pub use staged::StagedView;
 pub use unmount_error::UnmountError;
 
 pub use pramfs_medium::pmem::{Advice, Atom, Sent};

@@ -42,6 +42,34 @@ fn is_aligned(e: &FileExtent, unit: u64) -> bool {
     places.into_iter().flatten().all(|p| p % unit == 0)
 }
 
+/// Keeps a file marked, as long as a view for writing exists: its stores need no record, so the
+/// sums of the file's data do not hold.
+#[derive(Debug)]
+struct StoreView {
+    engine: Handle,
+    ino: Ino,
+}
+
+impl StoreView {
+    /// Marks a file durably. `None` if the file system has no sums.
+    fn begin(engine: &Arc<Engine>, ino: Ino) -> Result<Option<StoreView>> {
+        if !engine.vol.geo.data_sums {
+            return Ok(None);
+        }
+        engine.begin_stores(ino)?;
+        let engine = Handle::new(engine);
+        Ok(Some(StoreView { engine, ino }))
+    }
+}
+
+impl Drop for StoreView {
+    fn drop(&mut self) {
+        if !self.engine.open.is_inherited() {
+            self.engine.end_stores(self.ino);
+        }
+    }
+}
+
 /// The extents of a range, with a reference to the inode and a pin on its blocks, which
 /// keep them.
 #[derive(Debug)]
@@ -52,6 +80,8 @@ pub(super) struct Pinned {
     pub start: u64,
     pub end: u64,
     pub extents: Vec<FileExtent>,
+    /// For stores: the sums of the file's data do not hold.
+    view: Option<StoreView>,
 }
 
 impl Pinned {
@@ -69,12 +99,16 @@ impl Pinned {
             // Before a block is allocated for it.
             return Err(past_end());
         }
+        let mut view = match access {
+            Access::Write => StoreView::begin(engine, ino)?,
+            Access::Read => None,
+        };
         loop {
             if access == Access::Write {
                 let start = range.start / block * block;
                 engine.fill(ino, start, range.end - start)?;
             }
-            let pinned = Pinned::new(engine, ino, range, access, unit)?;
+            let mut pinned = Pinned::new(engine, ino, range, access, unit)?;
             let asked =
                 |e: &&FileExtent| e.file_offset < range.end && e.file_offset + e.len > range.start;
             if access == Access::Write && !pinned.extents.iter().filter(asked).all(is_written) {
@@ -84,6 +118,7 @@ impl Pinned {
             if unit > block && !pinned.extents.iter().all(|e| is_aligned(e, unit)) {
                 return Err(Error::NotSupported(SMALL_PIECES));
             }
+            pinned.view = view.take();
             return Ok(pinned);
         }
     }
@@ -112,6 +147,7 @@ impl Pinned {
                 start,
                 end,
                 extents,
+                view: None,
             }),
             Err(e) => {
                 engine.release_ref(ino, 1, By::Guard);
@@ -181,6 +217,10 @@ impl Engine {
             crate::fs::check_file(inode.ino, state)?;
             if needed > state.disk.size {
                 return Err(past_end());
+            }
+            if access == Access::Write {
+                // Its stores need no record.
+                self.settle_copies(state)?;
             }
             let extents = self.extents_between(state, start, end)?;
             // A view cannot report that bytes were lost.

@@ -9,12 +9,14 @@
 //!
 //! | folder | holds |
 //! |---|---|
+//! | `survivor` | what outlives a server that another one takes over from |
 //! | `policy` | rules that need no file system: names, permissions of chattr, suid, times |
 //! | `cache` | caches that are read without a lock |
 //! | `inode` | an inode in memory: its state, its lock, the table, references |
 //! | `engine` | the state of a mount, the frame of an operation, records, damage |
 //! | `steps` | steps that several operations share, on locked inodes |
 //! | `ops` | the POSIX operations, one file for each family |
+//! | `scrub` | reading everything against its checksums |
 //! | `mount` | mounting, the timer, unmounting |
 //!
 //! Each lock has a rank, and is taken in the order of
@@ -28,7 +30,9 @@ mod mount;
 mod ops;
 mod options;
 mod policy;
+mod scrub;
 mod steps;
+mod survivor;
 
 pub(crate) use cache::append_cursor::AppendCursor;
 pub(crate) use cache::extent_cache::ExtentCache;
@@ -45,7 +49,12 @@ pub use inode::leases::{HeldLease, LeaseEvent};
 pub use inode_ref::{Holding, InodeRef, InodeRefs};
 pub use mount::Fs;
 pub use mount::close::CloseError;
+pub use ops::grow::Grown;
 pub use ops::lease::{LeaseGrant, LeasedExtents};
 pub use ops::readdir::Taken;
 pub use ops::statfs::MemoryUse;
-pub use options::{AtimePolicy, Clock, ErrorPolicy, MountOptions, SystemClock};
+pub use ops::verify::VerifiedData;
+pub use options::{AtimePolicy, Clock, DataMode, ErrorPolicy, MountOptions, SystemClock};
+pub use scrub::{ScrubFinding, ScrubOptions};
+pub use survivor::Survivor;
+pub use survivor::references::KeptReferences;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use pramfs_medium::journal::Rules;
 use pramfs_medium::types::Time;
 
+use crate::fs::survivor::Survivor;
+
 /// The reaction to damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ErrorPolicy {
@@ -16,6 +18,17 @@ pub enum ErrorPolicy {
     RemountRo,
     /// The process is aborted.
     Panic,
+}
+
+/// How bytes of files change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DataMode {
+    /// In place: a crash may leave a part of a write, in units of 8 aligned bytes.
+    #[default]
+    InPlace,
+    /// Whole or not at all, up to 1 MiB. Longer changes are atomic in parts, in the order of
+    /// the file; the parts end at multiples of 1 MiB in the file.
+    Atomic,
 }
 
 /// When reading a file sets its atime.
@@ -66,6 +79,9 @@ pub struct MountOptions {
     pub read_only: bool,
     /// The reaction to damage.
     pub errors: ErrorPolicy,
+    /// How bytes of all files change. A file with the flag of `chattr +j` changes atomically in
+    /// either mode.
+    pub data: DataMode,
     /// When reading a file sets its atime.
     pub atime: AtimePolicy,
     /// Applies the atime policy to directories.
@@ -79,6 +95,8 @@ pub struct MountOptions {
     pub background: bool,
     /// The source of time.
     pub clock: Arc<dyn Clock>,
+    /// What outlives this process, if another one may take over from it.
+    pub survivor: Option<Arc<dyn Survivor>>,
     /// Rules of the journal, which tests can break.
     #[cfg(any(test, feature = "testing"))]
     pub rules: Rules,
@@ -89,12 +107,14 @@ impl Default for MountOptions {
         MountOptions {
             read_only: false,
             errors: ErrorPolicy::default(),
+            data: DataMode::default(),
             atime: AtimePolicy::default(),
             dir_atime: true,
             cache_bytes: 128 << 20,
             discard: false,
             background: true,
             clock: Arc::new(SystemClock),
+            survivor: None,
             #[cfg(any(test, feature = "testing"))]
             rules: Rules::default(),
         }

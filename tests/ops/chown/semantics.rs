@@ -38,3 +38,22 @@ fn chown_and_strip_suid_clear_suid() {
         libc::ENODATA
     );
 }
+
+/// -1 means "unchanged" to chown(2), and is nobody's number.
+#[test]
+fn chown_to_minus_one_is_refused_and_changes_nothing() {
+    let (_sim, fs) = small();
+    let ino = file(&fs, "f");
+    let before = fs.getattr(ino).unwrap();
+    for (uid, gid) in [(Some(u32::MAX), None), (Some(7), Some(u32::MAX))] {
+        let set = SetAttr {
+            uid,
+            gid,
+            ..SetAttr::default()
+        };
+        let refused = fs.setattr(&Credentials::ROOT, ino, &set).unwrap_err();
+        assert_eq!(refused.errno(), libc::EINVAL);
+    }
+    let after = fs.getattr(ino).unwrap();
+    assert_eq!((after.uid, after.gid), (before.uid, before.gid));
+}

@@ -3,6 +3,7 @@
 use pramfs::Fallocate;
 use pramfs::inode::SetAttr;
 use pramfs_medium::journal::Rules;
+use pramfs_medium::media::inode::FL_ATOMIC;
 use pramfs_tests::random::Random;
 use pramfs_tests::readable::{bytes_of, copy_of};
 use pramfs_tests::recorded::{Recorded, recover};
@@ -89,6 +90,26 @@ fn partial_write_to_lost_block_fails() {
     assert_eq!(list(&fs, ino), None);
     fs.read(ino, at, &mut out).unwrap();
     assert_eq!(out, [0; 4096]);
+    close_and_check(fs);
+}
+
+#[test]
+fn atomic_write_back_over_lost_block_writes_other_blocks() {
+    let block = 4096u64;
+    let (image, ino) = image_of(4096, 12 * 4096);
+    let (region, _) = repair_all(&without_a_line(&image, ino, 8, true));
+    let fs = open(region);
+    let atomic = SetAttr {
+        flags: Some(FL_ATOMIC),
+        ..SetAttr::default()
+    };
+    fs.setattr(&CX, ino, &atomic).unwrap();
+    let pages = vec![7; 2 * 4096 + 100];
+    assert!(is_lost(fs.write_back(ino, 6 * block, &pages)));
+    let mut out = vec![0; 2 * 4096];
+    assert_eq!(fs.read(ino, 6 * block, &mut out).unwrap(), 8192);
+    assert!(out == pages[..8192]);
+    is_only(&fs, ino, 8 * block..12 * block);
     close_and_check(fs);
 }
 

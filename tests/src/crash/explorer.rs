@@ -314,7 +314,7 @@ impl<'a> Worker<'a> {
         // Who gets a lease does not hold it before the call returns.
         let held = ways(&live.held);
         let before = self.expected(live, &machine, &held, at)?;
-        let promise = action.promise(&live.f);
+        let promise = self.job.fixture.promise(action, &live.f);
         let done = live.act(action, lane);
         let done = done.map_err(|e| self.goes_wrong(op, at, &e))?;
         let events = live.events();

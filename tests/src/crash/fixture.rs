@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use pramfs::XattrMode;
 use pramfs::format::FormatOptions;
 use pramfs::inode::{LeaseMode, Time};
+use pramfs::{DataMode, XattrMode};
 use pramfs_medium::pmem::SimBackend;
 
 use super::leased::{self, Held};
 use super::oracle::{Still, options};
+use super::state::Promise;
 use super::workload::{Action, GROW, KEEP, act, fallocate, link, make, setacl, setxattr, write};
 use crate::model::{Follower, Make};
 use crate::recorded::STALE;
@@ -27,6 +28,10 @@ pub struct Fixture {
     pub full: bool,
     /// The slots of its leases. Processes hold them.
     pub held: Held,
+    /// How workloads change bytes of files.
+    pub data: DataMode,
+    /// Whether the mount is told so. Otherwise it breaks the promise, which the explorer notices.
+    pub keeps_data: bool,
 }
 
 /// What is left to be had; `None`: as much as there is.
@@ -36,6 +41,8 @@ struct Room {
     inodes: Option<u64>,
     /// Each file of the tree is leased.
     leased: bool,
+    /// Its data have checksums.
+    summed: bool,
 }
 
 /// When the tree was made, and the time of the first operation.
@@ -63,6 +70,34 @@ impl Fixture {
             ..Room::default()
         };
         Fixture::with(block_size, len, room)
+    }
+
+    /// The same, with checksums of file data.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn summed(block_size: u32, len: usize) -> Result<Fixture, String> {
+        let room = Room {
+            summed: true,
+            ..Room::default()
+        };
+        Fixture::with(block_size, len, room).map(Fixture::atomic)
+    }
+
+    /// The same, on which workloads change bytes atomically.
+    #[must_use]
+    pub fn atomic(self) -> Fixture {
+        let data = DataMode::Atomic;
+        Fixture { data, ..self }
+    }
+
+    /// What a crash in an action may leave.
+    pub fn promise(&self, action: &Action, f: &Follower) -> Promise {
+        let is_atomic = self.data == DataMode::Atomic && action.changes_data_by_engine();
+        match is_atomic {
+            true => Promise::Atomic,
+            false => action.promise(f),
+        }
     }
 
     /// The same in a region in which so many inodes are left to be had.
@@ -95,6 +130,7 @@ impl Fixture {
         let format = FormatOptions {
             lanes: Some(2),
             max_inodes: room.inodes.map(|_| 16),
+            features: vec![("data_checksums".to_owned(), room.summed)],
             ..region::repeatable(block_size)
         };
         // Bytes that nobody wrote show where they should not.
@@ -184,6 +220,8 @@ impl Fixture {
             follower: f,
             full,
             held,
+            data: DataMode::InPlace,
+            keeps_data: true,
         })
     }
 }

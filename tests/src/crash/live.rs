@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pramfs::MountOptions;
 use pramfs::inode::{Fs, Ino, Time};
+use pramfs::{DataMode, MountOptions};
 use pramfs_medium::journal::{Rules, set_thread_lane};
 use pramfs_medium::media::{Geometry, Medium};
 use pramfs_medium::pmem::{Event, EventKind, LINE, SimBackend};
@@ -51,6 +51,10 @@ impl Live {
                 inode_batches: false,
                 long_windows: false,
                 ..rules
+            },
+            data: match fixture.keeps_data {
+                true => fixture.data,
+                false => DataMode::InPlace,
             },
             ..options(&clock)
         };

@@ -7,6 +7,7 @@
 //! images     which of the possible images to look at; each is looked at once
 //! fixture    the tree from which they start
 //! live       the file system that they run on, and the model
+//! atomic     operations that change bytes of files
 //! leased     leases of its files, and what their holders map
 //! oracle     mount, check, look, use (usage), each image and medium once (known)
 //! state      what an image shows, and which states are right
@@ -17,6 +18,7 @@
 //! `docs/crash-testing.md` says what is assumed and what was found.
 
 mod again;
+pub mod atomic;
 pub mod concurrent;
 pub mod explorer;
 pub mod fixture;

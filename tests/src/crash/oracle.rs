@@ -470,7 +470,7 @@ impl Oracle {
         let mut inode = [0; DiskInode::SIZE];
         self.scratch.read(BLOCK_GROUPS_OFFSET as usize, &mut inode);
         let inode = DiskInode::read_from_bytes(&inode).map_err(|e| e.to_string())?;
-        if inode.height != 0 || geo.blocks > geo.bits_per_group() {
+        if inode.height != 0 || geo.blocks() > geo.bits_per_group() {
             return Err("a region of more than one group is too large to explore".into());
         }
         let mut word = [0; 8];

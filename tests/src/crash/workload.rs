@@ -120,6 +120,18 @@ impl Action {
         self.as_call().is_none_or(|call| exist(&call))
     }
 
+    /// Whether the engine changes bytes of a file, by an operation that may be atomic.
+    pub fn changes_data_by_engine(&self) -> bool {
+        let Action::Call(call) = self else {
+            return false;
+        };
+        match call {
+            Call::Write { .. } | Call::Copy { .. } => true,
+            Call::Fallocate { what, .. } => !matches!(what, Fallocate::Allocate { .. }),
+            _ => false,
+        }
+    }
+
     /// What a crash in it may leave.
     pub fn promise(&self, f: &Follower) -> Promise {
         let data = |node: &NodeId, from: u64, len: u64| Promise::Data {

@@ -384,7 +384,7 @@ impl<'a> User<'a> {
         if let Some(extents) = self.may("extents", fs.file_extents(ino, 0, u64::MAX)) {
             let geo = fs.superblock().geometry();
             assert!(
-                extents.len() as u64 <= 2 * geo.blocks + 2,
+                extents.len() as u64 <= 2 * geo.blocks() + 2,
                 "{ino} has more extents than the region has blocks"
             );
             for e in &extents {

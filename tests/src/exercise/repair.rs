@@ -197,7 +197,7 @@ impl Walk<'_> {
 
     /// Whether a block is to be walked: it lies in the region and was not yet.
     fn enter(&mut self, block: Bno) -> bool {
-        (1..self.geo.blocks).contains(&block.0)
+        (1..self.geo.blocks()).contains(&block.0)
             && self.seen.len() < BUDGET
             && self.seen.insert(block.0)
     }
@@ -224,7 +224,7 @@ impl Walk<'_> {
             return Ok(ptr.0);
         }
         if level == 0 {
-            if ptr.block().0 < self.geo.blocks {
+            if ptr.block().0 < self.geo.blocks() {
                 data.insert(index, ptr.block().0);
             }
         } else if !ptr.is_leaf() && self.enter(ptr.block()) {

@@ -17,7 +17,7 @@ fn fail<T>(errno: i32) -> Result<T> {
 /// Largest size of a file.
 const MAX_SIZE: u64 = i64::MAX as u64;
 /// `chattr` flags that are kept.
-const FLAGS_KEPT: u32 = 0xfb;
+const FLAGS_KEPT: u32 = 0x40fb;
 
 /// A mode without suid, and without sgid where the group may execute.
 fn without_suid(perm: u32) -> u32 {

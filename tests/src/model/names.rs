@@ -27,7 +27,7 @@ fn check(name: &[u8]) -> Result<()> {
 /// chattr flags that what is made in a directory has from it.
 fn handed_down(kind: FileType) -> u32 {
     match kind {
-        FileType::Regular | FileType::Directory => 0xfb & !0x30,
+        FileType::Regular | FileType::Directory => 0x40fb & !0x30,
         _ => 0xc0,
     }
 }

@@ -76,6 +76,10 @@ pub struct Reader<'a> {
     slot_size: usize,
     /// Blocks with an owner.
     owned: BTreeSet<u64>,
+    /// Whether file data have sums.
+    has_sums: bool,
+    /// Where the sums of each block group are, bytes.
+    sums: BTreeMap<u64, u64>,
     /// What the lease table says of files: the end of what was appended, by inode.
     pub ends: BTreeMap<u64, u64>,
 }
@@ -140,6 +144,8 @@ impl<'a> Reader<'a> {
             lanes: u32_at(sb, 0xb0) as usize,
             slot_size: u32_at(sb, 0xb4) as usize,
             owned: BTreeSet::new(),
+            has_sums: u64_at(sb, 0x18) >> 1 & 1 != 0,
+            sums: BTreeMap::new(),
             ends: BTreeMap::new(),
         };
         assert_eq!(u64_at(sb, 0x88) >> log2, r.blocks);
@@ -238,6 +244,24 @@ impl<'a> Reader<'a> {
         out
     }
 
+    /// Checks the sums of the written blocks of a file.
+    fn check_sums(&self, blocks: &[(u64, u64, bool)], size: u64) {
+        for &(index, block, unwritten) in blocks {
+            let at = index << self.log2;
+            if !self.has_sums || unwritten || at >= size {
+                continue;
+            }
+            let per_group = self.bs() as u64 * 8;
+            let place = self.sums[&(block / per_group)] + block % per_group * 8;
+            let word = u64_at(self.bytes, place as usize);
+            let len = (size - at).min(self.bs() as u64);
+            let sum = crc(0, &self.block(block)[..len as usize]);
+            let own = self.s.wrapping_add((block + 1).wrapping_mul(G));
+            let check = mix(u64::from(sum) ^ own) >> 32;
+            assert_eq!(word, check << 32 | u64::from(sum), "file block {index}");
+        }
+    }
+
     fn check_inode(&self, d: &[u8], ino: u64) {
         assert_eq!(
             u32_at(d, 0),
@@ -284,7 +308,12 @@ impl<'a> Reader<'a> {
                 assert_eq!(u64_at(desc, 8), 0);
                 continue;
             }
-            self.own(block, 1);
+            let mut own = (block, 1);
+            if self.has_sums && ino == 0xffff_ffff_ff03 {
+                own = (block - 64, 65);
+                self.sums.insert(g, (block - 64) << self.log2);
+            }
+            self.own(own.0, own.1);
             let mut sum = 0u64;
             for (i, w) in self.block(block).chunks(8).enumerate() {
                 let w = u64_at(w, 0);
@@ -560,6 +589,8 @@ impl<'a> Reader<'a> {
                 node.lost = map.iter().filter(|b| b.1 == 0).map(|b| b.0).collect();
                 let flagged = u32_at(d, 0x88) >> 31 != 0;
                 assert_eq!(flagged, !node.lost.is_empty(), "the hint of lost ranges");
+                assert_eq!(u32_at(d, 0x88) >> 30 & 1, 0, "sums that do not hold");
+                self.check_sums(&map, node.size);
                 node.data = self.contents(&map, node.size as usize);
             }
             10 if node.size <= 96 => node.data = d[0xa0..0xa0 + node.size as usize].to_vec(),
@@ -627,7 +658,8 @@ impl<'a> Reader<'a> {
                         4 => assert_eq!(words, 5),
                         6 | 7 => assert_eq!(words, 2),
                         8 => assert_eq!(words, 1),
-                        1..=5 => {}
+                        9 | 10 => assert_eq!(words, 2),
+                        1..=5 | 11 => {}
                         _ => panic!("an entry of kind {kind}"),
                     }
                     assert!(offset < self.bytes.len() as u64);

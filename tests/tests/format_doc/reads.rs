@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use pramfs::format::FormatOptions;
 use pramfs::inode::Credentials;
 use pramfs::inode::*;
 use pramfs::*;
@@ -141,39 +142,54 @@ fn files(fs: &Fs) -> BTreeMap<Vec<u8>, Node> {
 #[test]
 fn independent_reader_reads_engine_image() {
     for block_size in [512, 1024, 2048, 4096] {
-        let sim = formatted(24 << 20, &repeatable(block_size)).unwrap();
-        let image = sim.image();
-        assert_eq!(
-            Reader::open(&image).files().len(),
-            1,
-            "fresh, block size {block_size}"
-        );
+        read_engine_image(block_size, &repeatable(block_size));
+    }
+}
 
-        let fs = mount(&sim, quiet()).unwrap();
-        fill(&fs, block_size);
-        let expected = files(&fs);
-        // The journal as a crash would leave it.
-        let image = sim.image();
-        let live = Reader::open(&image).live_records();
+#[test]
+fn independent_reader_reads_image_with_data_checksums() {
+    for block_size in [512, 4096] {
+        let options = FormatOptions {
+            features: vec![("data_checksums".to_owned(), true)],
+            ..repeatable(block_size)
+        };
+        read_engine_image(block_size, &options);
+    }
+}
+
+fn read_engine_image(block_size: u32, options: &FormatOptions) {
+    let sim = formatted(24 << 20, options).unwrap();
+    let image = sim.image();
+    assert_eq!(
+        Reader::open(&image).files().len(),
+        1,
+        "fresh, block size {block_size}"
+    );
+
+    let fs = mount(&sim, quiet()).unwrap();
+    fill(&fs, block_size);
+    let expected = files(&fs);
+    // The journal as a crash would leave it.
+    let image = sim.image();
+    let live = Reader::open(&image).live_records();
+    assert!(
+        (1..=2).contains(&live.len()),
+        "one thread, one lane: {live:?}"
+    );
+
+    fs.close().unwrap();
+    let image = sim.image();
+    let mut reader = Reader::open(&image);
+    assert_eq!(reader.live_records(), [0u64; 0]);
+    let found = reader.files();
+    let paths = |m: &BTreeMap<Vec<u8>, Node>| m.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(paths(&found), paths(&expected));
+    for (path, node) in &expected {
         assert!(
-            (1..=2).contains(&live.len()),
-            "one thread, one lane: {live:?}"
+            found[path] == *node,
+            "{}, block size {block_size}",
+            path.escape_ascii()
         );
-
-        fs.close().unwrap();
-        let image = sim.image();
-        let mut reader = Reader::open(&image);
-        assert_eq!(reader.live_records(), [0u64; 0]);
-        let found = reader.files();
-        let paths = |m: &BTreeMap<Vec<u8>, Node>| m.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(paths(&found), paths(&expected));
-        for (path, node) in &expected {
-            assert!(
-                found[path] == *node,
-                "{}, block size {block_size}",
-                path.escape_ascii()
-            );
-        }
     }
 }
 

@@ -193,6 +193,15 @@ fn payload(kind: EntryKind) -> (&'static str, &'static str) {
             "clears the bits of the mask in one word of a bitmap",
         ),
         EntryKind::Zero => ("n", "zeroes n words"),
+        EntryKind::Copy => (
+            "source, n",
+            "copies n bytes of free blocks, or zeros, to file data",
+        ),
+        EntryKind::More => (
+            "n, CRC",
+            "the record continues with the n bytes at the place of the entry",
+        ),
+        EntryKind::Sum => ("words", "replaces sums of file data"),
     }
 }
 

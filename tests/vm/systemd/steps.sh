@@ -124,3 +124,44 @@ busy() {
         cd '$place' && exec sleep infinity >open </dev/null 2>/dev/null" &
     until [[ -e $place/open ]]; do sleep 0.1; done
 }
+
+# A region in memory, by its unit (docs/save.md).
+kept_region() {
+    local memory=/run/kept/region
+    mkdir -p /etc/pramfs
+    printf '%s\n' REGION=$memory FILE=/var/lib/pramfs/kept.saved SIZE=16M >/etc/pramfs/kept.conf
+    systemctl start pramfs-keep@kept.service
+    pramfs put $memory /proc/version /version
+    systemctl stop pramfs-keep@kept.service
+    rm $memory
+    systemctl start pramfs-keep@kept.service
+    expect "the file in it" "$(cat /proc/version)" "$(pramfs cat $memory /version)"
+    systemctl stop pramfs-keep@kept.service
+}
+
+# The installed units (docs/warm-reboot.md), with a directory in the place of pstore.
+units() {
+    local collect make kept
+    collect=pramfs-pstore@$(systemd-escape --path "$place").service
+    mkdir -p /run/pstore "/run/systemd/system/$collect.d"
+    printf '%s\n' '[Unit]' ConditionDirectoryNotEmpty= ConditionDirectoryNotEmpty=/run/pstore \
+        '[Service]' Environment=PSTORE=/run/pstore >"/run/systemd/system/$collect.d/place.conf"
+    systemctl daemon-reload
+    # Nothing to collect.
+    systemctl start "$collect"
+    expect "$place/pstore" "" "$(find "$place" -name pstore)"
+    printf 'panic' >/run/pstore/dmesg-ramoops-0
+    systemctl restart "$collect"
+    expect "$collect" active "$(state_of "$collect")"
+    kept=$(find "$place/pstore" -name dmesg-ramoops-0)
+    expect "its record" panic "$(cat "$kept")"
+    expect "records left" "" "$(ls /run/pstore)"
+    # A device with a file system stays as it is.
+    kept_region
+    make=pramfs-mkfs@$(systemd-escape --path "$device").service
+    systemctl start "$make"
+    journalctl --sync
+    journalctl -q --no-pager -o cat -u "$make" | sed 's/^/   /'
+    expect "$make" active "$(state_of "$make")"
+    reads first
+}

@@ -1,5 +1,7 @@
 //! The buffer that requests are read into.
 
+use std::io;
+
 use pramfs_fuse_protocol::wire::{InHeader, WriteIn};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -20,29 +22,38 @@ struct Page([u8; PAGE]);
 ///
 /// Memory is touched by the requests that need it.
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(in crate::transport) struct Buffer {
     pages: Vec<Page>,
     len: usize,
 }
 
 /// There is no memory for a buffer.
 #[derive(Debug)]
-pub(super) struct NoMemory;
+pub(in crate::transport) struct NoMemory;
 
 impl Buffer {
     /// Allocates a buffer for requests of `len` bytes.
     ///
     /// # Errors
     /// Out of memory.
-    pub(super) fn new(len: usize) -> Result<Buffer, NoMemory> {
+    pub(in crate::transport) fn new(len: usize) -> Result<Buffer, NoMemory> {
         let pages = len.saturating_add(START).div_ceil(PAGE);
         // Zeroed by the allocator, so that no page is touched here.
         let pages = Page::new_vec_zeroed(pages).map_err(|_| NoMemory)?;
         Ok(Buffer { pages, len })
     }
 
+    /// Keeps its pages in memory. A page that is not there while the kernel copies a request, and
+    /// the server is being killed, fails the request.
+    ///
+    /// # Errors
+    /// ENOMEM beyond RLIMIT_MEMLOCK.
+    pub(super) fn lock(&self) -> io::Result<()> {
+        pramfs_kernel_sys::memory::lock(self.pages.as_slice().as_bytes())
+    }
+
     /// The room.
-    pub(super) fn room(&mut self) -> &mut [u8] {
+    pub(in crate::transport) fn room(&mut self) -> &mut [u8] {
         let all = self.pages.as_mut_slice().as_mut_bytes();
         &mut all[START..START + self.len]
     }

@@ -4,15 +4,17 @@
 //! threads do not contend for the list of requests that wait for a reply. A reply is one
 //! writev(2), whose data may lie in the medium.
 
-mod buffer;
+pub(super) mod buffer;
 mod reply;
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use pramfs_fuse_protocol::flags::InitFlags;
-use pramfs_fuse_protocol::{Malformed, Negotiated, Request, Rules};
+use pramfs_fuse_protocol::{Malformed, Negotiated, Request, Rules, notify};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::Settings;
@@ -25,9 +27,15 @@ use reply::DeviceReply;
 /// A connection that both sides have agreed upon.
 pub(super) struct Session {
     adapter: Arc<Adapter>,
-    /// One for each thread.
+    /// One for each thread; the first one was mounted.
     channels: Vec<OwnedFd>,
     agreed: Negotiated,
+    /// How long a thread looks for the next request before it sleeps.
+    busy_poll: Duration,
+    /// Another server has served before.
+    resumes: bool,
+    /// Is told when it serves.
+    serves: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Session {
@@ -42,7 +50,8 @@ impl Session {
     ) -> io::Result<Session> {
         let offer = Offer::read(&connection)?;
         let agreed = offer.answer(&connection, &adapter, InitFlags::empty())?;
-        Ok(Session::new(adapter, connection, agreed, settings.threads))
+        let session = Session::new(adapter, connection, agreed, settings.threads);
+        Ok(session.polling(settings.busy_poll))
     }
 
     /// Opens a channel for each thread; for fewer threads if that fails.
@@ -52,19 +61,53 @@ impl Session {
         agreed: Negotiated,
         threads: usize,
     ) -> Session {
-        let mut channels = Vec::with_capacity(threads);
-        for _ in 1..threads {
-            match pramfs_kernel_sys::fuse::clone_connection(&connection) {
-                Ok(channel) => channels.push(channel),
-                Err(error) => tracing::warn!("no channel for a serving thread: {error}"),
-            }
+        let clones: Vec<_> = (1..threads)
+            .filter_map(|_| {
+                pramfs_kernel_sys::fuse::clone_connection(&connection)
+                    .inspect_err(|e| tracing::warn!("no channel for a serving thread: {e}"))
+                    .ok()
+            })
+            .collect();
+        Session {
+            adapter,
+            channels: [connection].into_iter().chain(clones).collect(),
+            agreed,
+            busy_poll: Duration::ZERO,
+            resumes: false,
+            serves: None,
         }
-        channels.push(connection);
+    }
+
+    /// Takes over the channels of another server.
+    pub(super) fn resume(
+        adapter: Arc<Adapter>,
+        channels: Vec<OwnedFd>,
+        agreed: Negotiated,
+    ) -> Session {
         Session {
             adapter,
             channels,
             agreed,
+            busy_poll: Duration::ZERO,
+            resumes: true,
+            serves: None,
         }
+    }
+
+    /// Lets each thread look for the next request for so long before it sleeps.
+    pub(super) fn polling(mut self, busy_poll: Duration) -> Session {
+        self.busy_poll = busy_poll;
+        self
+    }
+
+    /// Calls this once it serves: with requests that the kernel sends again, when they are answered.
+    pub(super) fn when_it_serves(&mut self, tell: Box<dyn FnOnce() + Send>) {
+        self.serves = Some(tell);
+    }
+
+    /// Returns what another server would have to take over.
+    pub(super) fn to_keep(&self) -> (&[OwnedFd], Negotiated) {
+        (&self.channels, self.agreed)
     }
 
     /// Serves until the end of the connection.
@@ -83,14 +126,36 @@ impl Session {
     /// None could be started.
     pub(super) fn start(self, threads: &mut Threads) -> io::Result<()> {
         let rules = self.agreed.rules(self.adapter.name_max());
+        let (locked, busy_poll) = (self.adapter.has_takeover(), self.busy_poll);
+        let buffer = |_: &OwnedFd| {
+            let buffer = Buffer::new(rules.max_request)?;
+            if locked && let Err(error) = buffer.lock() {
+                tracing::warn!(
+                    "a request that the server reads while it is killed may fail with EIO, because its memory cannot be locked (RLIMIT_MEMLOCK): {error}"
+                );
+            }
+            Ok(buffer)
+        };
+        let mut buffers: Vec<_> = self.channels.iter().map(buffer).collect();
+        if self.resumes
+            && let (Some(connection), Some(Ok(buffer))) =
+                (self.channels.first(), buffers.first_mut())
+        {
+            ask_again(connection)?;
+            serve_resent(&self.adapter, connection, buffer, &rules)?;
+        }
+        if let Some(tell) = self.serves {
+            tell();
+        }
         let (mut count, mut why) = (0, None);
-        for (number, channel) in self.channels.into_iter().enumerate() {
+        let channels = self.channels.into_iter().zip(buffers);
+        for (number, (channel, buffer)) in channels.enumerate() {
             let adapter = Arc::clone(&self.adapter);
             let name = format!("fuse-dev-{number}");
-            let started = match Buffer::new(rules.max_request) {
-                Ok(buffer) => {
-                    threads.start(name, move || serve(&adapter, &channel, buffer, &rules))
-                }
+            let started = match buffer {
+                Ok(buffer) => threads.start(name, move || {
+                    serve(&adapter, &channel, buffer, &rules, busy_poll)
+                }),
                 Err(NoMemory) => Err(io::ErrorKind::OutOfMemory.into()),
             };
             match started {
@@ -108,25 +173,101 @@ impl Session {
     }
 }
 
+/// Makes the kernel send all requests again that have no answer.
+fn ask_again(connection: &OwnedFd) -> io::Result<()> {
+    let message = notify::resend();
+    let mut pieces = [IoSlice::new(&[]); 2];
+    let pieces = message.io_slices(&mut pieces).map_err(io::Error::other)?;
+    match rustix::io::retry_on_intr(|| rustix::io::writev(connection, pieces)) {
+        // It was unmounted while no server lived.
+        Ok(_) | Err(Errno::NODEV | Errno::NOTCONN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Serves the requests of a channel until the end of the connection.
 fn serve(
     adapter: &Adapter,
     channel: &OwnedFd,
     mut buffer: Buffer,
     rules: &Rules,
+    busy_poll: Duration,
 ) -> io::Result<()> {
-    while let Some(bytes) = next(channel, &mut buffer)? {
-        let refused = match Request::parse(bytes, rules) {
-            Ok(request) => {
-                let reply = DeviceReply::new(channel.as_fd(), request.unique());
-                adapter.serve_request(&request.header, request.operation, reply);
-                continue;
-            }
-            Err(refused) => refused,
+    loop {
+        look_for_request(channel, busy_poll)?;
+        let Some(bytes) = next(channel, &mut buffer)? else {
+            return Ok(());
         };
-        refuse(channel, refused);
+        serve_one(adapter, channel, bytes, rules);
+    }
+}
+
+/// Looks for a request for a while, without sleep. Another thread may take it.
+///
+/// # Errors
+/// The connection failed.
+fn look_for_request(channel: &OwnedFd, busy_poll: Duration) -> io::Result<()> {
+    if busy_poll.is_zero() {
+        return Ok(());
+    }
+    let begun = Instant::now();
+    while !is_readable(channel)? && begun.elapsed() < busy_poll {
+        std::hint::spin_loop();
     }
     Ok(())
+}
+
+/// Serves a request.
+fn serve_one(adapter: &Adapter, channel: &OwnedFd, bytes: &[u8], rules: &Rules) {
+    match Request::parse(bytes, rules) {
+        Ok(request) => {
+            let reply = DeviceReply::new(channel.as_fd(), request.unique())
+                .touching(adapter.has_takeover());
+            adapter.serve_request(&request.header, request.operation, reply);
+        }
+        Err(refused) => refuse(channel, refused),
+    }
+}
+
+/// Serves the requests that the kernel sends again to a server that takes over, and at most one
+/// other, until there is none or the connection has ended. The kernel puts them before all
+/// others. Nobody else serves meanwhile, so that the first of the others is seen.
+///
+/// # Errors
+/// A read failed.
+fn serve_resent(
+    adapter: &Adapter,
+    channel: &OwnedFd,
+    buffer: &mut Buffer,
+    rules: &Rules,
+) -> io::Result<()> {
+    while is_readable(channel)? {
+        let Some(bytes) = next(channel, buffer)? else {
+            break;
+        };
+        let is_last = match Request::parse(bytes, rules) {
+            // The kernel passes them before all others.
+            Ok(request) => !request.is_resent() && request.operation.opcode().has_reply(),
+            Err(_) => false,
+        };
+        serve_one(adapter, channel, bytes, rules);
+        if is_last {
+            break;
+        }
+    }
+    adapter.has_served_resent();
+    Ok(())
+}
+
+/// Whether a request waits to be read.
+fn is_readable(channel: &OwnedFd) -> io::Result<bool> {
+    const NOW: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut asked = [PollFd::new(channel, PollFlags::IN)];
+    let polled = rustix::io::retry_on_intr(|| rustix::event::poll(&mut asked, Some(&NOW)))?;
+    Ok(polled != 0)
 }
 
 /// Answers a request that is malformed, or that this version does not know.

@@ -16,6 +16,8 @@ pub(super) struct DeviceReply<'c> {
     channel: BorrowedFd<'c>,
     /// The number of the request, until it is answered.
     unanswered: Option<u64>,
+    /// The bytes of a reply are touched before they are sent.
+    touches: bool,
 }
 
 impl<'c> DeviceReply<'c> {
@@ -23,7 +25,15 @@ impl<'c> DeviceReply<'c> {
         DeviceReply {
             channel,
             unanswered: Some(unique),
+            touches: false,
         }
+    }
+
+    /// Touches the bytes of the reply before it is sent, if `touches`. A killed thread cannot
+    /// fault a page in, and the kernel would answer EIO for it.
+    pub(super) fn touching(mut self, touches: bool) -> DeviceReply<'c> {
+        self.touches = touches;
+        self
     }
 
     /// Answers with an error.
@@ -37,7 +47,12 @@ impl<'c> DeviceReply<'c> {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let written = match message.io_slices(&mut pieces) {
             // By one call: the kernel takes a message as a whole.
-            Ok(pieces) => rustix::io::retry_on_intr(|| rustix::io::writev(self.channel, pieces)),
+            Ok(pieces) => {
+                if self.touches {
+                    pieces.iter().for_each(|piece| touch(piece));
+                }
+                rustix::io::retry_on_intr(|| rustix::io::writev(self.channel, pieces))
+            }
             Err(_) => Err(rustix::io::Errno::MSGSIZE),
         };
         if let Err(error) = written {
@@ -46,6 +61,14 @@ impl<'c> DeviceReply<'c> {
             let unique = message.header().unique;
             tracing::debug!("the kernel does not take the reply to {unique}: {error}");
         }
+    }
+}
+
+/// Loads a byte of each page.
+fn touch(bytes: &[u8]) {
+    const PAGE: usize = 4096;
+    for byte in bytes.iter().step_by(PAGE).chain(bytes.last()) {
+        std::hint::black_box(*byte);
     }
 }
 

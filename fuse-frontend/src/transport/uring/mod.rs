@@ -117,7 +117,8 @@ pub(super) fn negotiate(
             (Kind::Uring(session), None)
         }
         Err(why) => {
-            let device = dev::Session::new(adapter, connection, agreed, settings.threads);
+            let device = dev::Session::new(adapter, connection, agreed, settings.threads)
+                .polling(settings.busy_poll);
             (Kind::Dev(device), Some(why))
         }
     })

@@ -1,11 +1,14 @@
 //! Free bits: their count, and temporary reservation of free runs for trimming.
 
 use crate::media::Medium;
+use crate::media::bitmap::BitmapKind;
+use crate::media::sums::SUM_BLOCKS;
 use std::sync::atomic::Ordering;
 
 use super::super::{BitRun, RunLen};
 use super::BitmapSet;
 use crate::error::Result;
+use crate::pmem::Region;
 use crate::sync::MutexGuard;
 
 impl BitmapSet {
@@ -13,20 +16,34 @@ impl BitmapSet {
     /// groups count as full.
     pub fn count_free(&self, medium: Medium<'_>) -> u64 {
         (0..self.groups())
-            .map(|group| {
-                let cell = &self.cells[group as usize];
-                match cell.free.load(Ordering::Relaxed) {
-                    u32::MAX => match self.lock(medium, group) {
-                        Ok(guard) => guard.as_deref().map_or(0, |g| {
-                            self.note_free(group, g);
-                            u64::from(g.free())
-                        }),
-                        Err(_) => 0,
-                    },
-                    n => u64::from(n),
-                }
+            .filter_map(|group| Some((group, self.cells.get(group)?)))
+            .map(|(group, cell)| match cell.free.load(Ordering::Relaxed) {
+                u32::MAX => match self.lock(medium, group) {
+                    Ok(guard) => guard.as_deref().map_or(0, |g| {
+                        self.note_free(group, g);
+                        u64::from(g.free())
+                    }),
+                    Err(_) => 0,
+                },
+                n => u64::from(n),
             })
-            .sum()
+            .sum::<u64>()
+            .saturating_sub(self.sums_to_come(medium))
+    }
+
+    /// Blocks that will hold the sums of groups that are not made yet.
+    fn sums_to_come(&self, medium: Medium<'_>) -> u64 {
+        if self.kind != BitmapKind::Blocks || !medium.geo.data_sums {
+            return 0;
+        }
+        let unmade = |group: &u64| {
+            let cell = self.cells.get(*group);
+            cell.is_some_and(|cell| {
+                cell.bitmap_offset.load(Ordering::Relaxed) == 0
+                    && !cell.damaged.load(Ordering::Relaxed)
+            })
+        };
+        (0..self.groups()).filter(unmade).count() as u64 * SUM_BLOCKS
     }
 
     /// Calls `f` with each free run of a range that is long enough, in pieces of at most the
@@ -61,6 +78,10 @@ impl BitmapSet {
                 let Some(g) = guard.as_deref_mut() else {
                     return;
                 };
+                if !g.is_initialised() && Region::any_faults() {
+                    // Any block may be becoming its bitmap block: the last that has not failed.
+                    return;
+                }
                 // If a group has no bitmap block, its last block may be becoming that block at
                 // this moment. This lock does not protect against that.
                 let end = if g.is_initialised() {

@@ -14,7 +14,8 @@ use crate::error::Result;
 use crate::journal::Lines;
 use crate::media::bitmap::GroupDesc;
 use crate::media::checksum::word_sum;
-use crate::types::RegionOffset;
+use crate::media::sums::SUM_BLOCKS;
+use crate::types::{Bno, RegionOffset};
 
 impl BitmapSet {
     /// Checks that the homes of a change of bits can be stored to, see `Region::check`.
@@ -39,7 +40,11 @@ impl BitmapSet {
         run: BitRun,
         mut f: impl FnMut(RegionOffset, u64, u64),
     ) -> Result<()> {
-        if run.start.checked_add(run.len).is_none_or(|e| e > self.bits) {
+        if run
+            .start
+            .checked_add(run.len)
+            .is_none_or(|e| e > self.bits())
+        {
             return Err(self.damaged(
                 Damage::BitsPastEnd,
                 run.start / self.per_group,
@@ -48,7 +53,7 @@ impl BitmapSet {
         }
         let mut result = Ok(());
         self.for_groups(run, |group, start, len| {
-            let known = self.cells.get(group as usize);
+            let known = self.cells.get(group);
             let known = known.map_or(0, |c| c.bitmap_offset.load(Ordering::Relaxed));
             let found = match known {
                 0 => self
@@ -107,26 +112,61 @@ impl BitmapSet {
         Ok(())
     }
 
-    /// Notes that a group now has a bitmap block, whose first `used` bits are set (in a
-    /// block group, the bit of the bitmap block itself).
+    /// Returns where the word of a block's sum is ([`sums`](crate::media::sums)). That of the
+    /// next block of its group follows.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](crate::error::Error::Corrupt) if its group is damaged or not in use.
+    #[inline]
+    pub fn sum_at(&self, medium: Medium<'_>, block: Bno) -> Result<RegionOffset> {
+        let group = block.0 >> self.group_log2;
+        let known = self.cells.get(group);
+        let bitmap = match known.map_or(0, |c| c.bitmap_offset.load(Ordering::Relaxed)) {
+            0 => self.find_bitmap(medium, group)?,
+            known => known,
+        };
+        let first = medium.geo.bytes(SUM_BLOCKS);
+        Ok(RegionOffset(bitmap.saturating_sub(first)).word(block.0 & (self.per_group - 1)))
+    }
+
+    /// Returns the end of the blocks of a block's group.
+    #[inline]
+    pub fn group_end(&self, block: Bno) -> Bno {
+        Bno((block.0 | (self.per_group - 1)) + 1)
+    }
+
+    #[cold]
+    fn find_bitmap(&self, medium: Medium<'_>, group: u64) -> Result<u64> {
+        // A damaged bitmap leaves the sums where they are.
+        match self.bitmap_offset(medium, group)? {
+            Some((bitmap, _)) => Ok(bitmap.0),
+            None => Err(self.damaged(
+                Damage::BitmapPointer,
+                group,
+                "file data in a group without a bitmap block",
+            )),
+        }
+    }
+
+    /// Notes that a group now has a bitmap block, and that the bits `used` of it are set (in a
+    /// block group, those of the bitmap block itself and of the sums).
     pub fn group_made(
         &self,
         medium: Medium<'_>,
         group: u64,
         bitmap_offset: RegionOffset,
-        used: Option<u32>,
+        used: std::ops::Range<u32>,
     ) -> Result<()> {
         let mut guard = self.lock(medium, group)?;
         if let Some(g) = guard.as_deref_mut()
             && !g.is_initialised()
         {
             g.initialise((self.per_group / 64) as usize, bitmap_offset);
-            self.cells[group as usize]
-                .bitmap_offset
-                .store(bitmap_offset.0, Ordering::Relaxed);
-            if let Some(bit) = used {
-                g.take(bit, 1);
+            if let Some(cell) = self.cells.get(group) {
+                let known = &cell.bitmap_offset;
+                known.store(bitmap_offset.0, Ordering::Relaxed);
             }
+            g.take(used.start, used.end - used.start);
             self.note_free(group, g);
         }
         Ok(())
@@ -145,7 +185,7 @@ impl BitmapSet {
     /// # Errors
     /// [`Error::Corrupt`](crate::error::Error::Corrupt) if its group is damaged.
     pub fn is_set_at_home(&self, medium: Medium<'_>, bit: u64) -> Result<bool> {
-        if bit >= self.bits {
+        if bit >= self.bits() {
             return Ok(false);
         }
         let guard = self.lock(medium, bit / self.per_group)?;

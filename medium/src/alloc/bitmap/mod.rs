@@ -1,28 +1,34 @@
 //! [`BitmapSet`]: all groups of one bitmap, and how a group is found, read and locked.
 //! Submodules:
 //!
+//! - `cells`: what memory holds of each group;
 //! - `reserve`: bits for an operation;
 //! - `home`: bits on the medium;
 //! - `free`: all that is free;
-//! - `sums`: the sum of a group after a crash.
+//! - `sums`: the sum of a group after a crash;
+//! - `scrub`: the sum of a group during a mount.
 
+mod cells;
 mod free;
 mod home;
 mod reserve;
+mod scrub;
 mod sums;
 
 use crate::media::Medium;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::BitRun;
 use super::group::Group;
 use crate::error::{Damage, Error, Result};
+use crate::grows::Grows;
 use crate::media::Geometry;
 use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::word_sum;
 use crate::media::walk::MapRoot;
 use crate::sync::{Mutex, MutexGuard, rank};
-use crate::types::{Bno, RegionOffset};
+use crate::types::RegionOffset;
+use cells::{Cell, Cells, Prepared};
 
 /// A group has no bitmap block yet. The caller must make one first.
 #[derive(Debug)]
@@ -48,32 +54,27 @@ pub struct Bits {
     pub set: bool,
 }
 
-/// Aligned, so that lanes in different groups share no cache line (nor a pair of lines, which
-/// processors fetch together).
-#[derive(Debug)]
-#[repr(align(128))]
-struct Cell {
-    state: Mutex<Option<Box<Group>>, rank::Group>,
-    /// Free bits at the last look; `u32::MAX` if unknown.
-    free: AtomicU32,
-    damaged: AtomicBool,
-    /// Offset of its bitmap block, which never moves; 0 if it has none or it is unknown.
-    bitmap_offset: AtomicU64,
-}
-
 /// One bitmap of the file system.
 #[derive(Debug)]
 pub struct BitmapSet {
     kind: BitmapKind,
-    bits: u64,
+    bits: Grows,
     per_group: u64,
     /// Its binary logarithm.
     group_log2: u32,
-    cells: Box<[Cell]>,
-    descs: MapRoot,
+    cells: Cells,
+    /// A grow may put a level above the root.
+    descs: Mutex<MapRoot, rank::Leaf>,
     hints: Box<[AtomicU64]>,
     /// Locked while [`each_free`](Self::each_free) holds a piece.
     lending: Mutex<(), rank::Lending>,
+}
+
+/// Shows that a bitmap has the memory for so many bits ([`BitmapSet::prepare`]).
+#[derive(Debug, Clone, Copy)]
+pub struct PreparedBits {
+    bits: u64,
+    cells: Prepared,
 }
 
 impl BitmapSet {
@@ -81,22 +82,16 @@ impl BitmapSet {
     pub fn new(kind: BitmapKind, bits: u64, geo: &Geometry, descs: MapRoot) -> BitmapSet {
         let per_group = geo.bits_per_group();
         let groups = bits.div_ceil(per_group);
-        let cell = |group| Cell {
-            state: Mutex::numbered(group, None),
-            free: AtomicU32::new(u32::MAX),
-            damaged: AtomicBool::new(false),
-            bitmap_offset: AtomicU64::new(0),
-        };
         let hints = (0..u64::from(geo.lanes))
             .map(|l| AtomicU64::new(l % groups * per_group))
             .collect();
         BitmapSet {
             kind,
-            bits,
+            bits: Grows::new(bits),
             per_group,
             group_log2: per_group.ilog2(),
-            cells: (0..groups).map(cell).collect(),
-            descs,
+            cells: Cells::new(groups),
+            descs: Mutex::new(descs),
             hints,
             lending: Mutex::new(()),
         }
@@ -104,7 +99,46 @@ impl BitmapSet {
 
     /// Number of groups.
     pub fn groups(&self) -> u64 {
-        self.cells.len() as u64
+        (self.bits() + self.per_group - 1) >> self.group_log2
+    }
+
+    /// Number of bits.
+    pub fn bits(&self) -> u64 {
+        self.bits.get()
+    }
+
+    /// Allocates what memory needs for a larger number of bits. It may take long and fail, so it
+    /// comes before the size is published.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn prepare(&self, bits: u64) -> Result<PreparedBits> {
+        let cells = self.cells.prepare(bits.div_ceil(self.per_group))?;
+        Ok(PreparedBits { bits, cells })
+    }
+
+    /// Takes over a larger number of bits. Their descriptors are in the file `descs`, and the
+    /// size is durable. No group is being made meanwhile.
+    ///
+    /// The last group gets the bits that it lacked first, then the number is published:
+    /// whoever sees the new number finds the groups complete.
+    pub fn grow(&self, prepared: PreparedBits, descs: MapRoot) {
+        let PreparedBits { bits, cells } = prepared;
+        *self.descs.lock() = descs;
+        let old = self.bits();
+        self.cells.grow(cells);
+        if let Some(last) = old.checked_sub(1).map(|bit| bit >> self.group_log2)
+            && let Some(cell) = self.cells.get(last)
+        {
+            let len = (bits - last * self.per_group).min(self.per_group) as u32;
+            let mut guard = cell.state.lock();
+            if let Some(group) = guard.as_deref_mut() {
+                group.grow(len);
+                cell.free.store(group.free(), Ordering::Relaxed);
+            }
+            // A group that is not loaded yet must be loaded with its new length.
+            self.bits.raise(bits);
+        }
     }
 
     fn damaged(&self, kind: Damage, group: u64, what: &str) -> Error {
@@ -116,9 +150,23 @@ impl BitmapSet {
     /// # Errors
     /// [`Error::Corrupt`] if the descriptor table has a hole or a bad pointer there.
     pub fn desc_offset(&self, medium: Medium<'_>, group: u64) -> Result<RegionOffset> {
+        let descs = *self.descs.lock();
+        self.desc_offset_in(&descs, medium, group)
+    }
+
+    /// As [`desc_offset`](Self::desc_offset), in a table that the bitmap does not use yet.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn desc_offset_in(
+        &self,
+        descs: &MapRoot,
+        medium: Medium<'_>,
+        group: u64,
+    ) -> Result<RegionOffset> {
         let geo = medium.geo;
         let at = group * GroupDesc::SIZE as u64;
-        let leaf = self.descs.find(medium.region, geo, geo.file_block(at))?;
+        let leaf = descs.find(medium.region, geo, geo.file_block(at))?;
         let block = leaf.block.ok_or_else(|| {
             self.damaged(
                 Damage::DescriptorMissing,
@@ -152,7 +200,7 @@ impl BitmapSet {
     }
 
     fn len_of(&self, group: u64) -> u32 {
-        (self.bits - group * self.per_group).min(self.per_group) as u32
+        (self.bits().saturating_sub(group * self.per_group)).min(self.per_group) as u32
     }
 
     fn load(&self, medium: Medium<'_>, group: u64) -> Result<Box<Group>> {
@@ -181,11 +229,8 @@ impl BitmapSet {
         if self.kind == BitmapKind::Blocks {
             // Whatever the sum says, these blocks belong to the format and are never allocated.
             let base = group * self.per_group;
-            let Bno(own) = geo.block_at(bitmap);
-            let fixed = geo
-                .fixed_blocks()
-                .into_iter()
-                .chain(std::iter::once(own..own + 1));
+            let own = geo.tail_of(geo.block_at(bitmap));
+            let fixed = geo.fixed_blocks().into_iter().chain(std::iter::once(own));
             let mut fixed = fixed.flat_map(|r| r.start.max(base)..r.end.min(base + u64::from(len)));
             if fixed.any(|b| bits[(b - base) as usize / 64] >> (b % 64) & 1 == 0) {
                 return Err(self.damaged(
@@ -202,7 +247,7 @@ impl BitmapSet {
     fn lock(&self, medium: Medium<'_>, group: u64) -> Result<MutexGuard<'_, Option<Box<Group>>>> {
         let cell = self
             .cells
-            .get(group as usize)
+            .get(group)
             .ok_or_else(|| self.damaged(Damage::BitmapPointer, group, "there is no such group"))?;
         let mut g = cell.state.lock();
         if g.is_none() {
@@ -227,14 +272,14 @@ impl BitmapSet {
     }
 
     fn note_free(&self, group: u64, g: &Group) {
-        self.cells[group as usize]
-            .free
-            .store(g.free(), Ordering::Relaxed);
+        if let Some(cell) = self.cells.get(group) {
+            cell.free.store(g.free(), Ordering::Relaxed);
+        }
     }
 
     #[inline]
     fn for_groups(&self, run: BitRun, mut f: impl FnMut(u64, u32, u32)) {
-        let (mut at, end) = (run.start, (run.start + run.len).min(self.bits));
+        let (mut at, end) = (run.start, (run.start + run.len).min(self.bits()));
         while at < end {
             let (group, first) = (at >> self.group_log2, at & (self.per_group - 1));
             let n = (end - at).min(self.per_group - first);

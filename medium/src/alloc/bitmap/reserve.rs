@@ -127,8 +127,8 @@ impl BitmapSet {
                     .get_or_insert_with(|| Order::new(first, lane, n))
                     .group(i),
             };
-            let free = self.cells[group as usize].free.load(Ordering::Relaxed);
-            if free < least {
+            let cell = self.cells.get(group);
+            if cell.is_none_or(|cell| cell.free.load(Ordering::Relaxed) < least) {
                 continue;
             }
             let Ok(mut guard) = self.lock(medium, group) else {
@@ -186,7 +186,7 @@ impl BitmapSet {
         }
         let hint = &self.hints[lane as usize];
         let near = goal
-            .filter(|g| *g < self.bits)
+            .filter(|g| *g < self.bits())
             .unwrap_or_else(|| hint.load(Ordering::Relaxed));
         let least = if full { want } else { 1 };
         let only_roomy = only_roomy && self.kind == BitmapKind::Blocks;
@@ -242,7 +242,7 @@ impl BitmapSet {
     #[inline]
     fn reserve_here(&self, medium: Medium<'_>, start: u64, len: u32) -> Option<Reserved> {
         let group = start >> self.group_log2;
-        if start >= self.bits {
+        if start >= self.bits() {
             return None;
         }
         let mut guard = self.lock(medium, group).ok()?;
@@ -258,6 +258,24 @@ impl BitmapSet {
         }
         self.note_free(group, g);
         Some(self.reserved(group, g, first, len))
+    }
+
+    /// Reserves exactly these bits, of one word, if all are free. The group has a bitmap block.
+    ///
+    /// # Errors
+    /// Errors of its group.
+    pub fn reserve_exactly(&self, medium: Medium<'_>, run: BitRun) -> Result<Option<Reserved>> {
+        let group = run.start >> self.group_log2;
+        let mut guard = self.lock(medium, group)?;
+        let first = (run.start & (self.per_group - 1)) as u32;
+        let Some(g) = guard.as_deref_mut() else {
+            return Ok(None);
+        };
+        if !g.take_here(first, run.len as u32) {
+            return Ok(None);
+        }
+        self.note_free(group, g);
+        Ok(Some(self.reserved(group, g, first, run.len as u32)))
     }
 
     /// Locates the bit of a reserved number.

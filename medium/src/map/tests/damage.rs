@@ -42,7 +42,7 @@ fn flipped_pointer_byte_is_detected_or_harmless() {
                     // 65,536, which still cannot lead outside the region.
                     tested += 1;
                     if let Ok(leaf) = find(&fixture.vol, &fixture.map, index) {
-                        assert!(leaf.block.is_none_or(|b| b.0 + leaf.count <= geo.blocks));
+                        assert!(leaf.block.is_none_or(|b| b.0 + leaf.count <= geo.blocks()));
                         escaped += 1;
                         continue;
                     }
@@ -174,6 +174,6 @@ fn count_stops_at_blocks_of_region() {
         w.store_u64_unflushed(vol.geo.offset(shared).0 + i * 8, below.0)
             .unwrap();
     }
-    assert!(512 * 513 > vol.geo.blocks);
+    assert!(512 * 513 > vol.geo.blocks());
     assert_eq!(count(&vol, &fixture.map, u64::MAX).unwrap(), None);
 }

@@ -43,6 +43,7 @@ fn cut_under_mapping(dir: &std::path::Path, backend: BackendKind) {
     assert!(!region.is_faulted(0, 100 * 4096) && region.is_faulted(0, 100 * 4096 + 1));
     assert!(!region.is_faulted(140 * 4096, 4096));
     region.load_u64(0).unwrap();
+    drop(w);
     drop(region);
     std::fs::remove_file(&path).unwrap();
 }

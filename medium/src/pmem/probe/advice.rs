@@ -37,6 +37,7 @@ pub(super) fn advise(report: &mut Report, subject: &Subject) {
         SourceKind::File => file(report, subject),
         SourceKind::BlockDevice => block_device(report, subject),
         SourceKind::DevDax => devdax(report, subject),
+        SourceKind::Physical => {}
     }
     length(report);
     sparse(report, kind);
@@ -45,6 +46,12 @@ pub(super) fn advise(report: &mut Report, subject: &Subject) {
 fn durability(report: &mut Report, kind: SourceKind) {
     match report.persistence {
         Some(Persistence::Power) | None => {}
+        Some(p @ Persistence::Reboot) => {
+            report.warnings.push(format!(
+                "The contents {} (docs/warm-reboot.md).",
+                p.describe()
+            ));
+        }
         Some(p) => {
             report.warnings.push(format!(
                 "The contents {}: not for data you want to keep.",

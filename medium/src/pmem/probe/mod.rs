@@ -22,7 +22,7 @@ use super::error::PmemError;
 use super::hugepage::{self, HugePolicy};
 use super::mapped_source::caches_are_persistent;
 use super::mapping::{HUGE_2M, Mapping, Share};
-use super::source::{self, DetectedSource, SourceKind, SysDevice};
+use super::source::{self, DetectedSource, PhysicalRange, SourceKind, SysDevice};
 
 /// Properties of a path.
 #[derive(Debug, Clone)]
@@ -161,7 +161,12 @@ impl Subject {
 /// cannot hold a region is not an error; see [`Report::problem`].
 pub fn probe(path: impl AsRef<Path>) -> Result<Report, PmemError> {
     let path = path.as_ref();
-    let (subject, exists) = match Subject::open(path) {
+    let range = PhysicalRange::of(path)?;
+    let object = match range {
+        Some(_) => Path::new(source::MEMORY),
+        None => path,
+    };
+    let (subject, exists) = match Subject::open(object) {
         Ok(subject) => (subject, true),
         Err(rustix::io::Errno::NOENT) => {
             let parent = match path.parent() {
@@ -176,7 +181,10 @@ pub fn probe(path: impl AsRef<Path>) -> Result<Report, PmemError> {
         Err(e) => return Err(cannot_look(path, e)),
     };
     let mut report = Report::empty(path, &subject, exists);
-    report.fill(&subject);
+    match range {
+        Some(range) => report.fill_physical(&subject, range),
+        None => report.fill(&subject),
+    }
     advice::advise(&mut report, &subject);
     Ok(report)
 }
@@ -241,6 +249,28 @@ impl Report {
         }
     }
 
+    /// Judges a range of physical memory.
+    fn fill_physical(&mut self, subject: &Subject, range: PhysicalRange) {
+        match range.check(&self.path) {
+            Ok(()) => {}
+            Err(PmemError::Unusable { why, .. }) => {
+                self.problem = Some(why);
+                return;
+            }
+            Err(e) => {
+                self.problem = Some(e.to_string());
+                return;
+            }
+        }
+        self.size = Some(range.len);
+        let found = DetectedSource {
+            kind: SourceKind::Physical,
+            alignment: source::REGION_UNIT,
+            persistence: Persistence::Reboot,
+        };
+        self.describe(subject, &found);
+    }
+
     /// Identifies a file that would be created in this directory.
     fn in_directory(&mut self, subject: &Subject) -> Result<DetectedSource, PmemError> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -303,6 +333,7 @@ impl Report {
         };
         self.granularity = Some(match kind {
             SourceKind::DevDax => line_or_byte,
+            SourceKind::Physical => Granularity::CacheLine,
             SourceKind::FsDax if self.map_sync != Some(false) && Cpu::WRITES_BACK => line_or_byte,
             kind if kind.is_memory() => Granularity::CacheLine,
             _ => Granularity::Page,
@@ -320,13 +351,15 @@ impl Report {
         if kind == SourceKind::Hugetlbfs {
             self.huge_pool = hugepage::pool(found.alignment);
         }
-        if cfg!(feature = "libpmem2") && kind != SourceKind::BlockDevice {
+        if cfg!(feature = "libpmem2")
+            && !matches!(kind, SourceKind::BlockDevice | SourceKind::Physical)
+        {
             self.backends.push("libpmem2");
         }
-        if kind != SourceKind::DevDax || Cpu::WRITES_BACK {
+        if !matches!(kind, SourceKind::DevDax | SourceKind::Physical) || Cpu::WRITES_BACK {
             self.backends.push("native");
         }
-        if !matches!(kind, SourceKind::BlockDevice | SourceKind::DevDax) {
+        if !kind.is_device() {
             self.free = rustix::fs::statvfs(&subject.path)
                 .ok()
                 .map(|v| v.f_bavail * v.f_frsize);

@@ -140,10 +140,13 @@ pub(in crate::pmem) fn identify_by_filesystem(
         },
         TMPFS_MAGIC | RAMFS_MAGIC if is_memfd(fd) => found(SourceKind::Memfd, Persistence::Process),
         TMPFS_MAGIC | RAMFS_MAGIC => found(SourceKind::Tmpfs, Persistence::Machine),
-        _ if has_dax_attribute(fd) => found(SourceKind::FsDax, Persistence::Power),
         _ => {
             let dev = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_dev);
-            found(SourceKind::File, persistence::of_file_system(dev))
+            let kind = match has_dax_attribute(fd) {
+                true => SourceKind::FsDax,
+                false => SourceKind::File,
+            };
+            found(kind, persistence::of_file_system(dev))
         }
     })
 }
@@ -257,6 +260,12 @@ impl SysDevice {
             .or_else(|| self.number("device/dax_region/align"))
             .filter(|a| a.is_power_of_two() && *a >= REGION_UNIT)
             .unwrap_or(2 << 20)
+    }
+
+    /// Whether the device is a range that the firmware or the kernel's command line, and no
+    /// table of NVDIMMs, names persistent.
+    pub(crate) fn is_legacy_pmem(&self) -> bool {
+        self.dir.components().any(|c| c.as_os_str() == "e820_pmem")
     }
 
     /// Whether the device is on the bus of non-volatile devices.

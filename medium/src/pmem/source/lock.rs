@@ -127,6 +127,7 @@ fn in_use(fd: BorrowedFd<'_>, path: &Path) -> PmemError {
         .ok()
         .and_then(|st| holder_of(st.st_dev, st.st_ino));
     let holder = holder.map(|(pid, name)| Holder { pid, name });
+    let holder = holder.or_else(|| heir_of(fd));
     used_by(path, holder.as_ref())
 }
 
@@ -165,6 +166,39 @@ pub(in crate::pmem) fn holder_of(dev: u64, ino: u64) -> Option<(u32, String)> {
     let pid = locks.lines().find_map(|line| flock_pid(line, &wanted))?;
     let holder = holders::named(pid);
     Some((pid, holder.name))
+}
+
+/// Finds a process with a descriptor through which a lock on this file is held. The process
+/// that took the lock may have ended, and left it to another one by such a descriptor.
+fn heir_of(fd: BorrowedFd<'_>) -> Option<Holder> {
+    let own = rustix::fs::fstat(fd).ok()?;
+    let is_it = |link: &Path| {
+        let quietly = rustix::fs::AtFlags::STATX_DONT_SYNC;
+        let wanted = rustix::fs::StatxFlags::INO;
+        let stat = rustix::fs::statx(rustix::fs::CWD, link, quietly, wanted);
+        stat.is_ok_and(|stat| {
+            let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+            (device, stat.stx_ino) == (own.st_dev, own.st_ino)
+        })
+    };
+    for process in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|n| n.parse().ok()) else {
+            continue;
+        };
+        let path = process.path();
+        for descriptor in std::fs::read_dir(path.join("fd")).into_iter().flatten() {
+            let Ok(descriptor) = descriptor else { break };
+            let info = path.join("fdinfo").join(descriptor.file_name());
+            let is_locked = || {
+                let info = std::fs::read_to_string(info).unwrap_or_default();
+                info.lines().any(|line| line.contains(" FLOCK "))
+            };
+            if is_it(&descriptor.path()) && is_locked() {
+                return Some(holders::named(pid));
+            }
+        }
+    }
+    None
 }
 
 /// Returns the pid of a line `7: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF` if it

@@ -11,17 +11,20 @@
 
 mod acl;
 mod detect;
+mod grow;
 mod holders;
 mod lock;
+mod opening;
 mod ownership;
 mod persistence;
+mod physical;
 mod substitute;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 pub use acl::Permissions;
@@ -32,12 +35,16 @@ pub(super) use detect::{
 pub(super) use lock::holder_of;
 pub use lock::inherit_standard_streams_only;
 pub use ownership::Ownership;
+pub use physical::is_physical;
+pub(super) use physical::{MEMORY, PhysicalRange, map_refusal, open_when_released};
 pub(super) use substitute::is_held_by;
 pub use substitute::served_without_lock;
 
 use super::backend::Persistence;
 use super::error::PmemError;
 use super::fork::NotInheritedFd;
+use crate::grows::Grows;
+use opening::{open_checked, open_error, refuse_others};
 
 /// The length of every region is a multiple of this many bytes.
 pub const REGION_UNIT: u64 = 4096;
@@ -59,6 +66,8 @@ pub enum SourceKind {
     Memfd,
     /// A file on any other file system.
     File,
+    /// A range of physical memory, through `/dev/mem`.
+    Physical,
 }
 
 impl SourceKind {
@@ -72,6 +81,7 @@ impl SourceKind {
             SourceKind::Hugetlbfs => "hugetlbfs",
             SourceKind::Memfd => "memfd",
             SourceKind::File => "file",
+            SourceKind::Physical => "physical memory",
         }
     }
 
@@ -80,6 +90,14 @@ impl SourceKind {
         matches!(
             self,
             SourceKind::Tmpfs | SourceKind::Hugetlbfs | SourceKind::Memfd
+        )
+    }
+
+    /// Whether it has a fixed size, and its memory is there.
+    pub(super) fn is_device(self) -> bool {
+        matches!(
+            self,
+            SourceKind::DevDax | SourceKind::BlockDevice | SourceKind::Physical
         )
     }
 
@@ -97,9 +115,17 @@ pub(super) struct Access {
     /// Refuse a region that another process has open, and keep others out. Read-only
     /// openings share the lock.
     pub lock: bool,
+    /// Share the lock, although it is not read-only.
+    pub shared: bool,
     /// When creating a region, take over an existing object, even if others own it or may write
     /// it.
     pub whoever_owns: bool,
+}
+
+impl Access {
+    fn is_exclusive(self) -> bool {
+        !self.read_only && !self.shared
+    }
 }
 
 /// What may be created at a path.
@@ -118,7 +144,12 @@ pub struct Source {
     _not_inherited: NotInheritedFd,
     fd: OwnedFd,
     kind: SourceKind,
-    len: u64,
+    /// Offset in the descriptor of the region's first byte.
+    first: u64,
+    /// Bytes that are mapped.
+    len: Grows,
+    /// Address space to reserve, if the caller says.
+    room: Option<u64>,
     path: PathBuf,
     alignment: u64,
     persistence: Persistence,
@@ -134,6 +165,10 @@ pub struct Source {
 impl Source {
     /// Opens an existing region source.
     pub(super) fn open(path: &Path, access: Access) -> Result<Source, PmemError> {
+        if let Some(range) = PhysicalRange::of(path)? {
+            let fd = range.open(path, access.read_only)?;
+            return Source::physical(fd, path, range, access);
+        }
         let fd = open_checked(path, access)?;
         Source::finish(fd, path.to_owned(), access, None)
     }
@@ -151,6 +186,11 @@ impl Source {
         access: Access,
         making: Making,
     ) -> Result<Source, PmemError> {
+        if is_physical(path) {
+            let mut source = Source::open(path, access)?;
+            source.len = Grows::new(source.make_len(len)?);
+            return Ok(source);
+        }
         if let Some(why) = missing_device(path) {
             return Err(PmemError::Unusable {
                 path: path.display().to_string(),
@@ -221,6 +261,7 @@ impl Source {
         let access = Access {
             read_only: false,
             lock: true,
+            shared: false,
             whoever_owns: false,
         };
         let source = Source::finish(fd, path.clone(), access, Some(len))?;
@@ -232,7 +273,43 @@ impl Source {
 
     /// Takes over an open descriptor. `name` is for messages.
     pub(super) fn from_fd(fd: OwnedFd, name: &Path, access: Access) -> Result<Source, PmemError> {
+        if let Some(range) = PhysicalRange::of(name)? {
+            return Source::physical(fd, name, range, access);
+        }
         Source::finish(fd, name.to_owned(), access, None)
+    }
+
+    /// A range of the device that is all memory.
+    fn physical(
+        fd: OwnedFd,
+        path: &Path,
+        range: PhysicalRange,
+        access: Access,
+    ) -> Result<Source, PmemError> {
+        physical::check_device(fd.as_fd(), path)?;
+        range.check(path)?;
+        if access.lock {
+            range.lock(fd.as_fd(), path, access.is_exclusive())?;
+        }
+        let source = Source {
+            _not_inherited: NotInheritedFd::new(fd.as_fd()),
+            fd,
+            kind: SourceKind::Physical,
+            first: range.start,
+            len: Grows::new(range.len),
+            // It never grows.
+            room: Some(range.len),
+            path: path.to_owned(),
+            alignment: REGION_UNIT,
+            persistence: Persistence::Reboot,
+            read_only: access.read_only,
+            locked: access.lock,
+            substitute: None,
+            was_unlocked: AtomicBool::new(false),
+            created: false,
+        };
+        source.check_len(source.len())?;
+        Ok(source)
     }
 
     fn finish(
@@ -243,14 +320,16 @@ impl Source {
     ) -> Result<Source, PmemError> {
         let found = detect::identify(fd.as_fd(), &path)?;
         let substitute = match access.lock {
-            true => lock::acquire(fd.as_fd(), &path, found.kind, !access.read_only)?,
+            true => lock::acquire(fd.as_fd(), &path, found.kind, access.is_exclusive())?,
             false => None,
         };
         let mut source = Source {
             _not_inherited: NotInheritedFd::new(fd.as_fd()),
             fd,
             kind: found.kind,
-            len: 0,
+            first: 0,
+            len: Grows::new(0),
+            room: None,
             path,
             alignment: found.alignment,
             persistence: found.persistence,
@@ -261,11 +340,12 @@ impl Source {
             created: false,
         };
         // Only now, under the lock, is this the length that will be mapped.
-        source.len = match create {
+        let len = match create {
             Some(len) => source.make_len(len)?,
             None => source.found_len()?,
         };
-        source.check_len(source.len)?;
+        source.check_len(len)?;
+        source.len = Grows::new(len);
         Ok(source)
     }
 
@@ -273,6 +353,7 @@ impl Source {
     fn found_len(&self) -> Result<u64, PmemError> {
         match self.kind {
             SourceKind::DevDax => detect::devdax_len(self.fd.as_fd(), &self.path),
+            SourceKind::Physical => Ok(self.len()),
             SourceKind::BlockDevice => {
                 let end = rustix::fs::seek(&self.fd, SeekFrom::End(0))
                     .map_err(|e| self.os("cannot find the size of", e))?;
@@ -289,7 +370,7 @@ impl Source {
     fn make_len(&self, len: u64) -> Result<u64, PmemError> {
         self.check_len(len)?;
         let found = self.found_len()?;
-        if matches!(self.kind, SourceKind::DevDax | SourceKind::BlockDevice) {
+        if self.kind.is_device() {
             if len > found {
                 return Err(self.unusable(
                     libc::ENOSPC,
@@ -355,13 +436,13 @@ impl Source {
     /// Allocates every page or block of the source now, so that no later store into it
     /// fails for lack of space.
     pub(super) fn preallocate(&self) -> Result<(), PmemError> {
-        if matches!(self.kind, SourceKind::DevDax | SourceKind::BlockDevice) {
+        if self.kind.is_device() {
             return Ok(());
         }
-        rustix::fs::fallocate(&self.fd, rustix::fs::FallocateFlags::empty(), 0, self.len).map_err(|e| match e {
+        rustix::fs::fallocate(&self.fd, rustix::fs::FallocateFlags::empty(), 0, self.len()).map_err(|e| match e {
             Errno::NOSPC | Errno::NOMEM => self.unusable(
                 libc::ENOSPC,
-                format!("there is no space for all its {} bytes; free some, or choose a smaller region", self.len),
+                format!("there is no space for all its {} bytes; free some, or choose a smaller region", self.len()),
             ),
             e => self.os("cannot reserve the space of", e),
         })
@@ -384,6 +465,16 @@ impl Source {
                 errno: libc::EBUSY,
             });
         }
+        if self.kind == SourceKind::Physical {
+            // The kernel keeps the old lock if it refuses the new one.
+            let (start, len) = (self.first, self.len());
+            return PhysicalRange {
+                start,
+                len,
+                is_ram: false,
+            }
+            .lock(self.fd.as_fd(), &self.path, exclusive);
+        }
         let taken = lock::take(self.fd.as_fd(), &self.path, self.kind, exclusive);
         if exclusive && taken.is_err() {
             let shared = lock::take(self.fd.as_fd(), &self.path, self.kind, false);
@@ -402,7 +493,10 @@ impl Source {
     /// Takes the usual lock too, if its holder has released it by now. Returns whether this
     /// process has it.
     pub(super) fn retake_lock(&self) -> bool {
-        !self.locked || lock::take(self.fd.as_fd(), &self.path, self.kind, !self.read_only).is_ok()
+        // A range has no other lock.
+        !self.locked
+            || self.kind == SourceKind::Physical
+            || lock::take(self.fd.as_fd(), &self.path, self.kind, !self.read_only).is_ok()
     }
 
     /// Returns the open descriptor; the lock lives as long as it does.
@@ -413,13 +507,17 @@ impl Source {
     pub fn kind(&self) -> SourceKind {
         self.kind
     }
+    /// Returns the offset in the descriptor of the region's first byte.
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
     /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
-        self.len
+        self.len.get()
     }
     /// Always false: an empty source is refused.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
     /// Returns the path or name of the source.
     pub fn path(&self) -> &Path {
@@ -471,111 +569,6 @@ pub(super) fn remove_own(path: &Path, object: (u64, u64)) {
     if rustix::fs::lstat(path).is_ok_and(same) {
         // The file is useless; the caller reports the error.
         let _ = rustix::fs::unlink(path);
-    }
-}
-
-/// Refuses to create a region in an object that another user owns or may write: that user
-/// could write every byte of the file system in it.
-fn refuse_others(fd: BorrowedFd<'_>, path: &Path) -> Result<(), PmemError> {
-    let ownership = Ownership::of(fd).map_err(|e| PmemError::Os {
-        what: "cannot stat",
-        path: path.display().to_string(),
-        source: e,
-    })?;
-    match ownership.objection(rustix::process::geteuid().as_raw()) {
-        None => Ok(()),
-        Some(why) => Err(PmemError::Unusable {
-            path: path.display().to_string(),
-            why: format!(
-                "exists and {why}: a user with write access to a region can change all files in it; choose a name in a directory where no other user can create files, or remove it first"
-            ),
-            errno: libc::EPERM,
-        }),
-    }
-}
-
-/// Opens an existing path. Refuses an object that cannot be a region, with the reason,
-/// before opening it could block or have an effect.
-fn open_checked(path: &Path, access: Access) -> Result<OwnedFd, PmemError> {
-    let st = rustix::fs::stat(path).map_err(|e| open_error(path, e, access.read_only))?;
-    let file_type = FileType::from_raw_mode(st.st_mode);
-    detect::refuse_type(file_type, path)?;
-    let block = file_type == FileType::BlockDevice;
-    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    flags |= if access.read_only {
-        OFlags::RDONLY
-    } else {
-        OFlags::RDWR
-    };
-    if block && access.lock {
-        // The kernel's own claim on a device fails while the device is mounted, used as
-        // swap, or part of another device.
-        flags |= OFlags::EXCL;
-    }
-    // For root, the kernel opens a write-protected device and then refuses each store to
-    // it.
-    if block && !access.read_only && detect::block_is_read_only(st.st_rdev) {
-        return Err(write_protected(path));
-    }
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
-        Errno::BUSY if block => lock::block_in_use(path, st.st_rdev),
-        Errno::ACCESS | Errno::ROFS if block && detect::block_is_read_only(st.st_rdev) => {
-            write_protected(path)
-        }
-        e => open_error(path, e, access.read_only),
-    })?;
-    let now = rustix::fs::fstat(&fd).map_err(|e| open_error(path, e, access.read_only))?;
-    if FileType::from_raw_mode(now.st_mode) != file_type {
-        return Err(PmemError::Unusable {
-            path: path.display().to_string(),
-            why: "was replaced by something else while it was being opened; try again".into(),
-            errno: libc::EAGAIN,
-        });
-    }
-    Ok(fd)
-}
-
-fn write_protected(path: &Path) -> PmemError {
-    PmemError::Unusable {
-        path: path.display().to_string(),
-        why: "the device is read-only; open it read-only, or lift it with `blockdev --setrw`"
-            .into(),
-        errno: libc::EROFS,
-    }
-}
-
-fn open_error(path: &Path, e: Errno, read_only: bool) -> PmemError {
-    let why = match e {
-        Errno::NOENT => {
-            "no such file or device; check the path, or make a file system of that name: mkfs.pramfs REGION SIZE"
-        }
-        Errno::PERM if !read_only => {
-            "the system refuses all writes to it, because it is immutable or append-only (see lsattr(1)), or sealed; lift that, or open it read-only"
-        }
-        Errno::ACCESS | Errno::PERM if read_only => {
-            "permission denied for reading; run as its owner or as root, or change its mode"
-        }
-        Errno::ACCESS | Errno::PERM => {
-            "permission denied for reading and writing; run as its owner or as root, change its mode, or open it read-only"
-        }
-        Errno::ROFS => {
-            "lies on a read-only file system; open it read-only, or remount that file system read-write"
-        }
-        Errno::TXTBSY => "is being executed or used as swap",
-        Errno::NXIO | Errno::NODEV => "there is no device behind this node; is its driver loaded?",
-        Errno::BUSY => "is in use by the kernel or by another program",
-        e => {
-            return PmemError::Os {
-                what: "cannot open",
-                path: path.display().to_string(),
-                source: e.into(),
-            };
-        }
-    };
-    PmemError::Unusable {
-        path: path.display().to_string(),
-        why: why.into(),
-        errno: e.raw_os_error(),
     }
 }
 

@@ -57,6 +57,20 @@ fn below_path(path: &Path, depth: u32) -> Persistence {
     }
 }
 
+/// Whether the kernel's command line declares RAM to be persistent. Without that, the firmware
+/// has declared the range, and it is an NVDIMM of the first kind.
+fn is_set_aside() -> bool {
+    std::fs::read_to_string("/proc/cmdline").is_ok_and(|line| declares_pmem(&line))
+}
+
+/// Finds `memmap=SIZE!ADDRESS`, also in a list.
+fn declares_pmem(command_line: &str) -> bool {
+    command_line
+        .split_ascii_whitespace()
+        .filter_map(|word| word.strip_prefix("memmap="))
+        .any(|ranges| ranges.contains('!'))
+}
+
 /// devdax also serves memory that is not persistent (HBM, volatile CXL). RAM disks are
 /// memory.
 fn below_device(device: &SysDevice, depth: u32) -> Persistence {
@@ -65,6 +79,9 @@ fn below_device(device: &SysDevice, depth: u32) -> Persistence {
     };
     let name = device.dir.file_name().unwrap_or_default();
     let name = name.as_encoded_bytes();
+    if device.is_legacy_pmem() && is_set_aside() {
+        return Persistence::Reboot;
+    }
     if device.is_devdax() {
         return match device.is_nvdimm() {
             true => Persistence::Power,
@@ -88,4 +105,23 @@ fn below_device(device: &SysDevice, depth: u32) -> Persistence {
         .map(|dir| below_device(&SysDevice { dir }, depth))
         .min()
         .unwrap_or(Persistence::Power)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::declares_pmem;
+
+    #[test]
+    fn range_of_command_line_is_found() {
+        assert!(declares_pmem("quiet memmap=512M!1G root=/dev/vda"));
+        assert!(declares_pmem("memmap=1M$2G,512M!1G"));
+        for other in [
+            "",
+            "memmap=512M$1G",
+            "xmemmap=512M!1G",
+            "a!b memmap=exactmap",
+        ] {
+            assert!(!declares_pmem(other), "{other}");
+        }
+    }
 }

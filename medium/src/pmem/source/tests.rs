@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use rustix::fs::FileType;
+
 use super::*;
 use crate::pmem::huge_pool::HugePool;
 use crate::pmem::tests::{disk, shm};
@@ -9,16 +11,19 @@ use crate::pmem::tests::{disk, shm};
 const RW: Access = Access {
     read_only: false,
     lock: true,
+    shared: false,
     whoever_owns: false,
 };
 const RO: Access = Access {
     read_only: true,
     lock: true,
+    shared: false,
     whoever_owns: false,
 };
 const UNLOCKED: Access = Access {
     read_only: false,
     lock: false,
+    shared: false,
     whoever_owns: false,
 };
 

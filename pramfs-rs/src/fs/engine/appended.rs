@@ -87,6 +87,7 @@ impl Engine {
                 std::hint::spin_loop();
                 continue;
             }
+            self.vol.region.close_for_wait();
             let lease = self
                 .leases
                 .lock()

@@ -22,7 +22,7 @@ use pramfs_medium::journal::RecordId;
 use pramfs_medium::map::MapRef;
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::types::{FileBlock, Ino};
-use pramfs_medium::volume::{Plan, Record, Recording};
+use pramfs_medium::volume::{Plan, Record, Recording, Restore};
 
 /// The next version of a locked inode. It derefs to that version.
 pub(crate) struct Edit<'v> {
@@ -203,6 +203,15 @@ impl Commit for Recording<'_, '_> {
     }
 }
 
+/// A transaction that copies data, with these data.
+pub(crate) struct WithCopies<'p, 'v, 'r>(pub Recording<'p, 'v>, pub Restore<'r>);
+
+impl Commit for WithCopies<'_, '_, '_> {
+    fn commit(self) -> Result<RecordId> {
+        self.0.commit_copies(self.1)
+    }
+}
+
 impl Engine {
     /// Begins a change of a locked inode, and perhaps of others.
     #[inline(always)]
@@ -223,6 +232,7 @@ impl Engine {
         let mut tx = self.begin(inode);
         let done = edit(&mut tx, &mut new)?;
         let new = new.stage(&mut tx)?;
+        tx.end_staging_if_large()?;
         self.commit(tx, [new])?;
         Ok(done)
     }

@@ -183,7 +183,10 @@ impl Engine {
             let map = map_of_value(&self.vol.geo, &value, Ino(disk.ino), &name);
             // Bound each count by the remaining blocks, so that the total time does not
             // depend on the number of values.
-            let most = disk.blocks.min(self.vol.geo.blocks).saturating_sub(blocks);
+            let most = disk
+                .blocks
+                .min(self.vol.geo.blocks())
+                .saturating_sub(blocks);
             match map::count(&self.vol, &map, most)? {
                 Some(count) => blocks += count,
                 None => return Ok(u64::MAX),

@@ -179,12 +179,33 @@ impl Engine {
         self.log_damage(&format!("{ino}, lost"), &ino, Some(ino), &what);
     }
 
+    /// Logs a block of a file that does not match its checksum, and records it in the
+    /// superblock, at most once a minute for each block. Changes stay permitted: what is wrong
+    /// is this block alone.
+    #[cold]
+    pub(crate) fn note_wrong_sum(&self, e: &Error, ino: Ino, offset: u64, block: u64) {
+        let what = format_args!(
+            "the checksum of the bytes at offset {offset} (block {block}) does not match, and reading them fails with EIO until the whole block is written; `pramfs stat` and `fsck.pramfs` list all such blocks"
+        );
+        let object = format!("{ino}, checksum of block {block}");
+        if self.log_damage(&object, &ino, Some(ino), &what) {
+            self.note_error(e);
+        }
+    }
+
     /// Logs damage of an object by its name and, if it is known, by its path. A message
     /// about `object` is not repeated within a minute.
-    fn log_damage(&self, object: &str, name: &dyn Display, ino: Option<Ino>, what: &dyn Display) {
+    /// Returns false if it was not logged.
+    fn log_damage(
+        &self,
+        object: &str,
+        name: &dyn Display,
+        ino: Option<Ino>,
+        what: &dyn Display,
+    ) -> bool {
         let tell = self.damage.repeats.lock().tell(object, self.now().sec);
         let Some(silent) = tell else {
-            return;
+            return false;
         };
         let place = match ino.and_then(|ino| self.path_hint(ino)) {
             Some(path) => format!("{path:?} ({name})"),
@@ -192,6 +213,7 @@ impl Engine {
         };
         let (region, more) = (self.vol.region.info().name, Repeats::since(silent));
         tracing::error!("{region}: damage: {place}: {what}{more}");
+        true
     }
 
     /// Remembers the name by which a damaged inode was looked up, for messages.

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use super::{Engine, Need};
 use crate::fs::inode::Inode;
 use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::media::inode::FL_UNSUMMED;
 use pramfs_medium::types::Ino;
 
 impl Engine {
@@ -68,6 +69,9 @@ impl Engine {
                 if ino >= Ino::FIRST_FREE {
                     self.note_damage(&e);
                 }
+            }
+            if d.flags & FL_UNSUMMED != 0 && self.vol.geo.data_sums {
+                self.marks.note(ino);
             }
             Ok(Inode::new(ino, home, d))
         })

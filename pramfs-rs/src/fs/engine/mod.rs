@@ -35,13 +35,17 @@ use crossbeam::utils::CachePadded;
 use crate::fs::inode::Inode;
 use crate::fs::inode::cache::InodeCache;
 use crate::fs::inode::leases::{HeldLease, LeaseWatch};
+use crate::fs::inode::marks::Marks;
 use crate::fs::inode::refs::Refs;
 use crate::fs::inode::table::InodeTable;
 use crate::fs::options::MountOptions;
 use crate::fs::policy::atime::AtimeRule;
+use crate::fs::survivor::references::KeptReferences;
 use damage::Damage;
 use pramfs_medium::error::{Error, Result};
+use pramfs_medium::journal::LastRecord;
 use pramfs_medium::media::SuperblockInfo;
+use pramfs_medium::media::features::ATOMIC_DATA;
 #[cfg(any(test, feature = "testing"))]
 use pramfs_medium::pmem::Region;
 use pramfs_medium::pmem::{OpenState, RegionView};
@@ -66,6 +70,10 @@ pub struct Engine {
     pub(crate) super_state: SuperState,
     /// Shared by every operation, exclusive to freeze.
     pub(crate) gate: ShardedLock<(), rank::Gate>,
+    /// Locked while the file system grows.
+    pub(crate) growing: Mutex<(), rank::Growing>,
+    /// The last record that made a table of group descriptors longer.
+    pub(crate) group_tables: LastRecord,
     /// Locked while a directory changes its parent.
     pub(crate) rename: Mutex<(), rank::Rename>,
     pub(crate) orphans: Mutex<BTreeSet<u64>, rank::Leaf>,
@@ -80,6 +88,10 @@ pub struct Engine {
     pub(crate) lease_watch: OnceLock<LeaseWatch>,
     /// A process holds a lease whose slot is damaged.
     pub(crate) has_unknown_lease: AtomicBool,
+    /// The feature `atomic_data` is durable.
+    pub(crate) uses_copies: AtomicBool,
+    /// Files whose data sums do not hold.
+    pub(crate) marks: Marks,
     /// Refuses changes: the mount is read-only, or found damage.
     pub(crate) read_only: AtomicBool,
     /// Damage was found that forbids changes until the next mount.
@@ -123,12 +135,20 @@ impl Engine {
         read_only: bool,
     ) -> Engine {
         Engine {
+            uses_copies: AtomicBool::new(info.fixed.incompat & ATOMIC_DATA != 0),
             cache: InodeCache::new(options.cache_bytes, vol.geo.hash_keys.0),
-            refs: Refs::default(),
+            refs: Refs::new(
+                options
+                    .survivor
+                    .clone()
+                    .map(|kept| kept as Arc<dyn KeptReferences>),
+            ),
             last_dirs: (0..vol.geo.lanes).map(|_| Default::default()).collect(),
             table,
             super_state,
             gate: ShardedLock::new(()),
+            growing: Mutex::new(()),
+            group_tables: LastRecord::default(),
             rename: Mutex::new(()),
             orphans: Mutex::new(BTreeSet::new()),
             forgotten: Mutex::new(Vec::new()),
@@ -137,6 +157,7 @@ impl Engine {
             leases: Mutex::default(),
             lease_watch: OnceLock::new(),
             has_unknown_lease: AtomicBool::new(false),
+            marks: Marks::default(),
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),
             damage: Damage::default(),
@@ -275,7 +296,11 @@ impl Engine {
         // clears the flag before it locks the inode. If the flag is set here, under
         // the lock, `write_lazy_all` still has to take the lock, and sees these times.
         if !inode.listed.load(Ordering::Relaxed) && !inode.listed.swap(true, Ordering::Relaxed) {
-            self.lazy.lock().push(inode.ino);
+            let mut list = self.lazy.lock();
+            list.push(inode.ino);
+            if let Some(survivor) = &self.options.survivor {
+                survivor.list_lazy(inode.ino);
+            }
         }
     }
 }

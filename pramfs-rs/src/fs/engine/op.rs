@@ -2,8 +2,10 @@
 //!
 //! Invariant: an operation that returns success ran on an open file system without a
 //! failure, under the shared gate, and without a new fault of the medium. An operation that
-//! panics fails the engine. The retry for room is in [`room`](crate::fs::engine::room), the
-//! reaction to damage in [`damage`](crate::fs::engine::damage).
+//! panics fails the engine. A protected region is open to the thread of a change from the
+//! first store of the change to its end, through its retries. The retry for room is in
+//! [`room`](crate::fs::engine::room), the reaction to damage in
+//! [`damage`](crate::fs::engine::damage).
 
 use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::atomic::Ordering;
@@ -39,6 +41,11 @@ impl Engine {
     /// [runs again](Self::retry_for_room).
     #[inline]
     pub(crate) fn op<T>(&self, need: Need, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        // Over all attempts: room is taken through windows that the scope joins.
+        let _scope = match need {
+            Need::Write => self.vol.region.write_scope(),
+            Need::Read => None,
+        };
         self.retry_for_room(|| self.attempt(need, &mut f))
     }
 
@@ -52,7 +59,8 @@ impl Engine {
         }
         let faults = self.vol.region.faults_seen();
         let panic = FailOnPanic(self);
-        let result = self.judge(f(), faults);
+        let result = f();
+        let result = self.judge(result, faults);
         panic.disarm();
         result
     }
@@ -77,6 +85,9 @@ impl Engine {
             Err(e @ Error::Corrupt { .. }) => self.note_damage(e),
             // The error policy was applied when the loss was found.
             Err(Error::Lost { ino, offset }) => self.note_lost(*ino, *offset),
+            Err(e @ Error::WrongSum { ino, offset, block }) => {
+                self.note_wrong_sum(e, *ino, *offset, *block);
+            }
             // A page that failed earlier.
             Err(e @ Error::Pmem(PmemError::Faulted { .. })) => self.note_error(e),
             _ => {}

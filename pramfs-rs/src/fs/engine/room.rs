@@ -162,7 +162,7 @@ pub(crate) fn is_out_of_space(e: &Error) -> bool {
 /// Whether an error ends a write short: no space is left, or the next block was
 /// lost.
 pub(crate) fn ends_short(e: &Error) -> bool {
-    is_out_of_space(e) || matches!(e, Error::Lost { .. })
+    is_out_of_space(e) || matches!(e, Error::Lost { .. } | Error::WrongSum { .. })
 }
 
 /// Extends a request for room to all `bytes` that are still to be allocated, or to

@@ -1,8 +1,8 @@
 //! The dynamic words of the superblock page in a running file system.
 //!
 //! Each is one aligned word, stored to the first page and to the copy, outside the
-//! CRC of the static part. In the static part only the label changes, and the features
-//! `parked_leases` and `append_windows`.
+//! CRC of the static part. In the static part only the label changes, the features
+//! `parked_leases` and `append_windows`, and the sizes (a grow).
 
 use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::atomic::Ordering;
@@ -10,12 +10,14 @@ use std::sync::atomic::Ordering;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::fs::Engine;
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::media::features::ATOMIC_DATA;
 use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CLEAN};
-use pramfs_medium::media::{Medium, SuperDynamic, SuperStatic, SuperblockInfo};
+use pramfs_medium::media::{DiskInode, Medium, SuperDynamic, SuperStatic};
 use pramfs_medium::pmem::mutants::has_bug;
 use pramfs_medium::pmem::{Region, Unfenced};
 use pramfs_medium::sync::{Mutex, rank};
+use pramfs_medium::types::Ino;
 
 /// The dynamic words and the static part, see the module.
 #[derive(Debug)]
@@ -49,21 +51,44 @@ fn store(medium: Medium<'_>, dynamic: &SuperDynamic) -> Result<()> {
 
 /// Finishes a change of the static part that a crash interrupted: copies the valid page to
 /// the other. True if there was such a change. A
-/// valid page is never changed, and other damage is not mistaken for such a change.
-pub(crate) fn finish_change_of_fixed(region: &Region, info: &SuperblockInfo) -> Result<bool> {
-    let other = if info.from_copy {
-        0
-    } else {
-        info.fixed.copy_offset
-    };
+/// valid page is never changed, and other damage is not mistaken for such a change. `fixed` is
+/// the static part in use; `from_copy` tells that it was found in the copy.
+pub(crate) fn finish_change_of_fixed(
+    region: &Region,
+    from_copy: bool,
+    fixed: &SuperStatic,
+) -> Result<bool> {
+    let other = if from_copy { 0 } else { fixed.copy_offset };
     let there: SuperStatic = region.read_pod(other)?;
-    if there == info.fixed || !info.fixed.is_same_but_changed(&there) {
+    if there == *fixed || !fixed.is_same_but_changed(&there) {
         return Ok(false);
     }
     let w = region.window();
     // The next store of the mount fences it, before any store to the valid page.
-    drop(w.store(other, info.fixed.as_bytes())?);
+    drop(w.store(other, fixed.as_bytes())?);
     Ok(true)
+}
+
+/// Reads an internal inode from the first page, or from the copy.
+pub(crate) fn internal(medium: Medium<'_>, at: u64, ino: Ino) -> Result<DiskInode> {
+    let geo = medium.geo;
+    for page in geo.pages() {
+        // A page that cannot be read counts as damaged.
+        let Ok(disk) = medium.read_pod::<DiskInode>(page + at) else {
+            continue;
+        };
+        if disk.crc == disk.expected_crc(geo.seed, ino)
+            && disk.ino == ino.0
+            && u32::from(disk.height) <= geo.max_height()
+        {
+            return Ok(disk);
+        }
+    }
+    Err(Error::corrupt(
+        Damage::InternalInodeLost,
+        "the superblock",
+        format!("the inode at {at:#x} is damaged in both pages"),
+    ))
 }
 
 impl SuperState {
@@ -94,8 +119,12 @@ impl SuperState {
         for page in geo.pages().into_iter().rev() {
             let pending = w.store(page.0, new.as_bytes())?;
             let _ = w.fence(pending);
-            if region.backend().failed_fences() != failed_fences {
-                // The other page is unchanged.
+            // Stores to a page that faulted are lost. Other faults do not matter here.
+            if region.backend().failed_fences() != failed_fences
+                || region.is_faulted(page.0, SuperStatic::SIZE as u64)
+            {
+                // The other page is unchanged, or has the new contents. Either way the old
+                // ones hold in memory, and the change may be tried again.
                 return Err(Error::io("the superblock could not be written"));
             }
         }
@@ -129,6 +158,31 @@ impl SuperState {
 }
 
 impl Engine {
+    /// Notes durably, before the first record that copies data, that there may be some. An older
+    /// version does not mount the region meanwhile.
+    #[inline]
+    pub(crate) fn use_copies(&self) -> Result<()> {
+        match self.uses_copies.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => self.set_atomic_data(true),
+        }
+    }
+
+    /// Notes in both superblock pages whether records may copy data.
+    #[cold]
+    pub(crate) fn set_atomic_data(&self, in_use: bool) -> Result<()> {
+        if (self.super_state.fixed.lock().incompat & ATOMIC_DATA != 0) != in_use {
+            self.super_state.change_fixed(self.vol.medium(), |fixed| {
+                fixed.incompat &= !ATOMIC_DATA;
+                if in_use {
+                    fixed.incompat |= ATOMIC_DATA;
+                }
+            })?;
+        }
+        self.uses_copies.store(in_use, Ordering::Release);
+        Ok(())
+    }
+
     /// Records an error in the superblock.
     pub(crate) fn note_error(&self, e: &Error) {
         if self.quiet.load(Ordering::Relaxed) {

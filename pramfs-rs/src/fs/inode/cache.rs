@@ -21,7 +21,7 @@ use pramfs_medium::volume::Volume;
 const SHARDS: usize = 64;
 
 /// Bytes per cached inode, including its place in the maps. Checked by a test.
-pub(crate) const BYTES_PER_INODE: u64 = 640;
+pub(crate) const BYTES_PER_INODE: u64 = 704;
 
 /// Inodes per page: consecutive inodes of a shard. Numbers are allocated in order,
 /// so a map of pages is a tenth of the size of a map of inodes and stays in the

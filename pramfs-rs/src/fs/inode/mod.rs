@@ -15,6 +15,7 @@
 //! | `large_values` | values of extended attributes in blocks of their own |
 //! | `leases` | the leases of an inode |
 //! | `completeness` | the result of the completeness check |
+//! | `marks` | files whose data sums do not hold |
 
 pub(crate) mod cache;
 pub(crate) mod completeness;
@@ -23,6 +24,7 @@ pub(crate) mod large_values;
 pub(crate) mod leases;
 pub(crate) mod lock;
 pub(crate) mod lock_set;
+pub(crate) mod marks;
 pub(crate) mod refs;
 pub(crate) mod state;
 pub(crate) mod table;
@@ -40,6 +42,7 @@ use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::journal::LastRecord;
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::htree::SLOT;
+use pramfs_medium::media::inode::FL_UNSUMMED;
 use pramfs_medium::types::{FileType, Ino, RegionOffset};
 use pramfs_medium::volume::Volume;
 
@@ -54,6 +57,8 @@ pub(crate) struct Inode {
     pub listed: AtomicBool,
     /// It has an append window: its size may be larger than the one in memory.
     pub grows: AtomicBool,
+    /// It has the flag `FL_UNSUMMED`, for reads without the lock.
+    pub unsummed: AtomicBool,
     /// As in [`InodeState`], for reads without the lock.
     pub(crate) complete: Completeness,
     /// Number.
@@ -81,6 +86,7 @@ impl Inode {
                     disk,
                     lazy: Lazy::default(),
                     orphan_slot: None,
+                    copied: None,
                     past_end: false,
                     linkable: false,
                     leases: Leases::default(),
@@ -90,6 +96,7 @@ impl Inode {
                     complete: Completeness::unknown(),
                 },
             ),
+            unsummed: AtomicBool::new(disk.flags & FL_UNSUMMED != 0),
             complete: Completeness::unknown(),
             used: AtomicBool::new(true),
             listed: AtomicBool::new(false),

@@ -5,8 +5,11 @@
 //! This file only counts. The caller of [`Refs::sub`] frees the inode
 //! ([`orphans`](crate::fs::steps)).
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
+use crate::fs::survivor::references::KeptReferences;
 use pramfs_medium::sync::atomic::{AtomicU64, Ordering, fence};
 use pramfs_medium::sync::order::seq_cst;
 use pramfs_medium::sync::{Mutex, rank};
@@ -47,6 +50,8 @@ type Shard = Mutex<FxHashMap<u64, References>, rank::Leaf>;
 pub(crate) struct Refs {
     shards: Box<[Shard]>,
     total: AtomicU64,
+    /// Has all counted references, if there is one. Changed under the lock of the shard.
+    kept: Option<Arc<dyn KeptReferences>>,
 }
 
 impl Default for Refs {
@@ -54,11 +59,20 @@ impl Default for Refs {
         Refs {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             total: AtomicU64::new(0),
+            kept: None,
         }
     }
 }
 
 impl Refs {
+    /// Returns references whose counts lie in `kept`, if it is given.
+    pub(crate) fn new(kept: Option<Arc<dyn KeptReferences>>) -> Refs {
+        Refs {
+            kept,
+            ..Refs::default()
+        }
+    }
+
     fn shard(&self, ino: Ino) -> &Shard {
         &self.shards[ino.0 as usize % SHARDS]
     }
@@ -66,12 +80,16 @@ impl Refs {
     /// Adds references.
     pub(crate) fn add(&self, ino: Ino, n: u64, by: By) {
         let mut s = self.shard(ino).lock();
-        let refs = s.entry(ino.0).or_insert_with(|| {
-            self.total.fetch_add(1, Ordering::Relaxed);
-            References::default()
-        });
-        let count = refs.of(by);
-        *count = count.saturating_add(n);
+        if let (By::Count, Some(kept)) = (by, &self.kept) {
+            kept.add_references(ino, n);
+        } else {
+            let refs = s.entry(ino.0).or_insert_with(|| {
+                self.total.fetch_add(1, Ordering::Relaxed);
+                References::default()
+            });
+            let count = refs.of(by);
+            *count = count.saturating_add(n);
+        }
         drop(s);
         // One thread adds a reference and then checks whether the inode is still
         // shown (`fs/cache/attr_cache.rs`). Another hides it and then checks for
@@ -82,6 +100,10 @@ impl Refs {
     /// Releases up to `n` references; true when none of any kind are left.
     pub(crate) fn sub(&self, ino: Ino, n: u64, by: By) -> bool {
         let mut s = self.shard(ino).lock();
+        if let (By::Count, Some(kept)) = (by, &self.kept) {
+            let had = kept.references(ino) != 0;
+            return had && kept.sub_references(ino, n) == 0 && !s.contains_key(&ino.0);
+        }
         let Some(refs) = s.get_mut(&ino.0) else {
             return false;
         };
@@ -95,7 +117,7 @@ impl Refs {
             s.shrink_to_fit();
         }
         self.total.fetch_sub(1, Ordering::Relaxed);
-        true
+        (self.kept.as_ref()).is_none_or(|kept| kept.references(ino) == 0)
     }
 
     /// Whether an inode has references. Sees those added before any event that the
@@ -103,10 +125,16 @@ impl Refs {
     pub(crate) fn has(&self, ino: Ino) -> bool {
         // See `add`.
         fence(seq_cst("refs-has"));
-        self.len() != 0 && self.shard(ino).lock().contains_key(&ino.0)
+        match &self.kept {
+            Some(kept) => {
+                let s = self.shard(ino).lock();
+                kept.references(ino) != 0 || s.contains_key(&ino.0)
+            }
+            None => self.len() != 0 && self.shard(ino).lock().contains_key(&ino.0),
+        }
     }
 
-    /// Returns the number of inodes with references.
+    /// Returns the number of inodes with references in the memory of this process.
     pub(crate) fn len(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }

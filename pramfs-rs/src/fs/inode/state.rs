@@ -8,8 +8,9 @@
 use super::completeness::Completeness;
 use super::leases::Leases;
 use pramfs_medium::error::{Error, Result};
+use pramfs_medium::journal::RecordId;
 use pramfs_medium::map::MapRef;
-use pramfs_medium::media::inode::FL_LOST;
+use pramfs_medium::media::inode::FLAGS_HIDDEN;
 use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::types::{Attr, FileType, Ino};
 
@@ -51,6 +52,8 @@ pub(crate) struct InodeState {
     /// Number of records that changed it, and perhaps its file map, since it was
     /// loaded.
     pub records: u64,
+    /// The last record that copied data to its blocks (rule 8).
+    pub copied: Option<RecordId>,
     /// Whether its trees hold as many blocks and entries as it counts.
     pub complete: Completeness,
     /// The current inode.
@@ -116,7 +119,7 @@ impl InodeState {
             mtime: disk.mtime(),
             ctime: disk.ctime(),
             btime: disk.btime(),
-            flags: disk.flags & !FL_LOST,
+            flags: disk.flags & !FLAGS_HIDDEN,
             change: disk.change,
         }
     }

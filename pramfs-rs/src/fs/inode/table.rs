@@ -77,7 +77,7 @@ impl InodeTable {
     /// [`Error::Corrupt`].
     #[inline]
     pub(crate) fn home(&self, vol: &Volume, ino: Ino) -> Result<RegionOffset> {
-        if ino.0 >= vol.geo.inodes_max {
+        if ino.0 >= vol.geo.inodes_max() {
             return Err(Error::Stale(ino));
         }
         self.find_now(vol, ino)?.ok_or(Error::Stale(ino))
@@ -105,7 +105,7 @@ impl InodeTable {
             return Ok(home);
         }
         let index = geo.file_block(ino.0 * INODE_SIZE);
-        let last = geo.file_block_from(geo.inodes_max * INODE_SIZE);
+        let last = geo.file_block_from(geo.inodes_max() * INODE_SIZE);
         let mut map = MapRef::of(&inode);
         if !self.complete.is_known() {
             // Inodes whose blocks were lost must not get new blocks.
@@ -121,7 +121,7 @@ impl InodeTable {
         let mut tx = vol.begin();
         let room = map::run(vol, &map, index, GROW.min(last - index).max(1))?;
         // A small region spends few blocks on inodes.
-        let want = room.count.min(GROW).min(1 + geo.blocks / 256).max(1);
+        let want = room.count.min(GROW).min(1 + geo.blocks() / 256).max(1);
         let want = map::plan(&tx, &map, index, want)?.max(1);
         let run = tx.alloc_blocks(None, want as u32, false)?;
         map::insert(&mut tx, &mut map, index, run, false)?;

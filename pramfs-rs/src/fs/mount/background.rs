@@ -7,6 +7,7 @@
 //! - frees forgotten orphans,
 //! - writes lazy times,
 //! - flushes the homes of idle lanes,
+//! - sums files that were mapped for writing ([`marks`](crate::fs::steps::marks)),
 //! - sets the times of files that holders of leases have stored to;
 //! - ends the leases that no process holds any more.
 //!
@@ -86,6 +87,9 @@ impl Background {
                     }
                     if let Err(e) = engine.write_lazy() {
                         tracing::warn!(error = %e, "could not write the times of changed files");
+                    }
+                    if !engine.is_read_only() {
+                        engine.sum_marked(|| !stopped.is_empty());
                     }
                     if let Err(e) = engine.settle() {
                         tracing::warn!(error = %e, "could not flush the last changes");

@@ -170,10 +170,14 @@ impl Fs {
 
     fn unmount(&mut self) -> Result<()> {
         let background = self.background.get_mut().take();
+        let scrub = self.scrub.get_mut().take();
         if self.engine().open.is_inherited() {
-            // The thread and its channel belong to the parent.
-            std::mem::forget(background);
+            // The threads and their channels belong to the parent.
+            std::mem::forget((background, scrub));
             return Err(self.engine().ended());
+        }
+        if let Some(scrub) = scrub {
+            scrub.stop();
         }
         if let Some(background) = background {
             background.stop();
@@ -188,6 +192,9 @@ impl Fs {
                     tracing::warn!(error = %e, "could not clear the lease table; the next mount does");
                 }
             }
+        }
+        if engine.is_up() && !engine.is_read_only() && !engine.sum_marked(|| false) {
+            tracing::debug!("files that are mapped for writing, or large, stay marked as unsummed");
         }
         engine.unmount()
     }
@@ -252,6 +259,10 @@ impl Engine {
         self.vol.retire_all()?;
         if self.vol.region.faults() != faults {
             return Err(Error::io("the medium failed during the unmount"));
+        }
+        // No record is live.
+        if self.uses_copies.load(Ordering::Relaxed) {
+            self.set_atomic_data(false)?;
         }
         // The slots that records have cleared are at home, and none of the records is live.
         if self.has_lease_table() {

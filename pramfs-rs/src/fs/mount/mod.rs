@@ -4,6 +4,7 @@
 //!
 //! 1. Read the superblock, and take room for the blocks that are never allocated.
 //! 2. Recover (`recover.rs`): replay the journal, then make its records dead.
+//!    Then list the blocks that the kernel names as bad: no block is allocated before that.
 //! 3. Read the lease table, and adopt its leases. No block of theirs is freed from here on.
 //! 4. Read the orphan table, and assign its slots to their inodes. No operation runs before
 //!    that, so none can give such an inode a second slot.
@@ -20,6 +21,7 @@
 mod background;
 pub(crate) mod close;
 mod recover;
+mod scrub;
 
 use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::Arc;
@@ -30,6 +32,9 @@ use crate::fs::Engine;
 use crate::fs::engine::room::{take_fixed_room, warn_if_host_is_short};
 use crate::fs::engine::superblock::finish_change_of_fixed;
 use crate::fs::options::MountOptions;
+use crate::fs::scrub::task::ScrubTask;
+use crate::fs::steps::bad_blocks::avoid_bad_ranges;
+use crate::fs::steps::resize::Claimed;
 use background::{Background, Unfinished};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::checksum::seal;
@@ -63,6 +68,8 @@ pub struct Fs {
     /// and while it ends.
     background: Mutex<Option<Background>, rank::Mount>,
     unfinished: Mutex<Unfinished, rank::Leaf>,
+    /// The last scrub.
+    scrub: Mutex<Option<ScrubTask>, rank::Mount>,
 }
 
 impl std::ops::Deref for Fs {
@@ -84,6 +91,7 @@ impl Fs {
         let read_only = options.read_only || region.info().read_only;
         let info = probe_superblock(&region)?;
         check_features(&info.fixed, read_only)?;
+        let bad = avoid_bad_ranges(&region);
         if read_only && !region.info().read_only && !info.is_clean() {
             tracing::info!("replaying the journal before the read-only mount");
         }
@@ -94,7 +102,14 @@ impl Fs {
                 geo: &geo,
             })?;
         }
+        if let Some(survivor) = &options.survivor {
+            let prepared = survivor.prepare(info.geometry().inodes_max());
+            prepared
+                .map_err(|e| Error::io_failed("cannot count references for a later server", e))?;
+        }
         let (mut engine, damage) = recover(region, info, options, read_only)?;
+        // Before anything is allocated, unless damage is to keep the mount from changes.
+        engine.take_out_known(&bad.ranges, !read_only && damage.is_empty());
         engine.check_root()?;
         let blind = engine.adopt_leases()?;
         let orphans = engine.read_orphans(damage, start)?;
@@ -103,10 +118,14 @@ impl Fs {
         let read_only = engine.stop_changes_if(blind) || read_only;
         // Before anything past the end of a file is freed.
         engine.settle_windows(read_only || engine.is_read_only())?;
+        if !read_only {
+            engine.restore_times();
+        }
         let fs = Fs {
             engine: Arc::new(engine),
             background: Mutex::new(None),
             unfinished: Mutex::new(unfinished),
+            scrub: Mutex::new(None),
         };
         if !read_only {
             if !fs.is_read_only() {
@@ -163,6 +182,8 @@ impl Fs {
         }
         let mut background = self.background.lock();
         if self.become_writable()? {
+            // As the kernel named them at the mount: a server may open no file by now.
+            self.take_out_known(&self.vol.region.bad_ranges(), true);
             self.end_leases_of_last_mount();
             // The mount is writable now. Even without a reserve, it frees the orphans
             // and starts the timer.
@@ -239,10 +260,15 @@ impl Engine {
     /// Assigns the slots of the orphan table to their inodes, before any other operation
     /// can change these inodes.
     fn claim_orphans(&self, orphans: Vec<(Ino, u32)>) -> Unfinished {
-        let (cut, orphans) = orphans
-            .into_iter()
-            .partition(|&(ino, slot)| self.claim_orphan(ino, slot));
-        Unfinished { orphans, cut }
+        let mut unfinished = Unfinished::default();
+        for (ino, slot) in orphans {
+            match self.claim_orphan(ino, slot) {
+                Claimed::Orphan => unfinished.orphans.push((ino, slot)),
+                Claimed::Cut => unfinished.cut.push((ino, slot)),
+                Claimed::Held => {}
+            }
+        }
+        unfinished
     }
 
     /// Makes the mount writable; true if it was read-only.
@@ -265,7 +291,9 @@ impl Engine {
         region.lock_exclusive()?;
         take_fixed_room(self.vol.medium())?;
         let faults = region.faults();
-        finish_change_of_fixed(region, &self.info)?;
+        // It may have changed since the mount: a label, a grow.
+        let fixed = *self.super_state.fixed.lock();
+        finish_change_of_fixed(region, self.info.from_copy, &fixed)?;
         // Nothing has been committed since the replay, so this is the checkpoint of
         // the replay. It is fenced before the first change.
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());

@@ -17,22 +17,26 @@
 //! The replay itself is in `pramfs_medium::journal::recovery`. Orphans and unfinished
 //! truncations are left to the mount ([`Fs::open`](crate::fs::Fs::open)).
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use crate::fs::Engine;
 use crate::fs::engine::report::RecoveryReport;
-use crate::fs::engine::superblock::{SuperState, finish_change_of_fixed};
+use crate::fs::engine::superblock::{SuperState, finish_change_of_fixed, internal};
 use crate::fs::inode::table::InodeTable;
 use crate::fs::options::MountOptions;
 use pramfs_medium::alloc::BitmapSet;
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::journal::Lines;
 use pramfs_medium::journal::recovery::{self, Replay};
+use pramfs_medium::journal::{Lines, Outcomes};
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::checksum::{seal, unseal};
+use pramfs_medium::media::features::ATOMIC_DATA;
 use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::media::{DiskInode, Medium, SuperDynamic, SuperblockInfo};
+use pramfs_medium::media::{Medium, SuperDynamic, SuperblockInfo};
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::pmem::mutants::has_bug;
 use pramfs_medium::pmem::{Region, Unfenced};
@@ -56,11 +60,16 @@ pub(super) fn recover(
         geo: &geo,
     };
     let faults = region.faults();
-    let relabelled = !read_only && finish_change_of_fixed(&region, &info)?;
+    let relabelled = !read_only && finish_change_of_fixed(&region, info.from_copy, &info.fixed)?;
     let old = checkpoint(medium, &info)?;
     // Only in mutation tests.
     let stale = has_bug!(TruncateBeforeReplay).then(|| stale_free_blocks(medium));
-    let (mut replay, pending) = recovery::replay(medium, old)?;
+    let (mut replay, pending) = recovery::replay(
+        medium,
+        old,
+        info.fixed.incompat & ATOMIC_DATA != 0,
+        info.is_clean(),
+    )?;
 
     // After the replay, which may change the internal inodes.
     let inode = |at, ino| internal(medium, at, ino);
@@ -69,21 +78,30 @@ pub(super) fn recover(
         inodes: MapRoot::of(&inode(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS)?),
         blocks: MapRoot::of(&inode(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?),
     };
+    // While the records can still be seen. A crash from here on finds the notes settled.
+    if let Some(survivor) = &options.survivor {
+        survivor.settle(&|record| replay.has(record));
+    }
     let newest = replay.newest.max(old);
     let mut vol = Volume::new(region, geo, newest, roots, options.rules());
+    vol.journal.outcomes = (options.survivor.clone()).map(|kept| kept as Arc<dyn Outcomes>);
     vol.discard = options.discard;
     if let Some(stale) = stale {
         vol.blocks = stale?;
     }
 
     let pending = pending.join(renew_sums(&vol, &mut replay)?);
-    let _ = vol.region.window().fence(pending);
+    let _ = vol.region.write_back().fence(pending);
 
     // Stores to a faulted page are lost. Its records stay live for a recovery
-    // that can access the page again.
-    fail_if_faulted(&vol.region, faults)?;
+    // that can access the page again. Without records, only reads have met failed pages, and
+    // those are errors of their own.
+    if replay.records > 0 {
+        fail_if_faulted(&vol.region, faults)?;
+    }
+    let faults = vol.region.faults();
     let super_state = SuperState::new(info.dynamic, info.fixed);
-    if !read_only || replay.records > 0 {
+    if (!read_only || replay.records > 0) && !replay.unreadable {
         // One store makes every record dead. Until it is durable, the next
         // recovery replays the same records.
         let word = seal(vol.geo.seed, newest);
@@ -100,6 +118,12 @@ pub(super) fn recover(
     };
     let table = InodeTable::new(table);
     let engine = Engine::new(vol, table, super_state, info, report, options, read_only);
+    if replay.unreadable {
+        // No checkpoint was stored, so old records would stay live beside new ones: nothing
+        // changes, whatever `errors=` says, until fsck has written the pages anew.
+        engine.damaged.store(true, Ordering::Relaxed);
+        engine.read_only.store(true, Ordering::Relaxed);
+    }
     Ok((engine, replay.damage))
 }
 
@@ -122,28 +146,6 @@ fn checkpoint(medium: Medium<'_>, info: &SuperblockInfo) -> Result<u64> {
                 "the checkpoint is damaged in both pages",
             )
         })
-}
-
-/// Reads an internal inode from the first page, or from the copy.
-fn internal(medium: Medium<'_>, at: u64, ino: Ino) -> Result<DiskInode> {
-    let geo = medium.geo;
-    for page in geo.pages() {
-        // A page that cannot be read counts as damaged.
-        let Ok(disk) = medium.read_pod::<DiskInode>(page + at) else {
-            continue;
-        };
-        if disk.crc == disk.expected_crc(geo.seed, ino)
-            && disk.ino == ino.0
-            && u32::from(disk.height) <= geo.max_height()
-        {
-            return Ok(disk);
-        }
-    }
-    Err(Error::corrupt(
-        Damage::InternalInodeLost,
-        "the superblock",
-        format!("the inode at {at:#x} is damaged in both pages"),
-    ))
 }
 
 /// Renews the sums of the bitmap groups that live records touch, and flushes them; the
@@ -185,7 +187,7 @@ pub(super) fn fail_if_faulted(region: &Region, faults: u64) -> Result<()> {
 fn stale_free_blocks(medium: Medium<'_>) -> Result<BitmapSet> {
     let geo = medium.geo;
     let groups = internal(medium, BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?;
-    let set = BitmapSet::new(BitmapKind::Blocks, geo.blocks, geo, MapRoot::of(&groups));
+    let set = BitmapSet::new(BitmapKind::Blocks, geo.blocks(), geo, MapRoot::of(&groups));
     for group in 0..set.groups() {
         set.is_made(medium, group)?;
     }

@@ -9,8 +9,9 @@
 //! chain of records), as those of an append window are. They are freed when the last lease has
 //! ended, or by a mount that finds no lease.
 //!
-//! Blocks past the end are undefined, so they are not zeroed. Growth zeroes what it passes
-//! over, and the rest of the block that holds the new end (`Leases::are_mapped_ahead`).
+//! Blocks past the end are undefined, so they are zeroed only for a holder that may not see what
+//! free blocks hold ([`Engine::fill_ahead_zeroed`]). Growth zeroes what it passes over, and the
+//! rest of the block that holds the new end (`Leases::are_mapped_ahead`).
 
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::ops::fallocate::State;
@@ -38,6 +39,19 @@ impl Engine {
     /// or the file is immutable or append-only; [`Error::TooLarge`]; [`Error::Busy`] if
     /// another process is in the middle of an append; those of [`read`](Self::read).
     pub fn fill_ahead(&self, slot: u32, id: u64, range: Range<u64>) -> Result<u64> {
+        self.fill_past_end(slot, id, range, State::Ahead)
+    }
+
+    /// As [`fill_ahead`](Self::fill_ahead), with new blocks zeroed: the holder sees nothing of
+    /// what they held before.
+    ///
+    /// # Errors
+    /// Those of [`fill_ahead`](Self::fill_ahead).
+    pub fn fill_ahead_zeroed(&self, slot: u32, id: u64, range: Range<u64>) -> Result<u64> {
+        self.fill_past_end(slot, id, range, State::AheadCleared)
+    }
+
+    fn fill_past_end(&self, slot: u32, id: u64, range: Range<u64>, wanted: State) -> Result<u64> {
         self.op(Need::Write, || {
             let ended = || Error::Stale(Ino(0));
             let lease = self.find_lease(slot, id).ok_or_else(ended)?;
@@ -69,7 +83,7 @@ impl Engine {
                 return Ok(range.end);
             };
             let end = range.end.min(start.saturating_add(AT_ONCE));
-            self.allocate(&inode, state, start, end, State::Ahead, false)?;
+            self.allocate(&inode, state, start, end, wanted, false)?;
             Ok(end)
         })
     }

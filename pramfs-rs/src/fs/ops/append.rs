@@ -198,6 +198,8 @@ impl Engine {
             let mut record = tx.lock_lane(&[&inode.last_record]);
             record.write_new(geo.offset(run.start), from)?;
             map::insert_into(&mut record, &mut map, table, index, run)?;
+            let (before, new_size) = (new.before(), size + len);
+            self.put_sums(&mut record, before, &map, new_size, size..new_size)?;
             map.store(&mut new);
             new.size = size + len;
             touch_mtime(&mut new, self.now());

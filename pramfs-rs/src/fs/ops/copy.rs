@@ -19,6 +19,7 @@ use crate::fs::ops::write_source::MediumRange;
 use crate::fs::policy::chattr;
 use crate::fs::policy::suid::sgid;
 use crate::fs::steps::attributes::lock_and_check_group;
+use crate::fs::steps::copies::part_of;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
@@ -119,10 +120,59 @@ impl Engine {
             if !keeps_sgid {
                 self.drop_sgid(&target, &mut ends.target)?;
             }
-            let done = self.copy_locked(&target, &mut ends, (from.1, to.1), len)?;
+            let done = match self.is_atomic(&ends.target) {
+                true => self.copy_in_parts(&target, &mut ends, (from.1, to.1), len)?,
+                false => self.copy_locked(&target, &mut ends, (from.1, to.1), len)?,
+            };
             self.sync_if_flagged(&ends.target)?;
             Ok(done)
         })
+    }
+
+    /// Copies between locked files, each part whole or not at all. Returns the number of bytes;
+    /// an error after the first part makes the copy short.
+    fn copy_in_parts(
+        &self,
+        target: &Inode,
+        ends: &mut Ends<'_>,
+        (from, to): (u64, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let mut done = 0;
+        let mut bytes = Vec::new();
+        while done < len {
+            let n = part_of(to + done, len - done);
+            let copied = match self.piece(ends.source(), from + done, n) {
+                Ok((None, zeros)) if zeros == n => {
+                    let (state, at) = (&mut ends.target, to + done);
+                    self.settle_size(target, state)
+                        .and_then(|()| self.zero_range(target, state, at, at + n, false))
+                        .map(|()| n)
+                }
+                Ok(_) => {
+                    bytes.resize(n as usize, 0);
+                    let source = ends.source();
+                    let hole = || self.check_hole(source, Hole::Contents);
+                    let read = self.read_data(source, from + done, &mut bytes, hole);
+                    read.and_then(|read| {
+                        self.write_whole(target, &mut ends.target, to + done, &bytes[..read])
+                            .map(|()| read as u64)
+                    })
+                }
+                Err(e) => Err(e),
+            };
+            match copied {
+                Ok(copied) => {
+                    done += copied;
+                    if copied < n {
+                        break;
+                    }
+                }
+                Err(e) if done > 0 && room::ends_short(&e) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
     }
 
     /// Copies piece by piece between locked files. Returns the number of bytes; an error

@@ -367,6 +367,7 @@ impl Engine {
         let parent = parent.stage(&mut record)?;
         // The name is durable after this, but no thread can find it while the directory
         // is locked.
+        record.decide(Some(ino));
         let id = self.commit(record, [parent])?;
         Ok(new.committed(id, by))
     }

@@ -4,8 +4,6 @@
 //! extents is a snapshot; `api::mapped` pins the blocks of a mapping.
 
 use crate::fs::engine::completeness::Hole;
-use crate::fs::inode::Inode;
-use crate::fs::inode::disk::touch_mtime;
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::Result;
@@ -84,13 +82,5 @@ impl Engine {
             self.touch_lazily(&inode, &mut state);
             Ok(())
         })
-    }
-
-    /// As [`touched_by_map`](Self::touched_by_map), for a locked file.
-    pub(crate) fn touch_lazily(&self, inode: &Inode, state: &mut InodeState) {
-        touch_mtime(&mut state.disk, self.now());
-        state.disk.change = state.disk.change.wrapping_add(1);
-        state.lazy.mtime = true;
-        self.note_lazy(inode);
     }
 }

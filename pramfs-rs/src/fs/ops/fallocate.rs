@@ -6,6 +6,8 @@
 //! Finding free blocks is left to `pramfs_medium::alloc`, the pointer tree to
 //! `pramfs_medium::map`.
 
+use std::ops::Range;
+
 use crate::credentials::Credentials;
 use crate::fs::engine::change::Edit;
 use crate::fs::engine::completeness::Hole;
@@ -14,6 +16,7 @@ use crate::fs::inode::Inode;
 use crate::fs::inode::disk::{restore_times, touch_ctime, touch_mtime};
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::policy::chattr;
+use crate::fs::steps::copies::{ATOMIC_BYTES, By, Fill};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, MapRef};
@@ -38,12 +41,17 @@ pub(super) enum State {
     /// Written, but not zeroed: blocks past the end of the file, for an append window. New
     /// ones are freed like those of an interrupted truncation, if nothing uses them.
     Ahead,
+    /// As `Ahead`, but zeroed.
+    AheadCleared,
 }
 
 impl State {
     /// Whether the caller can store to the blocks without a record.
     fn is_written(self) -> bool {
-        matches!(self, State::Zeroed | State::ZeroedAhead | State::Ahead)
+        matches!(
+            self,
+            State::Zeroed | State::ZeroedAhead | State::Ahead | State::AheadCleared
+        )
     }
 }
 
@@ -109,12 +117,46 @@ impl Engine {
         // First the steps that may fail for lack of space.
         let old = state.disk.size;
         self.edges(state, offset, end)?;
+        if self.is_atomic(state) {
+            self.check_host_holds(&state.map(), offset, end)?;
+            if end - offset > ATOMIC_BYTES {
+                // All parts get their blocks first: a lack of space is undone.
+                self.allocate(inode, state, offset, end, State::Cleared, false)?;
+            }
+            let fill: Fill<'_> = &|tx, new, part| self.fill_part(tx, new, part);
+            return self.clear_in_parts(inode, state, offset..end, keep_size, fill);
+        }
+        self.settle_copies(state)?;
         self.allocate(inode, state, offset, end, State::Cleared, !keep_size)?;
         let mut tx = self.vol.begin_at(&inode.last_record);
         self.zero_written(&mut tx, &state.map(), offset, end.min(old.max(offset)))?;
         tx.settle();
         drop(tx);
         self.overwritten(inode, state);
+        Ok(())
+    }
+
+    /// Fills the holes of a part of a file with unwritten blocks, in the record of `new`.
+    fn fill_part(&self, tx: &mut Plan<'_>, new: &mut Edit<'_>, part: Range<u64>) -> Result<()> {
+        let geo = &self.vol.geo;
+        let first = geo.file_block(part.start);
+        let mut step = Step {
+            engine: self,
+            state: new.before(),
+            map: new.before().map(),
+            first,
+            index: first,
+            last: geo.file_block(part.end - 1),
+            wanted: State::Cleared,
+            filled: Vec::new(),
+        };
+        if !step.run(tx)? {
+            return Err(Error::NotSupported(
+                "an allocation that does not fit a journal record",
+            ));
+        }
+        let map = step.map;
+        new.store_map(tx, &map, FileBlock::END);
         Ok(())
     }
 
@@ -166,6 +208,10 @@ impl Engine {
         let before = state.disk;
         let (mut index, last) = (geo.file_block(offset), geo.file_block(end - 1));
         self.check_host_holds(&state.map(), offset, end)?;
+        if extend && end > state.disk.size {
+            self.settle_copies(state)?;
+            self.check_edges(state, state.disk.size..state.disk.size)?;
+        }
         // Holes that this call has filled; an error frees them again.
         let mut filled: Vec<(FileBlock, FileBlock)> = Vec::new();
         loop {
@@ -173,7 +219,9 @@ impl Engine {
             let mut tx = self.begin(inode);
             // First, so that the allocation uses the rest of the record.
             let claim = match wanted {
-                State::Ahead => self.claim_ahead(&mut tx, new.before(), index, last)?,
+                State::Ahead | State::AheadCleared => {
+                    self.claim_ahead(&mut tx, new.before(), index, last)?
+                }
                 _ => None,
             };
             let mut step = Step {
@@ -197,6 +245,7 @@ impl Engine {
                     return Err(e);
                 }
             };
+            let done_from = step.first.min(index);
             index = step.index;
             let Step {
                 map,
@@ -209,8 +258,8 @@ impl Engine {
                 self.zero_written(&mut tx, &map, new.size, zeroed)?;
                 new.size = end;
             }
-            let before = new.before();
-            if new.size == before.disk.size && tx.has_no_record() && map == before.map() {
+            let old = new.before();
+            if new.size == old.disk.size && tx.has_no_record() && map == old.map() {
                 tx.settle();
                 return if done {
                     Ok(())
@@ -222,14 +271,25 @@ impl Engine {
             }
             // New unwritten blocks read as zeros, like the holes that they fill.
             let first = match wanted {
-                State::Zeroed | State::ZeroedAhead | State::Ahead => first,
+                State::Zeroed | State::ZeroedAhead | State::Ahead | State::AheadCleared => first,
                 State::Unwritten | State::Cleared => FileBlock::END,
             };
             new.store_map(&tx, &map, first);
             match wanted {
                 State::Unwritten | State::Cleared => touch_mtime(&mut new, self.now()),
                 State::Zeroed => touch_ctime(&mut new, self.now()),
-                State::ZeroedAhead | State::Ahead => {}
+                State::ZeroedAhead | State::Ahead | State::AheadCleared => {}
+            }
+            let written = match wanted.is_written() {
+                true => done_from..index,
+                false => index..index,
+            };
+            if let Err(e) = self.sum_filled(&mut tx, &new, &map, written) {
+                drop(tx);
+                for &(first, end) in &filled {
+                    self.undo(|| self.remove_blocks(inode, state, first, end, Some(&before)))?;
+                }
+                return Err(e);
             }
             let new = new.stage(&mut tx)?;
             self.commit(tx, [new])?;
@@ -241,31 +301,6 @@ impl Engine {
                 return Ok(());
             }
         }
-    }
-
-    /// Notes, before the first new block past the end of a file is in its map, that the blocks
-    /// there are to be freed. Returns the slot that says so, if none did. `None` too if none of
-    /// the range is new.
-    fn claim_ahead(
-        &self,
-        tx: &mut Plan<'_>,
-        state: &InodeState,
-        first: FileBlock,
-        last: FileBlock,
-    ) -> Result<Option<u32>> {
-        let mut at = first;
-        while !state.past_end && at <= last {
-            let extent = map::run(&self.vol, &state.map(), at, last - at + 1)?;
-            if extent.block.is_none() {
-                // A file without a name has a slot.
-                return match state.orphan_slot {
-                    Some(slot) => Ok(Some(slot)),
-                    None => self.put_orphan(tx, Ino(state.disk.ino)).map(Some),
-                };
-            }
-            at += extent.count;
-        }
-        Ok(None)
     }
 
     /// Frees a range of blocks, record by record. To undo an allocation, `before` is the
@@ -327,12 +362,29 @@ impl Engine {
             }
             index += extent.count;
         }
-        let next = self.change(inode, state, |tx, new| {
+        let by = match self.is_atomic(state) {
+            true if end - offset <= ATOMIC_BYTES => By::LargeRecord,
+            true => By::Record,
+            false => By::Stores,
+        };
+        self.check_edges(state, offset..end)?;
+        let next = self.change_data(inode, state, by, |tx, new| {
             if first > last {
-                self.zero_written(tx, &map, offset, end)?;
+                self.clear_written(tx, by, &map, offset, end)?;
             } else {
-                self.zero_written(tx, &map, offset, geo.file_offset(first))?;
-                self.zero_written(tx, &map, geo.file_offset(last), end)?;
+                self.clear_written(tx, by, &map, offset, geo.file_offset(first))?;
+                self.clear_written(tx, by, &map, geo.file_offset(last), end)?;
+            }
+            // First, so that freeing blocks uses the rest of the record.
+            let (first_at, last_at, size) = match first > last {
+                true => (end, end, new.size),
+                false => (geo.file_offset(first), geo.file_offset(last), new.size),
+            };
+            if offset < first_at {
+                self.put_sums(tx, new.before(), &map, size, offset..first_at)?;
+            }
+            if last_at < end {
+                self.put_sums(tx, new.before(), &map, size, last_at..end)?;
             }
             self.remove_step(tx, new, first..last.max(first), None)
         })?;
@@ -358,6 +410,11 @@ impl Engine {
             }
             index = next;
         }
+        if self.is_atomic(state) {
+            let range = offset..end.min(state.disk.size);
+            return self.clear_in_parts(inode, state, range, true, &|_, _, _| Ok(()));
+        }
+        self.settle_copies(state)?;
         let mut tx = self.vol.begin_at(&inode.last_record);
         let end = end.min(state.disk.size);
         self.zero_written(&mut tx, &state.map(), offset, end)?;
@@ -518,7 +575,10 @@ impl Step<'_> {
                 run
             }
         };
-        if matches!(self.wanted, State::Zeroed | State::ZeroedAhead) {
+        if matches!(
+            self.wanted,
+            State::Zeroed | State::ZeroedAhead | State::AheadCleared
+        ) {
             tx.zero_new(geo.offset(run.start), geo.bytes(run.len))?;
         }
         match self.filled.last_mut() {

@@ -2,7 +2,7 @@
 
 use crate::credentials::Credentials;
 use crate::fs::Fs;
-use crate::fs::ops::file_tests::{Rng, STALE, check_blocks, mount, new_file, truncate};
+use crate::fs::ops::file_tests::{Rng, STALE, check_blocks, mount_with, new_file, truncate};
 use pramfs_medium::error::Error;
 use pramfs_medium::pmem::HeapBackend;
 use pramfs_medium::types::{Fallocate, FileExtent, Ino, SeekWhence};
@@ -17,6 +17,8 @@ struct Fixture {
     most: u64,
     /// Distinguishes the bytes of one write from those of others.
     record_id: u8,
+    /// Bytes that were compared with their sums.
+    summed: u64,
 }
 
 impl Fixture {
@@ -245,14 +247,24 @@ impl Fixture {
         );
         self.read(0, self.model.len() as u64 + 10);
         check_blocks(&self.fs, self.ino);
+        let verified = self.fs.verify_data(self.ino, 0..u64::MAX).unwrap();
+        assert!(verified.wrong.is_empty(), "{verified:?}");
+        assert!(!verified.is_marked);
+        if self.fs.vol.geo.data_sums {
+            self.summed += verified.compared;
+        }
     }
 }
 
 /// Compares a file with its model after random steps. Finally removes the file, and checks
 /// that its blocks are free.
 fn model(block_size: u32, region: usize, most: u64, steps: u32) {
+    model_with(block_size, region, most, steps, &[]);
+}
+
+fn model_with(block_size: u32, region: usize, most: u64, steps: u32, features: &[&str]) {
     for seed in 1..=4 {
-        let fs = mount(HeapBackend::boxed(region), block_size);
+        let fs = mount_with(HeapBackend::boxed(region), block_size, features);
         let free = |fs: &Fs| fs.statfs().unwrap().free;
         // The first file allocates the directory's block and the groups.
         let filler = new_file(&fs, b"filler");
@@ -275,6 +287,7 @@ fn model(block_size: u32, region: usize, most: u64, steps: u32) {
             rng: Rng(0x9876_5432_1fed * seed),
             most,
             record_id: 0,
+            summed: 0,
         };
         for i in 0..steps {
             fixture.step();
@@ -283,6 +296,8 @@ fn model(block_size: u32, region: usize, most: u64, steps: u32) {
             }
         }
         fixture.check();
+        let has_sums = fixture.fs.vol.geo.data_sums;
+        assert_eq!(has_sums, fixture.summed > most);
         fixture.fs.unlink(Ino::ROOT, b"file").unwrap();
         fixture.fs.vol.retire_pending().unwrap();
         let after = free(&fixture.fs);
@@ -317,4 +332,13 @@ fn files_match_vec_with_4096_byte_blocks() {
 fn files_match_vec_in_nearly_full_region() {
     model(512, 1 << 20, 700 << 10, 300);
     model(4096, 8 << 20, 8 << 20, 200);
+}
+
+/// After each few steps, each written block has the right sum.
+#[test]
+fn files_with_checksums_match_vec_and_sums() {
+    const SUMS: &[&str] = &["data_checksums"];
+    model_with(512, 4 << 20, 300 << 10, 300, SUMS);
+    model_with(1024, 8 << 20, 700 << 10, 200, SUMS);
+    model_with(4096, 64 << 20, 10 << 20, 300, SUMS);
 }

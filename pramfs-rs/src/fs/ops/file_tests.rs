@@ -18,6 +18,11 @@ pub(crate) const STALE: u8 = 0xd7;
 
 /// Formats a region that is full of `STALE` bytes, and mounts it.
 pub(crate) fn mount(backend: Box<dyn PmemBackend>, block_size: u32) -> Fs {
+    mount_with(backend, block_size, &[])
+}
+
+/// As [`mount`], with features.
+pub(crate) fn mount_with(backend: Box<dyn PmemBackend>, block_size: u32, features: &[&str]) -> Fs {
     let region = Region::new("test", backend);
     for at in (0..region.len()).step_by(1 << 20) {
         let n = (region.len() - at).min(1 << 20) as usize;
@@ -30,6 +35,10 @@ pub(crate) fn mount(backend: Box<dyn PmemBackend>, block_size: u32) -> Fs {
         block_size,
         uuid: Some([9; 16]),
         hash_seed: Some([2; 16]),
+        features: features
+            .iter()
+            .map(|name| (name.to_string(), true))
+            .collect(),
         ..FormatOptions::default()
     };
     format(&region, &options).unwrap();

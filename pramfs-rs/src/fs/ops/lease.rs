@@ -129,8 +129,13 @@ impl Engine {
                 uid,
                 granted_sec: self.now().sec,
             };
+            // The holder stores without a record.
+            self.settle_copies(&state)?;
             // Its holder would append behind the back of the new one.
             self.close_window(&inode, &mut state)?;
+            if mode == LeaseMode::Write {
+                self.mark_unsummed(&inode, &mut state)?;
+            }
             let mut tx = self.begin(&inode);
             tx.touch(&inode.last_record);
             let (slot, at) = self.take_lease_slot(&mut tx)?;

@@ -98,6 +98,7 @@ impl Engine {
             drop(unfenced);
         } else {
             let new = new.stage(&mut tx)?;
+            tx.decide(Some(ino));
             self.commit(tx, [new_dir, new])?;
         }
         if let Some(by) = by {

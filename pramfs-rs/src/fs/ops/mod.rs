@@ -6,6 +6,7 @@
 
 mod ahead;
 mod append;
+mod atomic;
 mod copy;
 #[cfg(test)]
 mod copy_tests;
@@ -18,11 +19,13 @@ mod fence_tests;
 mod file_model_tests;
 #[cfg(test)]
 mod file_tests;
+pub(crate) mod grow;
 mod label;
 pub(crate) mod lease;
 mod link;
 mod lookup;
 pub(crate) mod lost;
+mod ranges;
 mod read;
 pub(crate) mod readdir;
 mod rename;
@@ -37,6 +40,7 @@ mod trim;
 mod truncate_tests;
 mod unlink;
 mod unnamed;
+pub(crate) mod verify;
 mod window;
 mod write;
 pub(crate) mod write_source;

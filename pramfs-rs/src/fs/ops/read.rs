@@ -11,9 +11,9 @@ use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::pmem::RegionAccess as _;
-use pramfs_medium::pmem::{Lent, Region};
+use pramfs_medium::pmem::{Lent, PmemError, Region};
 use pramfs_medium::sync::RwLockReadGuard;
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{Ino, RegionOffset};
 
 impl Engine {
     /// Copies bytes of a file out. Returns the number of bytes up to the end of the
@@ -38,6 +38,9 @@ impl Engine {
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
+        if self.vol.geo.data_sums {
+            return self.read_summed(inode, extents, offset, into);
+        }
         match self.read_known(inode, extents, offset, into, Region::read_wide) {
             Some(n) => Ok(n),
             None => self.read_slow(inode, extents, offset, into),
@@ -75,6 +78,45 @@ impl Engine {
             .0;
         let done = copy(&self.vol.region, at, into) && self.validate(inode, size_snapshot.changes);
         done.then_some(into.len())
+    }
+
+    /// As [`read_from_file`](Self::read_from_file), with checksums of the data.
+    #[inline(never)]
+    fn read_summed(
+        &self,
+        inode: &Inode,
+        extents: &ExtentCache,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize> {
+        let known = self.read_known_sums(inode, extents, offset, into);
+        match known.or_else(|| self.read_unlocked(inode, extents, offset, into)) {
+            Some(n) => Ok(n),
+            None => self.op(Need::Read, || self.read_inode(inode, offset, into)),
+        }
+    }
+
+    /// As [`read_known`](Self::read_known), and compares the bytes with their sums. `None` if
+    /// one is wrong: without the lock, a writer may have interfered.
+    #[inline]
+    fn read_known_sums(
+        &self,
+        inode: &Inode,
+        extents: &ExtentCache,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Option<usize> {
+        let size = inode.state.size_snapshot()?.size;
+        let copy = |region: &Region, at: u64, into: &mut [u8]| {
+            let copied = region.read_wide(at, into) || region.read(at, into).is_ok();
+            let block = self.vol.geo.block_at(RegionOffset(at));
+            let is_right = |into: &mut [u8]| {
+                let right = self.compare_run(inode.ino, size, block, offset, into);
+                matches!(right, Ok(n) if n == into.len())
+            };
+            copied && (inode.unsummed.load(Ordering::Acquire) || is_right(into))
+        };
+        self.read_known(inode, extents, offset, into, copy)
     }
 
     #[inline(never)]
@@ -131,6 +173,14 @@ impl Engine {
         let is_current = || self.validate(inode, snapshot.changes);
         if let Some(at) = self.lookup_extent(extents, snapshot.records, offset, len) {
             self.vol.medium().read(at, &mut into[..len]).ok()?;
+            if self.vol.geo.data_sums && !inode.unsummed.load(Ordering::Acquire) {
+                let (size, block) = (snapshot.size, self.vol.geo.block_at(at));
+                let bytes = &mut into[..len];
+                let right = self.compare_run(inode.ino, size, block, offset, bytes);
+                if right.ok()? != len {
+                    return None;
+                }
+            }
             return is_current().then_some(len);
         }
         // Counting the blocks of a file needs its lock.
@@ -141,6 +191,12 @@ impl Engine {
         let read = self.read_map(&snapshot.map, offset, &mut into[..len], hole);
         if read.ok()? != len {
             return None;
+        }
+        if self.vol.geo.data_sums && !inode.unsummed.load(Ordering::Acquire) {
+            let right = self.compare(&snapshot.map, snapshot.size, offset, &mut into[..len]);
+            if right.ok()? != len {
+                return None;
+            }
         }
         if len != 0 {
             self.fill_extent(
@@ -161,7 +217,37 @@ impl Engine {
         let left = state.disk.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
         let hole = || self.check_hole_of(inode, &state);
-        self.read_map(&state.map(), offset, &mut into[..len], hole)
+        let read = |into: &mut [u8]| self.read_data(&state, offset, into, hole);
+        match read(&mut into[..len]) {
+            // As before a lost range: the bytes up to the failed page.
+            Err(e @ Error::Pmem(PmemError::Faulted { .. })) => {
+                match self.readable_part(&state, offset, len)? {
+                    Some(part) if part < len => read(&mut into[..part]),
+                    _ => Err(e),
+                }
+            }
+            done => done,
+        }
+    }
+
+    /// Copies a range of a locked file out, as [`read_map`](Self::read_map), and compares it
+    /// with its sums. Returns the number of bytes before the first that is lost or wrong.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] or [`Error::WrongSum`] for the first bytes.
+    #[inline]
+    pub(crate) fn read_data(
+        &self,
+        state: &InodeState,
+        offset: u64,
+        into: &mut [u8],
+        hole: impl Fn() -> Result<()>,
+    ) -> Result<usize> {
+        let n = self.read_map(&state.map(), offset, into, hole)?;
+        match self.is_summed(state) {
+            true => self.compare(&state.map(), state.disk.size, offset, &mut into[..n]),
+            false => Ok(n),
+        }
     }
 
     /// Lends the bytes of a range, on the medium itself, to `f` while `f` runs. The
@@ -170,8 +256,10 @@ impl Engine {
     ///
     /// - are not contiguous,
     /// - are not written,
-    /// - were lost, or
-    /// - may be visible through a direct mapping.
+    /// - were lost,
+    /// - have checksums (`data_checksums`),
+    /// - may be visible through a direct mapping, or
+    /// - are on a medium that no system call can read (physical memory).
     ///
     /// Writers of the file wait for `f`, and so do calls that map it for writing. `f` must
     /// not call the file system: a call could wait for a thread that waits for `f`. With
@@ -197,7 +285,9 @@ impl Engine {
             }
             // Mappings are created under the exclusive lock: none exists, and none
             // can be created meanwhile.
-            if !self.vol.pins.is_empty() {
+            // Bytes with checksums are compared in the buffer of the reader.
+            let lendable = self.vol.region.is_lendable() && !self.vol.geo.data_sums;
+            if !self.vol.pins.is_empty() || !lendable {
                 return Ok(None);
             }
             let (geo, map) = (&self.vol.geo, state.map());

@@ -331,6 +331,7 @@ impl Engine {
         touch_ctime(target, now);
         let source = source.stage(&mut tx)?;
         let target = target.stage(&mut tx)?;
+        tx.decide(None);
         self.commit(tx, from.into_iter().chain([to, source, target]))?;
         Ok(())
     }
@@ -373,7 +374,7 @@ impl Engine {
             tx = self.begin(old_dir);
         }
         let mut orphan = None;
-        let (record, staged) = if let Some(target) = target {
+        let (mut record, staged) = if let Some(target) = target {
             let to = new.replace(&mut tx, source)?;
             if source_is_dir {
                 to.nlink = to.nlink.saturating_sub(1);
@@ -408,6 +409,7 @@ impl Engine {
         let mut whiteout = whiteout
             .as_ref()
             .map(|(inode, _)| NewInode::new(self, inode));
+        record.decide(None);
         let id = self.commit(record, staged)?;
         if let Some(whiteout) = &mut whiteout {
             whiteout.committed(id, None);

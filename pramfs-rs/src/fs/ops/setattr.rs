@@ -40,6 +40,9 @@ impl Engine {
                     return Err(Error::Invalid("a time has 1000000000 nanoseconds or more"));
                 }
             }
+            if [set.uid, set.gid].contains(&Some(u32::MAX)) {
+                return Err(Error::Invalid("a user or group of number -1"));
+            }
             if set.flags.is_some_and(|f| f & !FLAGS_KEPT != 0) {
                 return Err(Error::NotSupported("an unsupported inode flag"));
             }

@@ -42,10 +42,10 @@ impl Engine {
             let (head, _) = self.info.fixed.uuid.split_at(8);
             Ok(StatFs {
                 block_size: self.vol.geo.block_size as u32,
-                blocks: self.vol.geo.blocks,
+                blocks: self.vol.geo.blocks(),
                 free,
                 available,
-                inodes: self.vol.geo.inodes_max,
+                inodes: self.vol.geo.inodes_max(),
                 free_inodes: inodes,
                 name_max: NAME_MAX as u32,
                 fsid: head.iter().fold(0, |a, b| a << 8 | u64::from(*b)),
@@ -60,7 +60,7 @@ impl Engine {
         let Some(space) = self.vol.region.host_space() else {
             return u64::MAX;
         };
-        let used = geo.bytes(geo.blocks - free.min(geo.blocks));
+        let used = geo.bytes(geo.blocks() - free.min(geo.blocks()));
         let roomy = space.taken.min(space.len).saturating_sub(used);
         match space.free {
             Some(more) => geo.whole_blocks(roomy.saturating_add(more)),

@@ -83,7 +83,7 @@ impl Engine {
     }
 
     fn drop_capability(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        match self.remove_xattr_locked(inode, state, b"security.capability") {
+        match self.remove_xattr_locked(inode, state, b"security.capability", false) {
             Err(Error::NoAttribute) => Ok(()),
             other => other,
         }

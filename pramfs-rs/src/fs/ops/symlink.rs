@@ -41,7 +41,8 @@ impl Engine {
         })
     }
 
-    fn target(&self, state: &InodeState) -> Result<Vec<u8>> {
+    /// Reads a target and checks it. The caller holds the lock of the inode.
+    pub(crate) fn target(&self, state: &InodeState) -> Result<Vec<u8>> {
         let len = state.disk.size as usize;
         if len > TARGET_MAX {
             return Err(Error::corrupt(

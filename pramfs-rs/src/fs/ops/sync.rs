@@ -1,10 +1,11 @@
 //! fsync, sync, and lazy times.
 
 use pramfs_medium::pmem::RegionAccess as _;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::fs::inode::Inode;
-use crate::fs::inode::state::{InodeState, Lazy};
+use crate::fs::inode::state::{InodeState, Lazy, check_file};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::types::Ino;
@@ -45,6 +46,9 @@ impl Engine {
     /// # Errors
     /// The first error of a write.
     pub(crate) fn write_lazy_all(&self, atime: bool) -> Result<()> {
+        let survivor = self.options.survivor.as_ref();
+        // Before the list is taken: whatever is listed meanwhile stays listed.
+        let end = survivor.map(|kept| kept.end_of_lazy());
         let mut result = Ok(());
         let due = std::mem::take(&mut *self.lazy.lock());
         for ino in due {
@@ -62,6 +66,9 @@ impl Engine {
                 }
                 result = result.and(written);
             }
+        }
+        if let (Ok(()), Some(kept), Some(end)) = (&result, survivor, end) {
+            kept.lazy_are_written(end);
         }
         if atime {
             // The exclusive lock only if needed, since it invalidates the caches.
@@ -95,6 +102,60 @@ impl Engine {
             }
             self.sync_medium()
         })
+    }
+
+    /// Makes durable what the holder of a lease to write has stored to a range of a file, for a
+    /// holder that cannot flush by itself, and sets mtime and ctime.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::Io`]; those of the medium.
+    pub fn persist_stores(&self, ino: Ino, range: Range<u64>) -> Result<()> {
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            let mut state = inode.state.write();
+            if self.flush_range(&inode, &state, range.clone())? {
+                self.touch_lazily(&inode, &mut state);
+            }
+            Ok(())
+        })
+    }
+
+    /// As [`persist_stores`](Self::persist_stores), and leaves the times alone: whoever has
+    /// stored sets them, or there may have been no store.
+    ///
+    /// # Errors
+    /// Those of [`persist_stores`](Self::persist_stores).
+    pub fn flush_stores(&self, ino: Ino, range: Range<u64>) -> Result<()> {
+        self.op(Need::Read, || {
+            let inode = self.iget_user(ino)?;
+            let state = inode.state.read();
+            self.flush_range(&inode, &state, range.clone()).map(drop)
+        })
+    }
+
+    /// Flushes the blocks of a range up to the end of the file. False if it has none.
+    pub(crate) fn flush_range(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        range: Range<u64>,
+    ) -> Result<bool> {
+        check_file(inode.ino, state)?;
+        let geo = &self.vol.geo;
+        let end = range.end.min(state.disk.size);
+        let start = geo.file_offset(geo.file_block(range.start.min(end)));
+        let back = self.vol.region.write_back();
+        let mut pending = None;
+        for extent in self.extents_between(state, start, end)? {
+            if let (Some(at), false) = (extent.region_offset, extent.unwritten) {
+                pending = Some(back.flush(at, extent.len)?);
+            }
+        }
+        let Some(pending) = pending else {
+            return Ok(false);
+        };
+        back.fence(pending);
+        Ok(true)
     }
 
     /// As [`fsync`](Self::fsync), for the whole file system.

@@ -55,7 +55,7 @@ impl Engine {
             self.free_forgotten_inodes();
             self.vol.retire_pending()?;
             let end = geo.whole_blocks(start.saturating_add(len));
-            let range = geo.blocks_for(start)..end.min(geo.blocks);
+            let range = geo.blocks_for(start)..end.min(geo.blocks());
             let least = geo.blocks_for(least).max(1) as u32;
             let most = geo.whole_blocks(PIECE) as u32;
             let region = &self.vol.region;

@@ -173,6 +173,7 @@ impl Engine {
             let dir = remove_entry(entry, &mut record, directory, now)?;
             record.touch(&child.last_record);
             record.free_inode(child.ino)?;
+            record.decide(None);
             self.commit(record, [dir])?;
             self.remove_gone(child, child_state);
             return Ok(None);
@@ -190,6 +191,7 @@ impl Engine {
             new.stage(tx)?
         };
         let orphan = new.orphan();
+        tx.decide(None);
         self.commit(tx.end(), [dir, new])?;
         Ok(orphan)
     }

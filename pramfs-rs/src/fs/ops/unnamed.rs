@@ -89,6 +89,7 @@ impl Engine {
         let slot = self.put_orphan(&mut tx, ino)?;
         let mut record = tx.end();
         put_new_inode(&mut record, inode.home, ino, d)?;
+        record.decide(Some(ino));
         let id = self.commit(record, [])?;
         new.state.orphan_slot = Some(slot);
         new.state.linkable = wanted.linkable;

@@ -1,7 +1,7 @@
 //! Writing and appending.
 //!
 //! Bytes in written blocks are overwritten in place, with one fence and no record.
-//! Every other write is a chain of records. Each record makes the bytes up to some
+//! Atomic writes are in [`atomic`](super::atomic). Every other write is a chain of records. Each record makes the bytes up to some
 //! point of the range durable and visible, together with the size: a crash leaves
 //! a prefix.
 //!
@@ -21,6 +21,7 @@ use crate::fs::ops::writer::Writer;
 use crate::fs::policy::chattr;
 use crate::fs::policy::suid::sgid;
 use crate::fs::steps::attributes::lock_and_check_group;
+use crate::fs::steps::copies::{ATOMIC_BYTES, part_of};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
@@ -49,13 +50,14 @@ impl Engine {
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
-        self.op(Need::Write, || {
+        let write = || {
             let inode = self.iget_user(ino)?;
             let mut state = self.lock_for_write(&inode, caller, chattr::check_write)?;
             let n = self.write_locked(&inode, &mut state, offset, from)?;
             self.sync_if_flagged(&state)?;
             Ok(n)
-        })
+        };
+        self.past_bad_blocks(ino, offset, from.len(), || self.op(Need::Write, write))
     }
 
     /// As [`write`](Self::write), for dirty pages of the kernel's cache, of a mapping or of
@@ -69,24 +71,32 @@ impl Engine {
     ///
     /// Either all bytes are written, or the call returns the error of the first part
     /// that failed. Earlier parts stay written. If space is missing or a block was
-    /// lost, later parts that need no space are still written.
+    /// lost, later parts that need no space are still written. So an atomic part that is
+    /// refused as a whole is written block by block.
     ///
     /// # Errors
     /// As for [`write`](Self::write), if any byte was not written.
     pub fn write_back(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<()> {
-        self.op(Need::Write, || {
+        let write = || {
             let inode = self.iget_user(ino)?;
             let mut state = inode.state.write();
             check_file(inode.ino, &state)?;
             let block = self.vol.geo.block_size;
             let (mut done, mut all) = (0, Ok(()));
+            // The end of an atomic part that was refused as a whole.
+            let mut by_block = 0;
             if state.disk.flags & FL_APPEND != 0 {
                 done = self.check_only_appends(&inode, &state, offset, from)?;
             }
             while done < from.len() {
                 let at = offset + done as u64;
+                let in_block = (block - at % block) as usize;
+                let end = match done < by_block {
+                    true => from.len().min(done + in_block),
+                    false => from.len(),
+                };
                 // A short write does not tell the reason; writing the rest does.
-                let refused = match self.write_locked(&inode, &mut state, at, &from[done..]) {
+                let refused = match self.write_locked(&inode, &mut state, at, &from[done..end]) {
                     Ok(n) if n > 0 => {
                         done += n;
                         continue;
@@ -95,7 +105,16 @@ impl Engine {
                     Err(refused) => refused,
                 };
                 let no_room = matches!(refused, Error::Pmem(PmemError::NoRoom { .. }));
-                let goes_on = no_room || matches!(refused, Error::NoSpace(_) | Error::Lost { .. });
+                let goes_on = no_room
+                    || matches!(
+                        refused,
+                        Error::NoSpace(_) | Error::Lost { .. } | Error::WrongSum { .. }
+                    );
+                if goes_on && done >= by_block && self.is_atomic(&state) {
+                    // Only the bytes of blocks that refuse them are lost.
+                    by_block = done + part_of(at, (from.len() - done) as u64) as usize;
+                    continue;
+                }
                 // Keep the error that makes the operation run again with more room.
                 all = match all {
                     Err(Error::NoSpace(_)) if no_room => Err(refused),
@@ -105,10 +124,11 @@ impl Engine {
                     break;
                 }
                 // Allocated blocks need no space, and the next block may not be lost.
-                done += (block - at % block) as usize;
+                done += in_block;
             }
             all
-        })
+        };
+        self.past_bad_blocks(ino, offset, from.len(), || self.op(Need::Write, write))
     }
 
     /// Checks that bytes for an append-only file change none that it has. Returns how many
@@ -145,7 +165,7 @@ impl Engine {
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
-        self.op(Need::Write, || {
+        let write = || {
             let mut state = inode.state.write();
             check_file(inode.ino, &state)?;
             chattr::check_write(&state.disk)?;
@@ -158,8 +178,14 @@ impl Engine {
                 _ => None,
             };
             let n = match place {
-                Some(at) => self.overwrite_at(inode, &mut state, at, from)?,
-                None => {
+                Some(at) if !self.is_atomic(&state) => {
+                    self.overwrite_at(inode, &mut state, at, from)?
+                }
+                Some(at) if len as u64 <= ATOMIC_BYTES => {
+                    self.overwrite_whole(inode, &mut state, offset, at, from)?;
+                    len
+                }
+                _ => {
                     let n = self.write_locked(inode, &mut state, offset, from)?;
                     // A write that commits records would invalidate the cached extent.
                     if state.records == records {
@@ -170,6 +196,50 @@ impl Engine {
             };
             self.sync_if_flagged(&state)?;
             Ok(n)
+        };
+        self.past_bad_blocks(inode.ino, offset, from.len(), || {
+            self.op(Need::Write, write)
+        })
+    }
+
+    /// Writes all bytes, or none: a crash leaves the file as it was before or as it is after.
+    /// For a caller that holds the inode.
+    pub(crate) fn write_atomic_to_file(
+        &self,
+        inode: &Inode,
+        extents: &ExtentCache,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<()> {
+        let write = || {
+            let mut state = inode.state.write();
+            check_file(inode.ino, &state)?;
+            chattr::check_write(&state.disk)?;
+            let end = offset.saturating_add(from.len() as u64);
+            if end > self.vol.geo.max_file_size() {
+                return Err(Error::TooLarge(end));
+            }
+            if from.is_empty() {
+                return Ok(());
+            }
+            let (len, records) = (from.len(), state.records);
+            let place = match end <= state.disk.size {
+                true => self.lookup_extent(extents, records, offset, len),
+                false => None,
+            };
+            match place {
+                Some(at) => self.overwrite_whole(inode, &mut state, offset, at, from)?,
+                None => {
+                    self.write_whole(inode, &mut state, offset, from)?;
+                    if state.records == records {
+                        self.fill_extent(extents, records, &state.map(), offset, len, || true);
+                    }
+                }
+            }
+            self.sync_if_flagged(&state)
+        };
+        self.past_bad_blocks(inode.ino, offset, from.len(), || {
+            self.op(Need::Write, write)
         })
     }
 
@@ -217,6 +287,9 @@ impl Engine {
         }
         let from =
             from.part(0..usize::try_from(max - offset).map_or(from.len(), |n| n.min(from.len())));
+        if self.is_atomic(state) {
+            return self.write_in_parts(inode, state, offset, from);
+        }
         if offset + from.len() as u64 <= state.disk.size
             && self.overwrite(inode, state, offset, from)?
         {
@@ -272,10 +345,11 @@ impl Engine {
         at: RegionOffset,
         from: S,
     ) -> Result<usize> {
+        self.settle_copies(state)?;
         let pending = from.store(&self.vol.region, at)?;
         // Before the fence: overlaps this work in memory with the write-back.
         self.overwritten(inode, state);
-        let _ = self.vol.region.window().fence(pending);
+        let _ = self.vol.region.write_back().fence(pending);
         Ok(from.len())
     }
 
@@ -283,10 +357,7 @@ impl Engine {
     /// medium within a second.
     #[inline]
     pub(crate) fn overwritten(&self, inode: &Inode, state: &mut InodeState) {
-        touch_mtime(&mut state.disk, self.now());
-        state.disk.change = state.disk.change.wrapping_add(1);
-        state.lazy.mtime = true;
-        self.note_lazy(inode);
+        self.touch_lazily(inode, state);
     }
 
     /// Writes as many bytes as fit one record, at least one.
@@ -317,20 +388,10 @@ impl Engine {
         offset: u64,
         from: S,
     ) -> Result<Attempt> {
+        self.settle_copies(state)?;
         let mut new = Edit::new(inode, state);
         let mut tx = self.begin(inode);
-        let mut w = Writer {
-            engine: self,
-            state: new.before(),
-            map: new.before().map(),
-            size: new.before().disk.size,
-            offset,
-            from,
-            first: self.vol.geo.file_block(offset),
-            pos: offset,
-            last: None,
-            tried: 0,
-        };
+        let mut w = Writer::new(self, new.before(), offset, from);
         if offset > w.size {
             self.zero_written(&mut tx, &w.map, w.size, offset)?;
         }

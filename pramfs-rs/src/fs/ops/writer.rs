@@ -2,12 +2,14 @@
 //!
 //! Bytes for holes and unwritten blocks go to blocks that no written pointer names yet. The
 //! record makes them visible; its commit fences them first. Bytes for written blocks are
-//! overwritten in place.
+//! overwritten in place, or staged, if the write is to be atomic.
+
+use std::ops::Range;
 
 use crate::fs::Engine;
 use crate::fs::engine::room;
 use crate::fs::inode::state::InodeState;
-use crate::fs::ops::write_source::WriteSource;
+use crate::fs::ops::write_source::{Copies, WriteSource, stage};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, Extent, MapRef};
 use pramfs_medium::types::{BlockRun, Bno, FileBlock};
@@ -30,12 +32,19 @@ pub(super) struct Writer<'a, 'c, S> {
     pub(super) from: S,
     /// The first block whose pointer the write changes.
     pub(super) first: FileBlock,
+    /// Leaves of 2 MiB that have become written as a whole: their first block, and the end of the
+    /// last.
+    pub(super) whole_leaves: Range<FileBlock>,
     /// Everything before this is written.
     pub(super) pos: u64,
     /// The block after the last that was written.
     pub(super) last: Option<Bno>,
     /// Number of blocks allocated last, before their pointers were.
     pub(super) tried: u64,
+    /// If the write is to be atomic, what is staged.
+    pub(super) copies: Option<Copies<S>>,
+    /// Bytes past the end of the file, which nobody sees before the record, need not be staged.
+    pub(super) past_end_in_place: bool,
 }
 
 /// The last blocks of a write, which are taken but not stored: few blocks with a known
@@ -57,7 +66,30 @@ enum Step {
     Full,
 }
 
-impl<S: WriteSource> Writer<'_, '_, S> {
+impl<'a, 'c, S: WriteSource> Writer<'a, 'c, S> {
+    pub(super) fn new(
+        engine: &'a Engine,
+        state: &'c InodeState,
+        offset: u64,
+        from: S,
+    ) -> Writer<'a, 'c, S> {
+        Writer {
+            engine,
+            state,
+            map: state.map(),
+            size: state.disk.size,
+            offset,
+            from,
+            first: engine.vol.geo.file_block(offset),
+            whole_leaves: FileBlock::END..FileBlock(0),
+            pos: offset,
+            last: None,
+            tried: 0,
+            copies: None,
+            past_end_in_place: true,
+        }
+    }
+
     fn end(&self) -> u64 {
         self.offset + self.from.len() as u64
     }
@@ -81,6 +113,38 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         self.last = Some(block.after(end - first));
         self.pos = stop;
         Ok(())
+    }
+
+    /// Stores the bytes for the written file blocks `first..end` at `block` and following: in
+    /// place, or in staging blocks.
+    fn overwrite(
+        &mut self,
+        tx: &mut Plan<'_>,
+        block: Bno,
+        first: FileBlock,
+        end: FileBlock,
+    ) -> Result<()> {
+        let Some(copies) = &mut self.copies else {
+            return self.store(tx, block, first, end);
+        };
+        let geo = &self.engine.vol.geo;
+        let write_end = self.offset + self.from.len() as u64;
+        let (start, stop) = (geo.file_offset(first), geo.file_offset(end).min(write_end));
+        let staged = match self.past_end_in_place {
+            true => stop.min(self.size),
+            false => stop,
+        };
+        if self.pos < staged {
+            let range = (self.pos - self.offset) as usize..(staged - self.offset) as usize;
+            let to = geo.offset(block) + (self.pos - start);
+            stage(tx, to, self.from.part(range), copies)?;
+            self.pos = staged;
+        }
+        self.last = Some(block.after(end - first));
+        match self.pos < stop {
+            true => self.store(tx, block, first, end),
+            false => Ok(()),
+        }
     }
 
     /// Zeroes the rest of the last block of a write that makes the file longer, if other
@@ -141,7 +205,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
             let step = match extent.block {
                 Some(block) if !extent.unwritten => {
                     self.zero_rest(tx, &extent, block)?;
-                    self.store(tx, block, index, index + extent.count)?;
+                    self.overwrite(tx, block, index, index + extent.count)?;
                     Step::Stored
                 }
                 Some(_) => self.convert(tx, &extent)?,
@@ -205,11 +269,14 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         };
         if leaf.count > 1 {
             // A 2 MiB leaf becomes written as a whole.
+            let end = leaf.first + leaf.count;
             self.first = self.first.min(leaf.first);
+            self.whole_leaves =
+                self.whole_leaves.start.min(leaf.first)..self.whole_leaves.end.max(end);
             if map::set_written(tx, &mut self.map, leaf.first, leaf.count)? == 0 {
                 return Ok(Step::Full);
             }
-            self.store_whole(tx, block, leaf.first, leaf.first + leaf.count)?;
+            self.store_whole(tx, block, leaf.first, end)?;
             return Ok(Step::Stored);
         }
         let blocks = geo.file_block(self.end() - 1) - extent.index + 1;

@@ -91,27 +91,33 @@ impl Engine {
             if kind != BLOCKS {
                 return Ok(value);
             }
-            let bad = || {
-                Error::corrupt(
-                    Damage::XattrChecksum,
-                    ino,
-                    "an extended attribute is damaged",
-                )
-            };
-            let large = parse_large(&self.vol.geo, ino, &value)?;
-            let mut value = vec![0; large.len as usize];
-            let map = map_of_value(&self.vol.geo, &large, ino, name);
-            match self.read_map(&map, 0, &mut value, || Err(bad())) {
-                // Only regular files can have lost ranges.
-                Err(Error::Lost { .. }) => return Err(bad()),
-                Ok(read) if read < value.len() => return Err(bad()),
-                read => drop(read?),
-            }
-            if crc(self.vol.geo.seed, &value) != large.crc {
-                return Err(bad());
-            }
-            Ok(value)
+            self.read_large(ino, name, &value)
         })
+    }
+
+    /// Reads a value in blocks, which its item describes, and checks it. The caller holds the
+    /// lock of the inode.
+    pub(crate) fn read_large(&self, ino: Ino, name: &[u8], stored: &[u8]) -> Result<Vec<u8>> {
+        let bad = || {
+            Error::corrupt(
+                Damage::XattrChecksum,
+                ino,
+                "an extended attribute is damaged",
+            )
+        };
+        let large = parse_large(&self.vol.geo, ino, stored)?;
+        let mut value = vec![0; large.len as usize];
+        let map = map_of_value(&self.vol.geo, &large, ino, name);
+        match self.read_map(&map, 0, &mut value, || Err(bad())) {
+            // Only regular files can have lost ranges.
+            Err(Error::Lost { .. }) => return Err(bad()),
+            Ok(read) if read < value.len() => return Err(bad()),
+            read => drop(read?),
+        }
+        if crc(self.vol.geo.seed, &value) != large.crc {
+            return Err(bad());
+        }
+        Ok(value)
     }
 
     /// Returns the names of all attributes, each followed by a NUL. Includes the list
@@ -203,6 +209,7 @@ impl Engine {
             tx.touch(&inode.last_record);
             self.put_value(tx, new, name, value, old)?;
             touch_ctime(new, self.now());
+            tx.decide(None);
             Ok(())
         })
     }
@@ -223,7 +230,7 @@ impl Engine {
             if is_acl(name) && state.kind() == FileType::Symlink {
                 return Err(Error::NotSupported("an ACL of a symbolic link"));
             }
-            match self.remove_xattr_locked(&inode, &mut state, name) {
+            match self.remove_xattr_locked(&inode, &mut state, name, true) {
                 Err(Error::NoAttribute) if is_acl(name) => Ok(()),
                 done => done,
             }

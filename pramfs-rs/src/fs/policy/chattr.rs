@@ -12,7 +12,7 @@
 
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::DiskInode;
-use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_LOST, FL_SYNC};
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_SYNC, FLAGS_HIDDEN};
 use pramfs_medium::types::{SetAttr, SetTime};
 
 /// Flags that a write must check.
@@ -56,7 +56,7 @@ pub(crate) fn check_set(disk: &DiskInode, set: &SetAttr) -> Result<()> {
     let kept = set
         .flags
         .is_some_and(|f| f & disk.flags & FL_IMMUTABLE != 0);
-    if kept && set.flags != Some(disk.flags & !FL_LOST) {
+    if kept && set.flags != Some(disk.flags & !FLAGS_HIDDEN) {
         return check_write(disk);
     }
     if set.size.is_some() || set.perm.is_some() || set.uid.is_some() || set.gid.is_some() || timed {

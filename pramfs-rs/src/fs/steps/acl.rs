@@ -173,6 +173,7 @@ impl Engine {
         }
         touch_ctime(&mut new, self.now());
         let new = new.stage(&mut tx)?;
+        tx.decide(None);
         self.commit(tx, [new])?;
         state.acls = AclPresence::default();
         Ok(())

@@ -17,7 +17,7 @@ use crate::fs::inode::state::InodeState;
 use crate::fs::policy::suid::without_suid;
 use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;
-use pramfs_medium::media::inode::FL_LOST;
+use pramfs_medium::media::inode::FLAGS_HIDDEN;
 use pramfs_medium::types::{SetAttr, SetTime, Time};
 use pramfs_medium::volume::Plan;
 
@@ -49,7 +49,7 @@ impl Engine {
             new.set_mtime(t);
         }
         if let Some(flags) = set.flags {
-            new.flags = flags | new.flags & FL_LOST;
+            new.flags = flags | new.flags & FLAGS_HIDDEN;
         }
         touch_ctime(new, set.ctime.unwrap_or(now));
         if set.perm.is_some() {

@@ -18,6 +18,18 @@ use pramfs_medium::types::{Bno, FileBlock, Ino, RegionOffset};
 use pramfs_medium::volume::Record;
 
 impl Engine {
+    /// Returns the offset up to which growth to a size zeroes what it passes over: if other
+    /// processes may have mapped the file past its end, they see zeros there, up to the next
+    /// page.
+    #[inline]
+    pub(crate) fn end_of_zeros(&self, state: &InodeState, size: u64) -> u64 {
+        let geo = &self.vol.geo;
+        match state.leases.are_mapped_ahead() {
+            true => geo.file_offset(geo.file_block_from(size)),
+            false => size,
+        }
+    }
+
     /// Looks up the offset in the region of a range of a file.
     /// `None` if it is not cached, or not within one written block or huge leaf.
     #[inline]

@@ -17,6 +17,7 @@ use crate::fs::inode::state::InodeState;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
+use pramfs_medium::pmem::PmemError;
 use pramfs_medium::types::{FileBlock, FileType, Ino};
 use pramfs_medium::volume::Plan;
 
@@ -31,6 +32,17 @@ enum Rest {
     Due,
     /// Leases keep them.
     Kept,
+}
+
+/// What a slot of the orphan table is for, at mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claimed {
+    /// An inode without a name, to be freed.
+    Orphan,
+    /// An inode without a name that the kernel still has.
+    Held,
+    /// An unfinished truncation.
+    Cut,
 }
 
 impl Engine {
@@ -55,6 +67,18 @@ impl Engine {
             false => self.settle_size(inode, state)?,
         }
         let old_size = state.disk.size;
+        if size > old_size {
+            self.settle_copies(state)?;
+            self.check_edges(state, old_size..old_size)?;
+        }
+        // A block that is not what was written keeps its sum, which then fits no prefix of it.
+        let sums_end = match size < old_size && self.is_summed(state) {
+            true => match self.check_edges(state, size..size) {
+                Err(Error::WrongSum { .. } | Error::Pmem(PmemError::Faulted { .. })) => false,
+                checked => checked.map(|()| true)?,
+            },
+            false => size < old_size,
+        };
         let (rest, slot) = self.change(inode, state, |tx, new| {
             new.size = size;
             touch_mtime(new, self.now());
@@ -64,7 +88,14 @@ impl Engine {
             if size > old_size {
                 let end = self.end_of_zeros(new.before(), size);
                 self.zero_written(tx, &map, old_size, end)?;
+                if geo.data_sums {
+                    tx.allow_large();
+                    self.put_sums(tx, new.before(), &map, size, old_size..size)?;
+                }
                 return Ok((Rest::Unchanged, None));
+            }
+            if sums_end && geo.within_block(size) != 0 {
+                self.put_sums(tx, new.before(), &map, size, size - 1..size)?;
             }
             if self.keeps_blocks(new.before()) {
                 if size == old_size {
@@ -104,10 +135,36 @@ impl Engine {
         }
     }
 
+    /// Notes, before the first new block past the end of a file is in its map, that the blocks
+    /// there are to be freed. Returns the slot that says so, if none did. `None` too if none of
+    /// the range is new.
+    pub(crate) fn claim_ahead(
+        &self,
+        tx: &mut Plan<'_>,
+        state: &InodeState,
+        first: FileBlock,
+        last: FileBlock,
+    ) -> Result<Option<u32>> {
+        let mut at = first;
+        while !state.past_end && at <= last {
+            let extent = map::run(&self.vol, &state.map(), at, last - at + 1)?;
+            if extent.block.is_none() {
+                // A file without a name has a slot.
+                return match state.orphan_slot {
+                    Some(slot) => Ok(Some(slot)),
+                    None => self.put_orphan(tx, Ino(state.disk.ino)).map(Some),
+                };
+            }
+            at += extent.count;
+        }
+        Ok(None)
+    }
+
     /// Zeroes the rest of the block that holds the end of a file that is mapped past its end, and
     /// that has no append window: the holder of one stores there.
     pub(crate) fn zero_rest_of_block(&self, inode: &Inode, state: &InodeState) -> Result<()> {
         debug_assert!(state.leases.window().is_none());
+        self.settle_copies(state)?;
         let (geo, size) = (&self.vol.geo, state.disk.size);
         let mut tx = self.vol.begin_at(&inode.last_record);
         let end = geo.file_offset(geo.file_block_from(size));
@@ -135,18 +192,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the offset up to which growth to a size zeroes what it passes over: if other
-    /// processes may have mapped the file past its end, they see zeros there, up to the next
-    /// page.
-    #[inline]
-    pub(crate) fn end_of_zeros(&self, state: &InodeState, size: u64) -> u64 {
-        let geo = &self.vol.geo;
-        match state.leases.are_mapped_ahead() {
-            true => geo.file_offset(geo.file_block_from(size)),
-            false => size,
-        }
-    }
-
     /// Rule 6: whether no block may leave the map of an inode, because other processes may
     /// map it.
     #[inline]
@@ -155,11 +200,10 @@ impl Engine {
     }
 
     /// Assigns a slot of the orphan table to its inode at mount, before any operation
-    /// can change the inode, so that it does not take a second slot. True for an
-    /// unfinished truncation, false for an unlinked inode.
-    pub(crate) fn claim_orphan(&self, ino: Ino, slot: u32) -> bool {
+    /// can change the inode, so that it does not take a second slot.
+    pub(crate) fn claim_orphan(&self, ino: Ino, slot: u32) -> Claimed {
         let Ok(inode) = self.iget(ino) else {
-            return false;
+            return Claimed::Orphan;
         };
         let mut state = inode.state.write();
         let cut =
@@ -168,7 +212,18 @@ impl Engine {
             state.orphan_slot = Some(slot);
             state.past_end = cut;
         }
-        cut
+        if cut {
+            return Claimed::Cut;
+        }
+        // The last server was killed, and the kernel still has the inode.
+        if state.disk.nlink == 0 && ino >= Ino::FIRST_FREE && self.refs.has(ino) {
+            // The kernel knows whether it was made without a name and may get one. It asks
+            // for no other.
+            state.linkable = true;
+            self.orphans.lock().insert(ino.0);
+            return Claimed::Held;
+        }
+        Claimed::Orphan
     }
 
     /// Finishes an unfinished truncation, unless another operation already has.

@@ -139,6 +139,7 @@ impl Engine {
         inode: &Inode,
         state: &mut InodeState,
         name: &[u8],
+        completes: bool,
     ) -> Result<()> {
         let old = self.find_value(state, name)?.ok_or(Error::NoAttribute)?;
         self.change(inode, state, |tx, new| {
@@ -146,6 +147,9 @@ impl Engine {
             tx.touch(&inode.last_record);
             self.take_value(tx, new, name, &old)?;
             touch_ctime(new, self.now());
+            if completes {
+                tx.decide(None);
+            }
             Ok(())
         })?;
         if is_acl(name) {

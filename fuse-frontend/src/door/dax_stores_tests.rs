@@ -1,0 +1,92 @@
+//! Stores to mappings: when they are flushed, and which times they set.
+
+use super::*;
+
+#[test]
+fn persisted_stores_set_times() {
+    let scene = Scene::new();
+    let ino = scene.file(b"file", &[7; 100]);
+    let before = scene.fs.getattr(ino).unwrap();
+    scene.set_mtime(ino, 1);
+    scene.setup(ino, 0, 0).unwrap();
+    scene.vmm.store(0, b"new");
+    scene.dax.persist(&scene.fs, ino.0).unwrap();
+    let after = scene.fs.getattr(ino).unwrap();
+    assert!(after.mtime.sec >= before.mtime.sec && after.size == before.size);
+    assert!(scene.dax.has(ino.0) && !scene.dax.has(1));
+    scene.dax.persist_all(&scene.fs).unwrap();
+}
+
+#[test]
+fn reads_of_a_mapping_leave_the_times_alone() {
+    let scene = Scene::new();
+    let ino = scene.file(b"file", &[7; 100]);
+    let read = MappingFlags::READ;
+    scene.set_mtime(ino, 1);
+    let before = scene.fs.getattr(ino).unwrap();
+    scene.setup_with(ino, 0, 0, read).unwrap();
+    let mapped = scene.fs.getattr(ino).unwrap();
+    scene.dax.persist(&scene.fs, ino.0).unwrap();
+    scene.remove(0);
+    let after = scene.fs.getattr(ino).unwrap();
+    assert_eq!((after.mtime, after.ctime), (before.mtime, mapped.ctime));
+    // The first store to a range that was read: no other map, and it counts.
+    scene.setup_with(ino, 0, 0, read).unwrap();
+    let messages = scene.vmm.messages();
+    scene.setup(ino, 0, 0).unwrap();
+    assert_eq!(scene.vmm.messages(), messages);
+    scene.setup_with(ino, 0, 0, read).unwrap();
+    scene.remove(0);
+    assert_ne!(scene.mtime(ino), 1);
+}
+
+#[test]
+fn times_that_the_guest_has_set_stay_until_it_asks_to_write_again() {
+    let scene = Scene::new();
+    let ino = scene.file(b"file", &[7; 100]);
+    scene.setup(ino, 0, 0).unwrap();
+    scene.vmm.store(0, b"new");
+    scene.dax.note_times(&scene.fs, ino.0).unwrap();
+    scene.set_mtime(ino, 1);
+    scene.dax.persist(&scene.fs, ino.0).unwrap();
+    scene.remove(0);
+    assert_eq!(scene.mtime(ino), 1);
+    scene.setup(ino, 0, 0).unwrap();
+    scene.remove(0);
+    assert_ne!(scene.mtime(ino), 1);
+}
+
+#[test]
+fn stores_of_other_guests_are_flushed_and_their_times_left_alone() {
+    let scene = Scene::new();
+    let (ino, fs) = (scene.file(b"file", &[7; 100]), &scene.fs);
+    let other = scene.other();
+    let flushed = |dax, node| flush_others(fs, dax, node).unwrap();
+    assert_eq!(flushed(Some(&other), None), 0);
+    scene.setup(ino, 0, 0).unwrap();
+    scene.set_mtime(ino, 1);
+    for (dax, node, files) in [
+        (Some(&scene.dax), None, 0),
+        (Some(&other), None, 1),
+        (Some(&other), Some(ino.0), 1),
+        (Some(&other), Some(ino.0 + 1), 0),
+        (None, Some(ino.0), 1),
+    ] {
+        assert_eq!(flushed(dax, node), files);
+    }
+    assert_eq!(scene.mtime(ino), 1);
+    // Nobody knows whether those that an earlier server has let map still store.
+    drop(std::mem::take(&mut *scene.dax.lock()));
+    scene.dax.leased().clear();
+    assert_eq!(flushed(Some(&scene.dax), Some(ino.0)), 1);
+}
+
+/// While a range is being mapped, which may take as long as the VMM likes.
+#[test]
+fn file_is_known_to_be_mapped_without_the_lock_of_the_table() {
+    let scene = Scene::new();
+    let ino = scene.file(b"file", &[7; 100]);
+    scene.setup(ino, 0, 0).unwrap();
+    let _table = scene.dax.lock();
+    assert!(scene.dax.has(ino.0));
+}

@@ -1,0 +1,93 @@
+//! Guests beside a mount: `mount.pramfs --virtiofs SOCKET`. The server of the mount serves the
+//! guests too, by the same engine.
+//!
+//! Order: the sockets are made before the region is touched, and the guests are served when the
+//! mount is. At the end of the mount, the guests are disconnected first, and give back what they
+//! have.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::adapter::Adapter;
+use crate::door::{Door, DoorSettings, Translations};
+use crate::exit::Failure;
+use crate::memory;
+use crate::transport::virtio::{Gate, GuestSettings, Socket, Stop};
+
+/// Sockets for guests, one for each.
+#[derive(Debug)]
+pub struct Sockets(Vec<Socket>);
+
+impl Sockets {
+    /// Makes the sockets.
+    ///
+    /// # Errors
+    /// Something else has a name.
+    pub fn bind(paths: &[PathBuf]) -> Result<Sockets, Failure> {
+        let bind = |path: &PathBuf| {
+            let bound = Socket::bind(path);
+            bound.map_err(|error| Failure::system(format!("{}: {error}", path.display())))
+        };
+        if !paths.is_empty() {
+            memory::allow_descriptors();
+        }
+        Ok(Sockets(paths.iter().map(bind).collect::<Result<_, _>>()?))
+    }
+
+    /// Serves guests, by threads of their own.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn serve(self, adapter: &Arc<Adapter>, read_only: bool) -> io::Result<Guests> {
+        let mut guests = Guests {
+            stop: Arc::new(Stop::new()?),
+            threads: Vec::new(),
+        };
+        for (number, socket) in self.0.into_iter().enumerate() {
+            let (adapter, stop) = (Arc::clone(adapter), Arc::clone(&guests.stop));
+            let serve = move || {
+                let settings = DoorSettings {
+                    shared: true,
+                    read_only,
+                    ..DoorSettings::default()
+                };
+                let door = || Door::new(adapter.of_guest(), settings, Translations::default());
+                let gate = Gate {
+                    number,
+                    socket,
+                    settings: GuestSettings::of_processors(),
+                    once: false,
+                    trusts_vmm: false,
+                    door: &door,
+                };
+                if let Err(error) = gate.serve(&stop) {
+                    tracing::error!("guests are served no more: {error}");
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("door-{number}"));
+            guests.threads.push(thread.spawn(serve)?);
+        }
+        Ok(guests)
+    }
+}
+
+/// Guests that are served.
+#[derive(Debug)]
+pub struct Guests {
+    stop: Arc<Stop>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Guests {
+    /// Disconnects all, and waits until they have given back what they have.
+    fn drop(&mut self) {
+        self.stop.stop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread that serves guests panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Deaths at the moments that matter, without processes.
+
+use super::*;
+
+const INODES: u64 = 1000;
+const FILE: Ino = Ino(40);
+
+fn memory() -> Memory {
+    let memory = Memory::create().unwrap();
+    memory.prepare(INODES).unwrap();
+    memory
+}
+
+/// What the next server finds when this one is killed.
+fn killed(memory: &Memory) -> Memory {
+    SERVED.set(0);
+    let [requests, references] = memory.descriptors().unwrap();
+    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+    let next = Memory::adopt(copy(requests), copy(references)).unwrap();
+    next.prepare(INODES).unwrap();
+    next
+}
+
+fn record(lsn: u64) -> RecordId {
+    RecordId { lane: 3, lsn }
+}
+
+#[test]
+fn request_is_done_only_if_its_record_is_durable() {
+    for durable in [false, true] {
+        let memory = memory();
+        let serving = memory.begin(10);
+        memory.decided_by(record(7), Some(FILE));
+        let next = killed(&memory);
+        std::mem::forget(serving);
+        next.settle(&|asked| asked == record(7) && durable);
+        let serving = next.begin(10 | UNIQUE_RESEND);
+        let expect = match durable {
+            true => Outcome::Done(Some(FILE)),
+            false => Outcome::Open,
+        };
+        assert_eq!(serving.outcome, expect);
+    }
+}
+
+#[test]
+fn note_of_settled_record_survives_further_deaths() {
+    let first = memory();
+    let serving = first.begin(10);
+    first.decided_by(record(7), None);
+    let second = killed(&first);
+    second.settle(&|_| true);
+    // It dies before it is asked again, and its records have new numbers.
+    let third = killed(&second);
+    third.settle(&|_| false);
+    let again = third.begin(10 | UNIQUE_RESEND);
+    assert_eq!(again.outcome, Outcome::Done(None));
+    // And it dies before the reply.
+    let fourth = killed(&third);
+    fourth.settle(&|_| false);
+    assert_eq!(
+        fourth.begin(10 | UNIQUE_RESEND).outcome,
+        Outcome::Done(None)
+    );
+    std::mem::forget((serving, again));
+}
+
+#[test]
+fn answered_request_leaves_no_slot() {
+    let memory = memory();
+    for unique in 1..3 * SLOTS as u64 {
+        let serving = memory.begin(unique);
+        memory.decided_by(record(unique), None);
+        drop(serving);
+    }
+    assert_eq!(killed(&memory).old.lock().len(), 0);
+    assert_eq!(memory.free.lock().len(), SLOTS);
+}
+
+#[test]
+fn replaced_server_is_no_death() {
+    let first = memory();
+    std::mem::forget(first.begin(10));
+    first.will_be_replaced();
+    let second = killed(&first);
+    std::mem::forget(second.begin(10 | UNIQUE_RESEND));
+    second.will_be_replaced();
+    let third = killed(&second);
+    let again = third.begin(10 | UNIQUE_RESEND);
+    assert_eq!(again.outcome, Outcome::Open);
+    // This one dies, for the first time.
+    std::mem::forget(again);
+    let fourth = killed(&third);
+    assert_eq!(fourth.begin(10 | UNIQUE_RESEND).outcome, Outcome::Open);
+}
+
+#[test]
+fn server_that_stays_dies_as_any_other() {
+    let first = memory();
+    std::mem::forget(first.begin(10));
+    first.will_be_replaced();
+    first.will_not_be_replaced();
+    let second = killed(&first);
+    std::mem::forget(second.begin(10 | UNIQUE_RESEND));
+    let third = killed(&second);
+    let again = third.begin(10 | UNIQUE_RESEND);
+    assert_eq!(again.outcome, Outcome::Deadly);
+    std::mem::forget(again);
+}
+
+#[test]
+fn inode_made_by_settled_request_is_kept_until_the_reply() {
+    let first = memory();
+    let serving = first.begin(10);
+    first.decided_by(record(7), Some(FILE));
+    let second = killed(&first);
+    second.settle(&|_| true);
+    assert_eq!(second.references(FILE), 1);
+    let again = second.begin(10 | UNIQUE_RESEND);
+    assert_eq!(again.raised, Some((FILE, 1)));
+    // It dies after it has counted for the reply.
+    second.add_references(FILE, 2);
+    let third = killed(&second);
+    third.settle(&|_| true);
+    assert_eq!(third.references(FILE), 3);
+    let last = third.begin(10 | UNIQUE_RESEND);
+    assert_eq!(last.outcome, Outcome::Done(Some(FILE)));
+    assert_eq!(last.raised, Some((FILE, 3)));
+    third.add_references(FILE, 2);
+    third.sub_references(FILE, 3);
+    drop(last);
+    assert_eq!(third.references(FILE), 2);
+    std::mem::forget((serving, again));
+}
+
+#[test]
+fn times_that_are_not_written_outlive_deaths() {
+    let time = |sec| Time {
+        sec,
+        nsec: 999_999_999,
+    };
+    let first = memory();
+    first.note_times(FILE, time(5));
+    first.list_lazy(FILE);
+    let second = killed(&first);
+    assert_eq!(second.listed_lazy(), [(FILE, time(5))]);
+    let end = second.end_of_lazy();
+    second.note_times(Ino(41), time(6));
+    second.list_lazy(Ino(41));
+    second.lazy_are_written(end);
+    assert_eq!(killed(&second).listed_lazy(), [(Ino(41), time(6))]);
+    for _ in 0..2 * LIST_LEN {
+        second.list_lazy(FILE);
+    }
+    assert_eq!(killed(&second).listed_lazy(), [(FILE, time(5))]);
+    // Before 1970 there is no place for it.
+    second.note_times(FILE, time(-5));
+    assert_eq!(second.listed_lazy(), []);
+}
+
+#[test]
+fn second_death_over_a_request_is_its_last() {
+    let first = memory();
+    let serving = first.begin(10);
+    let second = killed(&first);
+    let again = second.begin(10 | UNIQUE_RESEND);
+    assert_eq!(again.outcome, Outcome::Open);
+    let third = killed(&second);
+    let last = third.begin(10 | UNIQUE_RESEND);
+    assert_eq!(last.outcome, Outcome::Deadly);
+    drop(last);
+    assert_eq!(killed(&third).old.lock().len(), 0);
+    std::mem::forget((serving, again));
+}
+
+#[test]
+fn death_before_a_request_is_read_again_does_not_count() {
+    let first = memory();
+    let serving = first.begin(10);
+    let second = killed(&first);
+    let third = killed(&second);
+    let fourth = killed(&third);
+    assert_eq!(fourth.deaths(), 3);
+    assert_eq!(fourth.begin(10 | UNIQUE_RESEND).outcome, Outcome::Open);
+    std::mem::forget(serving);
+}
+
+#[test]
+fn request_that_happens_once_is_not_begun_again() {
+    let first = memory();
+    let serving = first.begin(10);
+    serving.happens_once();
+    let second = killed(&first);
+    assert_eq!(second.begin(10 | UNIQUE_RESEND).outcome, Outcome::Begun);
+    std::mem::forget(serving);
+}
+
+#[test]
+fn references_of_unsent_reply_are_told_once() {
+    let first = memory();
+    let serving = first.begin(10);
+    first.add_references(FILE, 1);
+    first.add_references(FILE, 1);
+    let second = killed(&first);
+    assert_eq!(second.references(FILE), 2);
+    let again = second.begin(10 | UNIQUE_RESEND);
+    assert_eq!(again.raised, Some((FILE, 2)));
+    let third = killed(&second);
+    assert_eq!(third.begin(10 | UNIQUE_RESEND).raised, None);
+    std::mem::forget((serving, again));
+}
+
+#[test]
+fn references_of_a_listing_are_not_given_back() {
+    let first = memory();
+    let serving = first.begin(10);
+    for ino in 40..45 {
+        first.add_references(Ino(ino), 1);
+    }
+    let second = killed(&first);
+    assert_eq!(second.begin(10 | UNIQUE_RESEND).raised, None);
+    assert!((40..45).all(|ino| second.references(Ino(ino)) == 1));
+    std::mem::forget(serving);
+}
+
+#[test]
+fn count_is_never_below_zero_nor_out_of_range() {
+    let memory = memory();
+    memory.add_references(FILE, 2);
+    assert_eq!(memory.sub_references(FILE, 5), 0);
+    // There is room for more inodes than the file system has: it may grow.
+    let most = memory.inodes().unwrap();
+    memory.add_references(Ino(most), 1);
+    memory.add_references(Ino(u64::MAX), 1);
+    assert_eq!(memory.references(Ino(most)), 0);
+    assert_eq!(memory.sub_references(Ino(u64::MAX), 1), 0);
+}
+
+#[test]
+fn slots_of_answered_requests_are_freed_after_the_last_resend() {
+    let first = memory();
+    let many: Vec<_> = (1..=SLOTS as u64)
+        .map(|unique| first.begin(unique))
+        .collect();
+    // None is left, and the request is served nevertheless.
+    assert_eq!(first.begin(5000).outcome, Outcome::Open);
+    let second = killed(&first);
+    drop(second.begin(1 | UNIQUE_RESEND));
+    second.forget_old();
+    assert_eq!(second.free.lock().len(), SLOTS);
+    assert_eq!(second.begin(2 | UNIQUE_RESEND).outcome, Outcome::Open);
+    std::mem::forget(many);
+}
+
+#[test]
+fn memory_of_another_version_is_refused() {
+    let [one, other] = [c"a", c"b"].map(|name| SharedWords::create(name, 64).unwrap());
+    let copy = |words: &SharedWords| words.descriptor().try_clone_to_owned().unwrap();
+    let refused = Memory::adopt(copy(&one), copy(&other)).unwrap_err();
+    assert!(refused.to_string().contains("another version"), "{refused}");
+    let memory = memory();
+    let most = memory.inodes().unwrap();
+    assert!(most > INODES, "room for a file system that grows");
+    memory.prepare(most).unwrap();
+    assert!(memory.prepare(most + 1).is_err());
+}

@@ -1,0 +1,4 @@
+//! The traits that references need.
+
+#[path = "../../../pramfs-rs/src/fs/survivor/references.rs"]
+pub mod references;

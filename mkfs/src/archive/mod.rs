@@ -1,0 +1,10 @@
+//! Saved regions: a file with the blocks in use of a region (docs/save.md).
+//!
+//! Not here: the command lines (`commands::save`, `commands::restore`).
+
+mod format;
+pub(crate) mod partial;
+pub(crate) mod restore;
+pub(crate) mod save;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,307 @@
+//! The scripts that the units of systemd start. `make test-vm` starts the units.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::*;
+
+fn script(name: &str) -> Command {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/systemd/");
+    Command::new(format!("{path}{name}"))
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = names
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn collect_pstore_moves_records_to_directory_of_their_own() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("pstore"), dir.path().join("kept"));
+    fs::create_dir(&from).unwrap();
+    let collect = || {
+        let mut script = script("collect-pstore");
+        let done = script.arg(&to).env("PSTORE", &from).status().unwrap();
+        assert!(done.success());
+    };
+    // Without a record nothing is made.
+    collect();
+    assert!(!to.exists());
+    fs::write(from.join("dmesg-ramoops-0"), "panic").unwrap();
+    fs::write(from.join("console-ramoops-0"), "console").unwrap();
+    collect();
+    assert_eq!(names(&from), [""; 0]);
+    let [one] = &names(&to)[..] else {
+        panic!("{:?}", names(&to))
+    };
+    let kept = to.join(one);
+    assert_eq!(fs::read(kept.join("dmesg-ramoops-0")).unwrap(), b"panic");
+    assert_eq!(
+        fs::read(kept.join("console-ramoops-0")).unwrap(),
+        b"console"
+    );
+    collect();
+    assert_eq!(names(&to).len(), 1);
+}
+
+#[test]
+fn collect_pstore_without_room_keeps_records() {
+    let dir = scratch();
+    let from = dir.path().join("pstore");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("dmesg-ramoops-0"), "panic").unwrap();
+    // No directory can be made there.
+    let to = dir.path().join("file");
+    fs::write(&to, "").unwrap();
+    let mut script = script("collect-pstore");
+    let done = script.arg(&to).env("PSTORE", &from).output().unwrap();
+    assert!(!done.status.success());
+    assert_eq!(names(&from), ["dmesg-ramoops-0"]);
+}
+
+/// A program that stands before the system's in PATH.
+fn fake(bin: &Path, name: &str, body: &str) {
+    let path = bin.join(name);
+    fs::create_dir_all(bin).unwrap();
+    fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn collect_pstore_without_sound_durable_copies_keeps_records() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("pstore"), dir.path().join("kept"));
+    fs::create_dir(&from).unwrap();
+    for name in ["dmesg-ramoops-0", "dmesg-ramoops-1"] {
+        fs::write(from.join(name), name).unwrap();
+    }
+    let bin = dir.path().join("bin");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let collect = || {
+        let mut script = script("collect-pstore");
+        let script = script.arg(&to).env("PSTORE", &from).env("PATH", &path);
+        script.output().unwrap()
+    };
+    // A disk that fails when the copies are written out, and copies that are wrong.
+    let wrong = "/bin/cp \"$@\"; for to; do :; done; echo x >\"$to/dmesg-ramoops-1\"";
+    for (program, body) in [("sync", "exit 1"), ("cp", wrong)] {
+        fake(&bin, program, body);
+        assert!(!collect().status.success(), "{program}");
+        assert_eq!(names(&from).len(), 2, "{program}");
+        // No copies that the next boot would make again.
+        assert_eq!(names(&to), [""; 0], "{program}");
+        fs::remove_file(bin.join(program)).unwrap();
+    }
+    // Each record and each directory is written out, by its name: syncfs reaches no FUSE server.
+    let log = dir.path().join("log");
+    fake(&bin, "sync", &format!("echo \"$@\" >{}", log.display()));
+    assert!(collect().status.success());
+    let log = fs::read_to_string(log).unwrap();
+    let into = to.join(&names(&to)[0]);
+    for synced in [
+        &into.join("dmesg-ramoops-0"),
+        &into.join("dmesg-ramoops-1"),
+        &into,
+        &to,
+    ] {
+        let is_named = log.split(' ').any(|name| Path::new(name.trim()) == synced);
+        assert!(is_named, "{}: {log}", synced.display());
+    }
+    assert!(!log.contains("-f"), "{log}");
+}
+
+/// The lines that decide when a unit starts.
+#[test]
+fn units_delay_no_boot() {
+    for name in [
+        "pramfs-mkfs@.service",
+        "pramfs-pstore@.service",
+        "pramfs-keep@.service",
+    ] {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/systemd/");
+        let unit = fs::read_to_string(format!("{path}{name}")).unwrap();
+        for line in unit.lines().filter(|line| line.starts_with("Before=")) {
+            assert_eq!(line, "Before=shutdown.target", "{name}");
+        }
+    }
+}
+
+#[cfg(feature = "save")]
+struct Kept {
+    dir: tempfile::TempDir,
+    bin: PathBuf,
+    region: PathBuf,
+    file: PathBuf,
+}
+
+#[cfg(feature = "save")]
+impl Kept {
+    fn new() -> Kept {
+        let dir = scratch();
+        let bin = dir.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        symlink(PRAMFS, bin.join("pramfs")).unwrap();
+        symlink(MKFS, bin.join("mkfs.pramfs")).unwrap();
+        let (region, file) = (
+            dir.path().join("memory/region"),
+            dir.path().join("disk/saved"),
+        );
+        Kept {
+            dir,
+            bin,
+            region,
+            file,
+        }
+    }
+
+    fn keep(&self, what: &str) -> std::process::Output {
+        let mut script = script("keep-region");
+        script
+            .arg(what)
+            .env("PRAMFS_BIN", &self.bin)
+            .env("PRAMFS_SBIN", &self.bin)
+            .env("PRAMFS_SAVES", self.dir.path().join("disk"))
+            .env("REGION", &self.region)
+            .env("FILE", &self.file)
+            .env("SIZE", "16M");
+        script.output().unwrap()
+    }
+
+    fn succeeds(&self, what: &str) {
+        let done = self.keep(what);
+        let says = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.success(), "{what}: {says}");
+    }
+
+    fn fails(&self, what: &str, says: &str) {
+        let done = self.keep(what);
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && said.contains(says), "{said}");
+    }
+
+    fn put(&self, name: &str) {
+        let region = self.region.to_str().unwrap();
+        pramfs(["put", region, "/proc/version", name]).ok();
+    }
+
+    fn has(&self, name: &str) -> bool {
+        pramfs(["cat", self.region.to_str().unwrap(), name]).status == 0
+    }
+}
+
+/// A start that is killed leaves no region that the next start takes for one.
+#[cfg(feature = "save")]
+#[test]
+fn keep_region_after_interrupted_start_begins_anew() {
+    let kept = Kept::new();
+    kept.succeeds("start");
+    kept.put("/version");
+    kept.succeeds("stop");
+    for interrupted in ["pramfs", "mkfs.pramfs"] {
+        fs::remove_file(&kept.region).unwrap();
+        let file = fs::read(&kept.file).unwrap();
+        if interrupted == "mkfs.pramfs" {
+            fs::remove_file(&kept.file).unwrap();
+        }
+        // The machine stops when the region has its length and no contents.
+        let program = kept.bin.join(interrupted);
+        let real = fs::read_link(&program).unwrap();
+        fs::remove_file(&program).unwrap();
+        let at = if interrupted == "pramfs" { "$3" } else { "$1" };
+        let body = format!("truncate -s 16M \"{at}\"; kill -KILL $PPID");
+        fake(&kept.bin, interrupted, &body);
+        assert!(!kept.keep("start").status.success());
+        assert!(!kept.region.exists());
+        fs::remove_file(&program).unwrap();
+        symlink(real, &program).unwrap();
+        fs::write(&kept.file, file).unwrap();
+        kept.succeeds("start");
+        assert!(kept.has("/version"));
+        assert_eq!(names(kept.region.parent().unwrap()), ["region"]);
+    }
+}
+
+/// The disk with the save appears after the start has made an empty region.
+#[cfg(feature = "save")]
+#[test]
+fn keep_region_overwrites_no_save_of_another_file_system() {
+    let kept = Kept::new();
+    kept.succeeds("start");
+    kept.put("/precious");
+    kept.succeeds("stop");
+    let hidden = kept.dir.path().join("hidden");
+    fs::rename(&kept.file, &hidden).unwrap();
+    fs::remove_file(&kept.region).unwrap();
+    kept.succeeds("start");
+    fs::rename(&hidden, &kept.file).unwrap();
+    let before = fs::read(&kept.file).unwrap();
+    kept.fails("stop", "is the save of the file system");
+    assert!(fs::read(&kept.file).unwrap() == before);
+    // The next boot has everything.
+    fs::remove_file(&kept.region).unwrap();
+    kept.succeeds("start");
+    assert!(kept.has("/precious"));
+    // The save before is kept.
+    kept.put("/later");
+    kept.succeeds("stop");
+    assert!(fs::read(kept.file.with_extension("old")).unwrap() == before);
+    // Without the file, the older one is no reason for an empty region.
+    fs::remove_file(&kept.region).unwrap();
+    fs::remove_file(&kept.file).unwrap();
+    kept.fails("start", "saved.old does");
+    assert!(!kept.region.exists());
+}
+
+#[cfg(feature = "save")]
+#[test]
+fn keep_region_of_other_places_is_refused() {
+    let mut kept = Kept::new();
+    for (region, file, says) in [
+        ("physaddr:1G+16M", "disk/saved", "not the absolute path"),
+        ("/dev/null", "disk/saved", "not a regular file"),
+        ("memory/region", "elsewhere/saved", "is not below"),
+        ("memory/region", "disk/../saved", "'..'"),
+    ] {
+        kept.region = match region.contains(':') {
+            true => region.into(),
+            false => kept.dir.path().join(region),
+        };
+        kept.file = kept.dir.path().join(file);
+        kept.fails("start", says);
+        kept.fails("stop", says);
+        assert_eq!(names(kept.dir.path()), ["bin"]);
+    }
+}
+
+#[cfg(feature = "save")]
+#[test]
+fn keep_region_brings_region_over_loss_of_its_memory() {
+    let kept = Kept::new();
+    // The first boot makes a file system.
+    kept.succeeds("start");
+    kept.put("/version");
+    kept.succeeds("stop");
+    // A region that is there stays as it is.
+    kept.put("/later");
+    kept.succeeds("start");
+    assert!(kept.has("/later"));
+    // The next boot.
+    fs::remove_file(&kept.region).unwrap();
+    kept.succeeds("start");
+    assert!(kept.has("/version") && !kept.has("/later"));
+    // A damaged file is no reason for an empty file system.
+    fs::remove_file(&kept.region).unwrap();
+    fs::write(&kept.file, "damaged").unwrap();
+    kept.fails("start", "too short");
+    assert!(!kept.region.exists());
+    assert!(!kept.keep("other").status.success());
+}
