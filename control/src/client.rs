@@ -14,6 +14,7 @@ use crate::error::ControlError;
 use crate::identity::Identity;
 use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket, Window};
 use crate::message::{self, Reply, Request, Served};
+use crate::snapshot::SnapshotReader;
 use crate::wire;
 
 /// Time limit of each step: a place in the queue, sending, the answer. The server
@@ -277,6 +278,23 @@ impl Connection {
         }
     }
 
+    /// Returns the region that the server has open, as it says, by a descriptor that identifies
+    /// it (`O_PATH`).
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn region(&self) -> Result<OwnedFd, ControlError> {
+        match self.ask(&Request::Status)? {
+            (Reply::Serves(_), mut descriptors) if descriptors.len() == 1 => {
+                Ok(descriptors.remove(0))
+            }
+            (Reply::Serves(_), _) => Err(ControlError::Malformed(
+                "an answer without the region".into(),
+            )),
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
     /// Returns how many requests of the kernel the mount has served, by operation. Only root and
     /// the user of the server may.
     ///
@@ -286,6 +304,28 @@ impl Connection {
         match self.ask(&Request::Requests)?.0 {
             Reply::Requests { counts } => Ok(counts),
             other => Err(unexpected(other)),
+        }
+    }
+
+    /// Asks for a snapshot of the file system, for which the server uses at most `memory`
+    /// bytes. Waits until the operations under way have ended. Only root and the user of the
+    /// server may.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease); [`ControlError::Os`] if the server could make none.
+    pub fn snapshot(&self, memory: u64) -> Result<SnapshotReader, ControlError> {
+        match self.ask(&Request::Snapshot { memory })? {
+            (Reply::Done, mut descriptors) if descriptors.len() == 1 => {
+                let socket = descriptors.remove(0);
+                SnapshotReader::new(socket.into()).map_err(|source| ControlError::Os {
+                    what: "no snapshot",
+                    source,
+                })
+            }
+            (Reply::Done, _) => Err(ControlError::Malformed(
+                "a snapshot without its socket".into(),
+            )),
+            (other, _) => Err(unexpected(other)),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -294,6 +295,15 @@ impl Connection {
                 })?;
                 let counts = counts.counts();
                 self.say(&Reply::Requests { counts }, &[])
+            }
+            Request::Snapshot { memory } => {
+                let snapshots = service.snapshots.as_deref().ok_or_else(|| {
+                    Refused::new(Refusal::Unsupported, "this server makes no snapshots")
+                })?;
+                let failed = |e: std::io::Error| Refused::new(Refusal::System, e.to_string());
+                let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+                snapshots.start(memory, ours).map_err(failed)?;
+                self.say(&Reply::Done, &[theirs.as_fd()])
             }
             Request::Lease { ticket } => {
                 if self.leases.len() >= most_leases {

@@ -33,6 +33,7 @@ mod identity;
 mod lease;
 mod message;
 mod server;
+pub mod snapshot;
 mod wire;
 
 pub use admission::{Admission, PeerGroups, Users};

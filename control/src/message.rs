@@ -80,6 +80,12 @@ pub enum Request {
     },
     /// How many requests of the kernel the mount has served.
     Requests,
+    /// A snapshot of the file system. Descriptor in the answer: its socket, see
+    /// [`snapshot`](crate::snapshot).
+    Snapshot {
+        /// Bytes of memory for blocks that programs change before they are read.
+        memory: u64,
+    },
 }
 
 impl Request {
@@ -90,7 +96,8 @@ impl Request {
             | Request::Connection
             | Request::Leases { .. }
             | Request::Revoke { .. }
-            | Request::Requests => true,
+            | Request::Requests
+            | Request::Snapshot { .. } => true,
             Request::Lease { .. }
             | Request::Blocks { .. }
             | Request::Fill { .. }
@@ -252,4 +259,26 @@ pub(crate) fn request(bytes: &[u8]) -> Result<Request, Reply> {
     let versioned: Versioned<Request> = serde_json::from_slice(bytes)
         .map_err(|error| refused(Refusal::Unknown, format!("unknown request: {error}")))?;
     Ok(versioned.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_about_the_whole_mount_are_administrative() {
+        let lease = LeaseKey { slot: 1, id: 2 };
+        let whole = [
+            Request::Status,
+            Request::Connection,
+            Request::Leases { from: 0 },
+            Request::Revoke { lease },
+            Request::Requests,
+            Request::Snapshot { memory: 1 << 20 },
+        ];
+        assert!(whole.iter().all(Request::is_administrative));
+        let bytes = encode(&Request::Snapshot { memory: 77 }).unwrap();
+        assert_eq!(request(&bytes), Ok(Request::Snapshot { memory: 77 }));
+        assert!(!Request::Release { lease }.is_administrative());
+    }
 }

@@ -46,6 +46,7 @@ pub mod remount;
 pub mod second_mount;
 pub mod session;
 pub mod shutdown;
+mod snapshots;
 pub mod summary;
 pub mod takeover;
 pub mod transport;

@@ -36,6 +36,7 @@ use crate::privileges::{self, Extra, Privileges};
 use crate::readonly;
 use crate::relock;
 use crate::shutdown::{Signals, Watch};
+use crate::snapshots::LiveSnapshots;
 use crate::summary;
 use crate::takeover;
 use crate::takeover::first::{keep, locked, memory_to_survive};
@@ -399,7 +400,7 @@ pub(crate) fn listen(
 
 /// Answers over the control socket for a mounted region.
 pub(crate) fn answer_for(
-    fs: &Fs,
+    fs: &Arc<Fs>,
     listener: Listener,
     connection: impl AsFd,
     own_mount: &OwnMount,
@@ -429,7 +430,8 @@ pub(crate) fn answer_for(
         nosymfollow: !settings.symlinks,
     };
     let mut service = Service::new(served, region, connection)?
-        .with_counts(Arc::clone(counts) as Arc<dyn RequestCounts>);
+        .with_counts(Arc::clone(counts) as Arc<dyn RequestCounts>)
+        .with_snapshots(Arc::new(LiveSnapshots::new(fs)));
     if let Some(direct) = direct {
         service = service.with_leases(Arc::clone(direct) as Arc<dyn Leases>);
     }
@@ -511,7 +513,7 @@ impl Mounted {
         }
         let region = self.fs.region().info().name;
         // The session has dropped its adapter, so this is the last reference, unless the
-        // thread for signals holds one for a moment.
+        // thread for signals, or a save that begins, holds one for a moment.
         if let Some(fs) = Arc::into_inner(self.fs) {
             fs.close().map_err(|error| {
                 Failure::system(format!("closing the region of {path}: {error}"))

@@ -29,8 +29,8 @@ pub use crate::api::OpenIn;
 pub use crate::credentials::{Credentials, Groups};
 pub use crate::fs::{
     CloseError, Engine, Fs, HeldLease, Holding, InodeRef, InodeRefs, KeptReferences, LeaseEvent,
-    LeaseGrant, LeasedExtents, MemoryUse, Repeats, ScrubFinding, ScrubOptions, Survivor, Taken,
-    VerifiedData, Writability,
+    LeaseGrant, LeasedExtents, MemoryUse, Repeats, ScrubFinding, ScrubOptions, Snapshot,
+    SnapshotEnd, Survivor, Taken, VerifiedData, Writability,
 };
 pub use pramfs_medium::journal::{Outcomes, RecordId};
 pub use pramfs_medium::pmem::{Lent, RegionView, ScrubMarkStatus, ScrubStatus};

@@ -9,9 +9,11 @@
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::aside::{Aside, AsideEnd, AsidePlan};
 use super::backend::PmemBackend;
 use super::error::PmemError;
 use super::kernel_bad::KernelBad;
@@ -111,6 +113,8 @@ region_access! {
     fn raw_range(offset: u64, len: u64) -> Result<*mut [u8], PmemError>;
     fn is_lendable() -> bool;
     fn lend(offset: u64, len: u64) -> Result<Lent<'_>, PmemError>;
+    fn begin_aside(plan: AsidePlan) -> Option<Arc<Aside>>;
+    fn end_aside(aside: &Arc<Aside>, why: AsideEnd) -> ();
     fn window() -> WriteWindow<'_>;
     fn write_scope() -> Option<WriteScope<'_>>;
     fn close_for_wait() -> ();

@@ -16,6 +16,7 @@
 //! stored (`journal`).
 
 mod access;
+mod aside;
 mod atomic_table;
 mod backend;
 mod cow;
@@ -58,6 +59,7 @@ mod view;
 mod window;
 
 pub use access::RegionAccess;
+pub use aside::{Aside, AsideEnd, AsidePlan};
 pub use atomic_table::AtomicTable;
 pub use backend::{Durability, Granularity, Persistence, PmemBackend};
 pub use error::PmemError;

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::aside::AsideSlot;
 use super::backend::{Durability, Granularity, Persistence, PmemBackend};
 use super::cpu::{self, Cpu};
 use super::error::PmemError;
@@ -96,6 +97,8 @@ pub struct Region {
     protection: Option<Arc<Protection>>,
     /// Ranges that the kernel has named as bad, or a test.
     pub(super) known_bad: KnownBad,
+    /// What a save of the live file system needs before stores.
+    pub(super) aside: AsideSlot,
     /// Closed in a forked child.
     open: OpenState,
     /// See [`Region::pretend_lease`].
@@ -136,6 +139,7 @@ impl Region {
             read_only: false,
             ownership: None,
             known_bad: KnownBad::default(),
+            aside: AsideSlot::default(),
             open: OpenState::new(),
             #[cfg(any(test, feature = "testing"))]
             held_leases: Default::default(),
@@ -508,7 +512,7 @@ impl Region {
         while done < len {
             let piece = POPULATED_AT_ONCE.min(len - done);
             let window = self.window();
-            let p = window.to(start + done, piece)?;
+            let p = window.to_populate(start + done, piece)?;
             mapping::populate(p, piece as usize, true).map_err(|e| self.unpopulated(e))?;
             done += piece;
         }

@@ -78,6 +78,16 @@ impl<'a> WriteWindow<'a> {
     /// Checks a range, and returns its address for stores.
     #[inline]
     pub(super) fn to(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
+        let dst = self.to_populate(offset, len)?;
+        if self.region.aside.is_active() {
+            self.region.copy_aside(offset, len);
+        }
+        Ok(dst)
+    }
+
+    /// As [`to`](Self::to), for a caller that changes no byte.
+    #[inline]
+    pub(super) fn to_populate(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
         self.region.at(offset, len)?;
         self.check_open()?;
         Ok(self.place(offset))
@@ -88,6 +98,9 @@ impl<'a> WriteWindow<'a> {
     fn to_word(&self, offset: u64) -> Result<*mut u64, PmemError> {
         self.region.word(offset)?;
         self.check_open()?;
+        if self.region.aside.is_active() {
+            self.region.copy_aside(offset, 8);
+        }
         Ok(self.place(offset).cast())
     }
 

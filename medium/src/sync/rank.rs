@@ -90,6 +90,8 @@ ranks! {
     HostRoom,
     /// A fence that is an msync.
     PageSync,
+    /// A shard of copies aside, for a save of a live mount. The region is read under it.
+    Aside,
     /// A few instructions, or a step of a backend. No lock is taken under it.
     Leaf,
 }

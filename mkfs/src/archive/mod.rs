@@ -3,8 +3,10 @@
 //! Not here: the command lines (`commands::save`, `commands::restore`).
 
 mod format;
+pub(crate) mod live;
 pub(crate) mod partial;
 pub(crate) mod restore;
 pub(crate) mod save;
 #[cfg(test)]
 mod tests;
+pub(crate) mod writer;

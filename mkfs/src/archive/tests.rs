@@ -12,6 +12,7 @@ use pramfs_medium::pmem::RegionAccess;
 use super::format::{CHUNK_HEADER, CHUNK_MAX, ChunkHeader, END, End, HEADER, Header, RUN};
 use super::restore::{Order, Reader, check, restore};
 use super::save::Source;
+use super::writer::{Contents, write_save};
 use crate::Failure;
 
 const LEN: u64 = 24 << 20;
@@ -67,8 +68,8 @@ fn saved(path: &Path) -> Vec<u8> {
     let (_, done) = opened(path)
         .close_with(|region| {
             let source = Source::new(region, "region")?;
-            let done = source.write(&mut out, 3, &|_| {}).unwrap();
-            assert_eq!(done.blocks, source.blocks);
+            let done = write_save(&source, &mut out, 3, &|_| {}).unwrap();
+            assert_eq!(done.blocks, source.blocks());
             Ok::<_, Failure>(done)
         })
         .unwrap();

@@ -1,4 +1,4 @@
-//! `pramfs save`: writes the blocks in use of a region to a file.
+//! `pramfs save`: writes the blocks in use of a region to a file, also of a live mount.
 
 use std::fs::{File, Metadata};
 use std::io::BufWriter;
@@ -6,23 +6,27 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use pramfs_control::{Connection, ControlError, Identity};
 use pramfs_medium::media::lease::refuse_if_leased;
-use pramfs_medium::pmem::{Region, RegionAccess};
-use pramfs_medium::size::human;
+use pramfs_medium::pmem::RegionAccess;
+use pramfs_medium::size::{self, human};
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::Subcommand;
+use super::live::live_mount;
+use crate::archive::live::Live;
 use crate::archive::partial::{Partial, exists};
 use crate::archive::restore::uuid_of;
-use crate::archive::save::{Saved, Source};
+use crate::archive::save::Source;
+use crate::archive::writer::{Contents, Saved, write_save};
 use crate::failure::shown;
 use crate::open::{self, Intent};
-use crate::{Failure, output};
+use crate::{Failure, busy, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Save {
-    /// File or device that holds the file system, not mounted
+    /// File or device that holds the file system, or a mount point
     region: PathBuf,
     /// File that is made
     file: PathBuf,
@@ -38,6 +42,9 @@ pub(super) struct Save {
     /// Compression level of zstd, from 1 (fast) to 19 (small)
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
     level: i32,
+    /// For a live mount: memory for blocks that programs change before they are saved
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size::parse)]
+    memory: u64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -55,11 +62,15 @@ struct Report {
     bytes: u64,
     /// Bytes of the file.
     file_bytes: u64,
+    /// It was mounted.
+    live: bool,
+    /// Files of a live mount that were mapped for writing, saved as found.
+    mapped: Vec<String>,
 }
 
 impl Subcommand for Save {
     const NAME: &'static str = "save";
-    const ABOUT: &'static str = "Save the used blocks of a region that is not mounted to a file";
+    const ABOUT: &'static str = "Save the used blocks of a region or a live mount to a file";
 
     fn run(&self) -> Result<(), Failure> {
         let name = shown(&self.region);
@@ -67,10 +78,74 @@ impl Subcommand for Save {
         if !self.force && exists_now {
             return Err(exists(&self.file));
         }
+        let report = match self.live_mount()? {
+            Some((server, _)) => self.save_live(&server, &name)?,
+            None => self.save_region(exists_now, &name)?,
+        };
+        if self.json {
+            return output::json(&report);
+        }
+        output::line(&format!(
+            "{name}: {} of blocks in use saved to {}, {}",
+            human(report.bytes),
+            report.file,
+            human(report.file_bytes)
+        ))
+    }
+}
+
+impl Save {
+    /// Returns the server of a mount point, or of a region that is mounted.
+    fn live_mount(&self) -> Result<Option<(Connection, u64)>, Failure> {
+        match live_mount(&self.region) {
+            Ok(live) => Ok(Some(live)),
+            // Opening it says what it is.
+            Err(failure) if failure.reason == "not-mounted" && !self.region.is_dir() => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Saves a live mount from one moment.
+    fn save_live(&self, server: &Connection, name: &str) -> Result<Report, Failure> {
+        let about = |e: ControlError| Failure::new("os", format!("{name}: {e}"));
+        // What the kernel holds back is not in the region. Only a mount point reaches it.
+        if let Some(on) = match self.region.is_dir() {
+            true => Some(self.region.clone()),
+            false => busy::mount_point(&self.region),
+        } {
+            let synced = File::open(&on).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
+            synced.map_err(|e| Failure::os("cannot sync", &on, e))?;
+        }
+        let region = server.region().map_err(about)?;
+        let region = Identity::of(&region).map_err(about)?;
+        if Identity::of_path(&self.file).is_ok_and(|file| file == region) {
+            return Err(is_region(&self.file));
+        }
+        let live = Live::new(server.snapshot(self.memory).map_err(about)?, name)?;
+        self.check_replaced(live.header().uuid, name)?;
+        let mut mapped = Vec::new();
+        let saved = self.write(&live, name, || {
+            mapped = (live.mapped()).map_err(|e| Failure::os("cannot read", name, e))?;
+            Ok(())
+        })?;
+        for file in &mapped {
+            eprintln!(
+                "pramfs: warning: {name}: {file} is mapped for writing; it was saved as it was found"
+            );
+        }
+        Ok(Report {
+            live: true,
+            mapped,
+            ..self.report(&live, saved, name)
+        })
+    }
+
+    /// Saves a region that is not mounted.
+    fn save_region(&self, exists_now: bool, name: &str) -> Result<Report, Failure> {
         // Replays the journal, in private memory.
         let fs = open::fs(&self.region, Intent::Read).map_err(|mut failure| {
             if failure.reason == "in-use" {
-                failure.message += ". A region is saved while it is not mounted";
+                failure.message += ". A program has it open: a region is saved while it is not in use, or while root has it mounted";
             }
             failure
         })?;
@@ -85,51 +160,50 @@ impl Subcommand for Save {
         }
         let (_region, report) = fs
             .close_with(|region| {
-                refuse_if_leased(region).map_err(|e| Failure::about(&name, e))?;
-                let source = Source::new(region, &name)?;
-                self.check_replaced(region, source.header.uuid, &name)?;
-                let saved = self.write(&source, region, &name)?;
-                Ok::<_, Failure>(self.report(&source, saved, &name))
+                refuse_if_leased(region).map_err(|e| Failure::about(name, e))?;
+                let source = Source::new(region, name)?;
+                if let Some(old) = old(&self.file)?
+                    && region.ownership().map(|o| o.object()) == Some((old.dev(), old.ino()))
+                {
+                    return Err(is_region(&self.file));
+                }
+                self.check_replaced(source.header().uuid, name)?;
+                let saved = self.write(&source, name, || match region.faults() {
+                    0 => Ok(()),
+                    _ => Err(Failure::new(
+                        "os",
+                        format!("{name}: some of its pages could not be read; nothing was saved"),
+                    )),
+                })?;
+                Ok(self.report(&source, saved, name))
             })
-            .map_err(|e| Failure::about(&name, e))?;
-        let report = report?;
-        if self.json {
-            return output::json(&report);
-        }
-        output::line(&format!(
-            "{name}: {} of blocks in use saved to {}, {}",
-            human(report.bytes),
-            report.file,
-            human(report.file_bytes)
-        ))
+            .map_err(|e| Failure::about(name, e))?;
+        report
     }
-}
 
-impl Save {
-    /// The file is complete and durable before it gets its name.
-    fn write(&self, source: &Source<'_>, region: &Region, name: &str) -> Result<Saved, Failure> {
+    /// The file is complete, durable and passed `check` before it gets its name, and perhaps
+    /// takes the place of one that may be the last good one.
+    fn write(
+        &self,
+        source: &dyn Contents,
+        name: &str,
+        check: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<Saved, Failure> {
         let cannot = |e: std::io::Error| Failure::os("cannot write", &self.file, e);
         let mut partial = Partial::of(&self.file)?;
-        let bar = output::bar(source.blocks * source.header.block_size(), name);
-        let written = source.write(BufWriter::new(&mut partial.file), self.level, &|n| {
-            bar.inc(n)
-        });
+        let bar = output::bar(source.blocks() * source.header().block_size(), name);
+        let out = BufWriter::new(&mut partial.file);
+        let written = write_save(source, out, self.level, &|n| bar.inc(n));
         bar.finish_and_clear();
         let saved = written.map_err(cannot)?;
-        // Before the file takes the place of one that may be the last good one.
-        if region.faults() != 0 {
-            return Err(Failure::new(
-                "os",
-                format!("{name}: some of its pages could not be read; nothing was saved"),
-            ));
-        }
+        check()?;
         partial.file.sync_all().map_err(cannot)?;
         partial.replace(&self.file, self.force, self.keep_old)?;
         Ok(saved)
     }
 
     /// Whether the file may be replaced by a save of this region.
-    fn check_replaced(&self, region: &Region, uuid: [u8; 16], name: &str) -> Result<(), Failure> {
+    fn check_replaced(&self, uuid: [u8; 16], name: &str) -> Result<(), Failure> {
         let Some(old) = old(&self.file)? else {
             return Ok(());
         };
@@ -138,12 +212,6 @@ impl Save {
             return Err(Failure::new(
                 "not-a-file",
                 format!("{target}: is not a regular file, and is not replaced"),
-            ));
-        }
-        if region.ownership().map(|o| o.object()) == Some((old.dev(), old.ino())) {
-            return Err(Failure::new(
-                "same",
-                format!("{target}: is the region itself"),
             ));
         }
         let saved = File::open(&self.file)
@@ -166,17 +234,24 @@ impl Save {
         }
     }
 
-    fn report(&self, source: &Source<'_>, saved: Saved, name: &str) -> Report {
+    fn report(&self, source: &dyn Contents, saved: Saved, name: &str) -> Report {
+        let header = source.header();
         Report {
             region: name.to_owned(),
             file: shown(&self.file),
-            uuid: Uuid::from_bytes(source.header.uuid).to_string(),
-            block_size: source.header.block_size(),
+            uuid: Uuid::from_bytes(header.uuid).to_string(),
+            block_size: header.block_size(),
             blocks: saved.blocks,
-            bytes: saved.blocks * source.header.block_size(),
+            bytes: saved.blocks * header.block_size(),
             file_bytes: saved.len,
+            live: false,
+            mapped: Vec::new(),
         }
     }
+}
+
+fn is_region(file: &Path) -> Failure {
+    Failure::new("same", format!("{}: is the region itself", shown(file)))
 }
 
 /// What has the name of the file, a symbolic link not followed.

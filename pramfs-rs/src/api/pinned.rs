@@ -42,29 +42,34 @@ fn is_aligned(e: &FileExtent, unit: u64) -> bool {
     places.into_iter().flatten().all(|p| p % unit == 0)
 }
 
-/// Keeps a file marked, as long as a view for writing exists: its stores need no record, so the
-/// sums of the file's data do not hold.
+/// Keeps a file known as mapped for writing, as long as the view exists: its stores need no
+/// record, so the sums of the file's data do not hold, and a save of the live file system does
+/// not see them.
 #[derive(Debug)]
 struct StoreView {
-    engine: Handle,
+    engine: Arc<Engine>,
     ino: Ino,
 }
 
 impl StoreView {
-    /// Marks a file durably. `None` if the file system has no sums.
-    fn begin(engine: &Arc<Engine>, ino: Ino) -> Result<Option<StoreView>> {
-        if !engine.vol.geo.data_sums {
-            return Ok(None);
+    /// Notes the view, and marks the file durably if the file system has sums.
+    fn begin(engine: &Arc<Engine>, ino: Ino) -> Result<StoreView> {
+        if engine.vol.geo.data_sums {
+            engine.begin_stores(ino)?;
         }
-        engine.begin_stores(ino)?;
-        let engine = Handle::new(engine);
-        Ok(Some(StoreView { engine, ino }))
+        engine.mapped.begin(ino);
+        let engine = Arc::clone(engine);
+        Ok(StoreView { engine, ino })
     }
 }
 
 impl Drop for StoreView {
     fn drop(&mut self) {
-        if !self.engine.open.is_inherited() {
+        if self.engine.open.is_inherited() {
+            return;
+        }
+        self.engine.mapped.end(self.ino);
+        if self.engine.vol.geo.data_sums {
             self.engine.end_stores(self.ino);
         }
     }
@@ -100,7 +105,7 @@ impl Pinned {
             return Err(past_end());
         }
         let mut view = match access {
-            Access::Write => StoreView::begin(engine, ino)?,
+            Access::Write => Some(StoreView::begin(engine, ino)?),
             Access::Read => None,
         };
         loop {

@@ -49,6 +49,7 @@ pub use inode::leases::{HeldLease, LeaseEvent};
 pub use inode_ref::{Holding, InodeRef, InodeRefs};
 pub use mount::Fs;
 pub use mount::close::CloseError;
+pub use mount::snapshot::{Snapshot, SnapshotEnd};
 pub use ops::grow::Grown;
 pub use ops::lease::{LeaseGrant, LeasedExtents};
 pub use ops::readdir::Taken;

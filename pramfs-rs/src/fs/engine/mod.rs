@@ -35,6 +35,7 @@ use crossbeam::utils::CachePadded;
 use crate::fs::inode::Inode;
 use crate::fs::inode::cache::InodeCache;
 use crate::fs::inode::leases::{HeldLease, LeaseWatch};
+use crate::fs::inode::mapped::MappedFiles;
 use crate::fs::inode::marks::Marks;
 use crate::fs::inode::refs::Refs;
 use crate::fs::inode::table::InodeTable;
@@ -92,6 +93,8 @@ pub struct Engine {
     pub(crate) uses_copies: AtomicBool,
     /// Files whose data sums do not hold.
     pub(crate) marks: Marks,
+    /// Files that others store to without records.
+    pub(crate) mapped: MappedFiles,
     /// Refuses changes: the mount is read-only, or found damage.
     pub(crate) read_only: AtomicBool,
     /// Damage was found that forbids changes until the next mount.
@@ -158,6 +161,7 @@ impl Engine {
             lease_watch: OnceLock::new(),
             has_unknown_lease: AtomicBool::new(false),
             marks: Marks::default(),
+            mapped: MappedFiles::default(),
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),
             damage: Damage::default(),

@@ -15,6 +15,7 @@
 //! | `large_values` | values of extended attributes in blocks of their own |
 //! | `leases` | the leases of an inode |
 //! | `completeness` | the result of the completeness check |
+//! | `mapped` | files that others store to without records |
 //! | `marks` | files whose data sums do not hold |
 
 pub(crate) mod cache;
@@ -24,6 +25,7 @@ pub(crate) mod large_values;
 pub(crate) mod leases;
 pub(crate) mod lock;
 pub(crate) mod lock_set;
+pub(crate) mod mapped;
 pub(crate) mod marks;
 pub(crate) mod refs;
 pub(crate) mod state;

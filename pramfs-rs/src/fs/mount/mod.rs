@@ -22,6 +22,7 @@ mod background;
 pub(crate) mod close;
 mod recover;
 mod scrub;
+pub(crate) mod snapshot;
 
 use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::Arc;
@@ -44,6 +45,7 @@ use pramfs_medium::pmem::Region;
 use pramfs_medium::sync::{Mutex, rank};
 use pramfs_medium::types::Ino;
 use recover::{fail_if_faulted, recover};
+use snapshot::SnapshotState;
 
 /// A mounted file system.
 ///
@@ -70,6 +72,8 @@ pub struct Fs {
     unfinished: Mutex<Unfinished, rank::Leaf>,
     /// The last scrub.
     scrub: Mutex<Option<ScrubTask>, rank::Mount>,
+    /// The last snapshot.
+    snapshot: Mutex<Option<Arc<SnapshotState>>, rank::Mount>,
 }
 
 impl std::ops::Deref for Fs {
@@ -126,6 +130,7 @@ impl Fs {
             background: Mutex::new(None),
             unfinished: Mutex::new(unfinished),
             scrub: Mutex::new(None),
+            snapshot: Mutex::new(None),
         };
         if !read_only {
             if !fs.is_read_only() {

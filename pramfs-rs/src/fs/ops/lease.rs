@@ -148,6 +148,9 @@ impl Engine {
             let held = HeldLease::new(slot, at, &lease, false);
             self.leases.lock().insert(slot, held);
             self.refs.add(ino, 1, By::Guard);
+            if mode == LeaseMode::Write {
+                self.mapped.note(ino);
+            }
             // After an error the lease ends like one whose holder has ended.
             let grant = LeaseGrant {
                 engine: self,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::fs::inode::Inode;
-use crate::fs::inode::state::{InodeState, Lazy, check_file};
+use crate::fs::inode::state::{InodeState, Lazy};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::types::Ino;
@@ -131,31 +131,6 @@ impl Engine {
             let state = inode.state.read();
             self.flush_range(&inode, &state, range.clone()).map(drop)
         })
-    }
-
-    /// Flushes the blocks of a range up to the end of the file. False if it has none.
-    pub(crate) fn flush_range(
-        &self,
-        inode: &Inode,
-        state: &InodeState,
-        range: Range<u64>,
-    ) -> Result<bool> {
-        check_file(inode.ino, state)?;
-        let geo = &self.vol.geo;
-        let end = range.end.min(state.disk.size);
-        let start = geo.file_offset(geo.file_block(range.start.min(end)));
-        let back = self.vol.region.write_back();
-        let mut pending = None;
-        for extent in self.extents_between(state, start, end)? {
-            if let (Some(at), false) = (extent.region_offset, extent.unwritten) {
-                pending = Some(back.flush(at, extent.len)?);
-            }
-        }
-        let Some(pending) = pending else {
-            return Ok(false);
-        };
-        back.fence(pending);
-        Ok(true)
     }
 
     /// As [`fsync`](Self::fsync), for the whole file system.

@@ -13,6 +13,7 @@ pub(crate) mod attributes;
 pub(crate) mod bad_blocks;
 pub(crate) mod copies;
 pub(crate) mod entries;
+mod extents;
 mod file_map;
 pub(crate) mod group_tables;
 pub(crate) mod lazy_times;

@@ -1,0 +1,338 @@
+//! Copies of blocks as they were at one moment, while stores to them go on.
+//!
+//! Purpose: a save of a live mount. From the moment on, the first store to a block in use copies
+//! the block to memory before it. A reader gets the copy, or the block if nobody stored to it.
+//!
+//! Invariants:
+//! * A store to a block that is in use and not read yet comes after its copy: both, and the
+//!   reads, take the lock of the block's shard, and a store begins after it has had that lock.
+//! * Blocks that were free at the moment have no copy. Which were is known from the bitmaps,
+//!   whose blocks keep their copies until the end.
+//! * Memory for copies is bounded. A store waits until the reader has released some. If it
+//!   releases none in [`PATIENCE`], the copies end: a reader that stops delays no store for
+//!   longer.
+//!
+//! Not here: stores without a [`WriteWindow`](super::WriteWindow), by views and leases.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::error::PmemError;
+use super::region::Region;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex, RwLock, rank};
+
+/// Time for which a store waits for a reader that releases nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const SHARDS: usize = 64;
+
+/// What is copied.
+#[derive(Debug, Clone)]
+pub struct AsidePlan {
+    /// Bytes of a block, a power of two.
+    pub block_size: u64,
+    /// Blocks that are in use whatever the bitmaps say, and are read first.
+    pub fixed: Vec<Range<u64>>,
+    /// Blocks that a bitmap tells of, a multiple of 64.
+    pub per_group: u64,
+    /// The block of each group's bitmap; `None`: all of its blocks are free.
+    pub bitmaps: Vec<Option<u64>>,
+    /// Most bytes of copies, without those of bitmaps.
+    pub most: u64,
+}
+
+/// The part of a [`Region`] that its windows ask.
+#[derive(Debug, Default)]
+pub(super) struct AsideSlot {
+    /// Copies are made. Set and cleared while `current` is locked.
+    active: AtomicBool,
+    current: RwLock<Option<Arc<Aside>>, rank::Leaf>,
+}
+
+impl AsideSlot {
+    /// Whether stores must ask for copies.
+    #[inline(always)]
+    pub(super) fn is_active(&self) -> bool {
+        // The operations that follow see it through the gate, which was held exclusively.
+        self.active.load(Ordering::Relaxed)
+    }
+
+    fn get(&self) -> Option<Arc<Aside>> {
+        self.current.read().clone()
+    }
+}
+
+/// Why copies have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AsideEnd {
+    /// The reader released nothing while a store waited.
+    Slow,
+    /// The file system is being closed, or no reader is left.
+    Closed,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    copies: HashMap<u64, Box<[u8]>>,
+}
+
+/// The copies since one moment.
+#[derive(Debug)]
+pub struct Aside {
+    plan: AsidePlan,
+    /// The blocks of `plan.bitmaps`.
+    bitmaps: HashSet<u64>,
+    shards: Vec<Mutex<Shard, rank::Aside>>,
+    /// Bytes of copies, without those of bitmaps.
+    bytes: AtomicU64,
+    /// Blocks below this one are released, but not the fixed ones.
+    released: AtomicU64,
+    /// The fixed blocks are released.
+    fixed_released: AtomicBool,
+    /// Guards the end and the wait for room.
+    end: Mutex<Option<AsideEnd>, rank::Leaf>,
+    changed: Condvar,
+}
+
+impl Region {
+    /// Begins to copy blocks before the first store to each. The caller keeps all stores out
+    /// until this returns. `None` if somebody else copies already.
+    pub(crate) fn begin_aside(&self, plan: AsidePlan) -> Option<Arc<Aside>> {
+        let mut current = self.aside.current.write();
+        if current.is_some() {
+            return None;
+        }
+        let aside = Arc::new(Aside::new(plan));
+        *current = Some(Arc::clone(&aside));
+        self.aside.active.store(true, Ordering::Relaxed);
+        Some(aside)
+    }
+
+    /// Ends the copies. Stores that wait go on.
+    pub(crate) fn end_aside(&self, aside: &Arc<Aside>, why: AsideEnd) {
+        let mut current = self.aside.current.write();
+        if current.as_ref().is_some_and(|of| Arc::ptr_eq(of, aside)) {
+            self.aside.active.store(false, Ordering::Relaxed);
+            *current = None;
+        }
+        drop(current);
+        aside.note_end(why);
+    }
+
+    /// Copies the blocks of a range before they are stored to.
+    #[cold]
+    pub(super) fn copy_aside(&self, offset: u64, len: u64) {
+        let Some(aside) = self.aside.get() else {
+            return;
+        };
+        if aside.before_store(self, offset, len).is_err() {
+            tracing::warn!(
+                "{}: a save of the file system was given up: its reader took nothing for {} s, and stores waited for it",
+                self.info().name,
+                PATIENCE.as_secs()
+            );
+            self.end_aside(&aside, AsideEnd::Slow);
+        }
+    }
+}
+
+/// The reader is too slow.
+struct Slow;
+
+impl Aside {
+    fn new(plan: AsidePlan) -> Aside {
+        Aside {
+            bitmaps: plan.bitmaps.iter().flatten().copied().collect(),
+            plan,
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            bytes: AtomicU64::new(0),
+            released: AtomicU64::new(0),
+            fixed_released: AtomicBool::new(false),
+            end: Mutex::new(None),
+            changed: Condvar::default(),
+        }
+    }
+
+    /// Why the copies have ended, if they have.
+    pub fn ended(&self) -> Option<AsideEnd> {
+        *self.end.lock()
+    }
+
+    /// What is copied.
+    pub fn plan(&self) -> &AsidePlan {
+        &self.plan
+    }
+
+    /// Bytes of copies now, without those of bitmaps.
+    pub fn held_bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn note_end(&self, why: AsideEnd) {
+        self.end.lock().get_or_insert(why);
+        self.changed.notify_all();
+    }
+
+    fn shard(&self, block: u64) -> &Mutex<Shard, rank::Aside> {
+        // Neighbours in different shards. The index is below SHARDS.
+        &self.shards[(block % SHARDS as u64) as usize]
+    }
+
+    fn is_fixed(&self, block: u64) -> bool {
+        self.plan.fixed.iter().any(|run| run.contains(&block))
+    }
+
+    fn is_bitmap(&self, block: u64) -> bool {
+        self.bitmaps.contains(&block)
+    }
+
+    fn bitmap_of(&self, group: u64) -> Option<u64> {
+        let group = usize::try_from(group).ok()?;
+        self.plan.bitmaps.get(group).copied().flatten()
+    }
+
+    fn is_released(&self, block: u64) -> bool {
+        match self.is_fixed(block) {
+            true => self.fixed_released.load(Ordering::Acquire),
+            false => block < self.released.load(Ordering::Acquire),
+        }
+    }
+
+    /// Copies the blocks of a range that need it.
+    fn before_store(&self, region: &Region, offset: u64, len: u64) -> Result<(), Slow> {
+        if len == 0 {
+            return Ok(());
+        }
+        let size = self.plan.block_size;
+        for block in offset / size..=(offset + len - 1) / size {
+            let is_bitmap = self.is_bitmap(block);
+            if !is_bitmap && (self.is_released(block) || !self.was_in_use(region, block)) {
+                continue;
+            }
+            if !is_bitmap {
+                self.wait_for_room()?;
+            }
+            let mut shard = self.shard(block).lock();
+            // Released meanwhile: nobody would free the copy.
+            if !is_bitmap && self.is_released(block) || shard.copies.contains_key(&block) {
+                continue;
+            }
+            let mut copy = vec![0; size as usize].into_boxed_slice();
+            if region.read(block * size, &mut copy).is_err() {
+                // The page has failed. The reader meets the same error.
+                continue;
+            }
+            shard.copies.insert(block, copy);
+            drop(shard);
+            if !is_bitmap {
+                self.bytes.fetch_add(size, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until there is room for a copy. Other stores may take it first, so that there are
+    /// at most as many bytes too many as threads have blocks under way.
+    fn wait_for_room(&self) -> Result<(), Slow> {
+        let is_full = || self.bytes.load(Ordering::Relaxed) >= self.plan.most;
+        if !is_full() {
+            return Ok(());
+        }
+        let mut end = self.end.lock();
+        let mut position = self.position();
+        let mut since = Instant::now();
+        while end.is_none() && is_full() {
+            let waited = since.elapsed();
+            if self.position() != position {
+                position = self.position();
+                since = Instant::now();
+            } else if waited >= PATIENCE {
+                return Err(Slow);
+            }
+            let rest = PATIENCE.saturating_sub(since.elapsed());
+            // The condition is looked at again.
+            let _in_time = self.changed.wait_for(&mut end, rest);
+        }
+        Ok(())
+    }
+
+    fn position(&self) -> (bool, u64) {
+        (
+            self.fixed_released.load(Ordering::Relaxed),
+            self.released.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Whether a block was in use at the moment.
+    fn was_in_use(&self, region: &Region, block: u64) -> bool {
+        if self.is_fixed(block) {
+            return true;
+        }
+        let bit = block % self.plan.per_group;
+        let Some(bitmap) = self.bitmap_of(block / self.plan.per_group) else {
+            return false;
+        };
+        let at = (bit / 64 * 8) as usize;
+        let shard = self.shard(bitmap).lock();
+        let word = match shard.copies.get(&bitmap) {
+            Some(copy) => copy.get(at..).and_then(|rest| rest.first_chunk()).copied(),
+            None => {
+                let mut word = [0; 8];
+                let read = region.read(bitmap * self.plan.block_size + at as u64, &mut word);
+                read.is_ok().then_some(word)
+            }
+        };
+        // Unknown counts as in use.
+        word.is_none_or(|word| u64::from_le_bytes(word) >> (bit % 64) & 1 != 0)
+    }
+
+    /// Reads whole blocks as they were at the moment. Those that were free hold anything.
+    ///
+    /// # Errors
+    /// Those of reading the region.
+    pub fn read(&self, region: &Region, first: u64, into: &mut [u8]) -> Result<(), PmemError> {
+        let size = self.plan.block_size;
+        for (block, into) in (first..).zip(into.chunks_mut(size as usize)) {
+            let shard = self.shard(block).lock();
+            match shard.copies.get(&block) {
+                Some(copy) if copy.len() == into.len() => into.copy_from_slice(copy),
+                _ => region.read(block * size, into)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The fixed blocks are read, and are copied no more.
+    pub fn release_fixed(&self) {
+        self.fixed_released.store(true, Ordering::Release);
+        self.drop_released();
+    }
+
+    /// The blocks below `end` are read, but for fixed ones, and are copied no more.
+    pub fn release_below(&self, end: u64) {
+        self.released.fetch_max(end, Ordering::Release);
+        self.drop_released();
+    }
+
+    fn drop_released(&self) {
+        let size = self.plan.block_size;
+        for shard in &self.shards {
+            let mut freed = 0;
+            shard.lock().copies.retain(|block, _| {
+                let keep = self.is_bitmap(*block) || !self.is_released(*block);
+                freed += u64::from(!keep);
+                keep
+            });
+            self.bytes.fetch_sub(freed * size, Ordering::Relaxed);
+        }
+        // Under the lock, so that no store misses it between its look and its wait.
+        drop(self.end.lock());
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests;

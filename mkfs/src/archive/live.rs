@@ -1,0 +1,173 @@
+//! Saves a live mount from one moment, which its server keeps
+//! ([`pramfs_control::snapshot`]).
+//!
+//! What is saved is what a crash at that moment would leave: the next mount recovers it. Blocks
+//! are released as they are read, so that the server keeps few copies.
+
+use std::io;
+use std::ops::Range;
+
+use pramfs_control::snapshot::SnapshotReader;
+use pramfs_medium::media::superblock::PAGE;
+use pramfs_medium::media::{SuperStatic, probe_superblock_pages};
+use zerocopy::FromBytes;
+
+use super::format::Header;
+use super::writer::{Contents, Stop, outside, runs_of};
+use crate::Failure;
+
+/// Bytes that are read and released at once.
+const PIECE: u64 = 1 << 20;
+
+/// A live mount at one moment.
+pub(crate) struct Live {
+    reader: SnapshotReader,
+    header: Header,
+    /// The bits of each group, if it has a bitmap.
+    groups: Vec<Option<Vec<u64>>>,
+    /// Blocks in use.
+    blocks: u64,
+}
+
+impl Live {
+    /// Reads superblock and bitmaps.
+    ///
+    /// # Errors
+    /// They are damaged; the snapshot has ended.
+    pub(crate) fn new(reader: SnapshotReader, name: &str) -> Result<Live, Failure> {
+        let failed = |e: io::Error| Failure::os("cannot read", name, e);
+        let damaged = |why: String| {
+            Failure::new(
+                "damaged",
+                format!("{name}: {why}: run pramfs scrub, then unmount it and run fsck.pramfs"),
+            )
+        };
+        let size = reader.plan().block_size;
+        let page = |offset: u64| -> io::Result<Vec<u8>> {
+            let end = (offset + PAGE as u64).div_ceil(size);
+            let mut bytes = vec![0; ((end - offset / size) * size) as usize];
+            reader.read(offset / size, &mut bytes)?;
+            Ok(bytes.split_off((offset % size) as usize))
+        };
+        let first = page(0).map_err(failed)?;
+        let (fixed, _) = SuperStatic::read_from_prefix(&first)
+            .map_err(|_| damaged("its superblock is cut off".into()))?;
+        // Before the offset of the copy is believed.
+        let copy = match fixed.crc == fixed.expected_crc() {
+            true => page(fixed.copy_offset).map_err(failed)?,
+            false => return Err(damaged("its superblock is damaged".into())),
+        };
+        let found = probe_superblock_pages(&first, &copy, fixed.region_len)
+            .map_err(|e| damaged(e.to_string()))?
+            .fixed;
+        let mut live = Live {
+            header: Header {
+                block_size_log2: found.block_size_log2,
+                region_len: found.region_len,
+                blocks: found.blocks,
+                uuid: found.uuid,
+                label: found.label,
+                copy_offset: found.copy_offset,
+            },
+            groups: Vec::new(),
+            blocks: 0,
+            reader,
+        };
+        let plan = live.reader.plan();
+        let is_ours = live.header.block_size() == size
+            && found.blocks.div_ceil(plan.per_group) == plan.bitmaps.len() as u64
+            && plan.fixed.iter().all(|run| run.end <= found.blocks);
+        if !is_ours {
+            return Err(damaged("its server tells of another file system".into()));
+        }
+        let mut bytes = vec![0; size as usize];
+        let mut groups = Vec::new();
+        for at in &plan.bitmaps {
+            groups.push(match at {
+                None => None,
+                Some(at) => {
+                    live.reader.read(*at, &mut bytes).map_err(failed)?;
+                    let words = bytes.as_chunks::<8>().0.iter();
+                    let words = words.map(|word| u64::from_le_bytes(*word));
+                    Some(words.take(plan.per_group as usize / 64).collect())
+                }
+            });
+        }
+        live.groups = groups;
+        let mut blocks = 0;
+        let count = |run: Range<u64>| {
+            blocks += run.end - run.start;
+            Ok(())
+        };
+        // Counting does not fail.
+        live.each(count).map_err(failed)?;
+        live.blocks = blocks;
+        Ok(live)
+    }
+
+    /// The files that are, or were, mapped for writing, each as a person names it.
+    ///
+    /// # Errors
+    /// The server has ended.
+    pub(crate) fn mapped(&self) -> io::Result<Vec<String>> {
+        let files = self.reader.files()?.into_iter();
+        Ok(files
+            .map(|file| match file.path {
+                Some(path) => path,
+                None => format!("inode {}", file.inode),
+            })
+            .collect())
+    }
+
+    fn each(&self, mut f: impl FnMut(Range<u64>) -> io::Result<()>) -> io::Result<()> {
+        let plan = self.reader.plan();
+        plan.fixed.iter().cloned().try_for_each(&mut f)?;
+        for (group, words) in self.groups.iter().enumerate() {
+            let Some(words) = words else { continue };
+            let first = group as u64 * plan.per_group;
+            let bits = (self.header.blocks - first).min(plan.per_group);
+            runs_of(words, bits, |from, to| {
+                outside(first + from..first + to, &plan.fixed, &mut f)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Contents for Live {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn runs(&self, f: &mut dyn FnMut(Range<u64>) -> io::Result<()>) -> Result<(), Stop> {
+        let most = (PIECE / self.header.block_size()).max(1);
+        let fixed: u64 = (self.reader.plan().fixed.iter())
+            .map(|run| run.end - run.start)
+            .sum();
+        let mut done = 0;
+        self.each(|mut run| {
+            while !run.is_empty() {
+                let piece = run.start..run.end.min(run.start + most);
+                run.start = piece.end;
+                f(piece.clone())?;
+                done += piece.end - piece.start;
+                match done {
+                    // The others do not begin inside of them.
+                    done if done < fixed => {}
+                    done if done == fixed => self.reader.release_fixed()?,
+                    _ => self.reader.release_below(piece.end)?,
+                }
+            }
+            Ok(())
+        })
+        .map_err(Stop::Io)
+    }
+
+    fn read_blocks(&self, first: u64, into: &mut [u8]) -> io::Result<()> {
+        self.reader.read(first, into)
+    }
+}

@@ -1,0 +1,280 @@
+//! Reading a mounted file system as it was at one moment, while programs change it.
+//!
+//! The moment has no operation under way, so the snapshot is what a crash would leave at that
+//! moment, with all that had returned: a mount recovers it. It costs as much as waiting for the
+//! operations, and a look at the descriptor of each block group: the size of the region does
+//! not matter otherwise. From then on, [`Aside`] copies each block in use before its first
+//! store.
+//!
+//! Stores that pass no engine are not held back: those of views for writing and of leases to
+//! write. Their files are named.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::fs::{Engine, Fs};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::pmem::{Aside, AsideEnd, AsidePlan, RegionAccess as _};
+use pramfs_medium::sync::{Mutex, rank};
+use pramfs_medium::types::{Ino, LeaseMode, RegionOffset};
+
+/// Why a snapshot has ended before its reader did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotEnd {
+    /// Stores waited for memory, and the reader released none for ten seconds.
+    Slow,
+    /// The file system was closed.
+    Closed,
+}
+
+/// What a snapshot and its mount share.
+#[derive(Debug)]
+pub(crate) struct SnapshotState {
+    /// `None` from the end of the mount on.
+    engine: Mutex<Option<Arc<Engine>>, rank::Mount>,
+    aside: Arc<Aside>,
+}
+
+impl SnapshotState {
+    /// Ends it, once no read is under way. Stores that wait for its reader go on.
+    pub(crate) fn end(&self) {
+        if let Some(engine) = self.engine.lock().take() {
+            engine.vol.region.end_aside(&self.aside, AsideEnd::Closed);
+            engine.mapped.forget();
+        }
+    }
+}
+
+/// A file system at one moment. Dropping it ends the copies.
+///
+/// ```
+/// use pramfs::format::{FormatOptions, format};
+/// use pramfs::pmem::{HeapBackend, Region};
+/// use pramfs::{inode::{Credentials, Fs, Ino}, MountOptions};
+///
+/// let region = Region::new("example", HeapBackend::boxed(4 << 20));
+/// format(&region, &FormatOptions::default())?;
+/// let fs = Fs::open(region, MountOptions::default())?;
+/// let snapshot = fs.snapshot(1 << 20)?;
+/// fs.create(&Credentials::ROOT, Ino::ROOT, b"later", 0o644)?;
+/// let mut block = vec![0; snapshot.block_size() as usize];
+/// for run in snapshot.fixed() {
+///     for at in run.clone() {
+///         snapshot.read(at, &mut block)?;
+///     }
+/// }
+/// snapshot.release_fixed();
+/// assert_eq!(snapshot.end(), None);
+/// drop(snapshot);
+/// fs.close()?;
+/// # Ok::<(), pramfs::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Snapshot {
+    state: Arc<SnapshotState>,
+    /// The process that it belongs to.
+    process: u32,
+}
+
+impl Fs {
+    /// Begins a snapshot. `most` is the number of bytes of memory for copies of blocks that
+    /// programs change before they are read and released: a program that needs more waits, for
+    /// ten seconds at most without progress of the reader, and then the snapshot ends.
+    ///
+    /// # Errors
+    /// EBUSY while there is another one; [`Error::Corrupt`] if it is not known which blocks are
+    /// in use; EIO on a file system that is closed or has failed.
+    pub fn snapshot(&self, most: u64) -> Result<Snapshot> {
+        if !self.is_up() {
+            return Err(self.ended());
+        }
+        let mut last = self.snapshot.lock();
+        if last
+            .as_ref()
+            .is_some_and(|last| last.aside.ended().is_none())
+        {
+            return Err(Error::Busy(
+                "a save of this file system runs already; wait for its end".into(),
+            ));
+        }
+        let engine = self.engine();
+        let aside = engine.begin_snapshot(most)?;
+        let state = Arc::new(SnapshotState {
+            engine: Mutex::new(Some(Arc::clone(engine))),
+            aside,
+        });
+        *last = Some(Arc::clone(&state));
+        Ok(Snapshot {
+            state,
+            process: std::process::id(),
+        })
+    }
+}
+
+impl Engine {
+    fn begin_snapshot(&self, most: u64) -> Result<Arc<Aside>> {
+        let _all = self.gate.write().map_err(|_| self.ended())?;
+        if !self.is_up() {
+            return Err(self.ended());
+        }
+        let geo = &self.vol.geo;
+        let per_group = geo.bits_per_group();
+        let groups = geo.blocks().div_ceil(per_group);
+        let mut bitmaps = Vec::new();
+        bitmaps
+            .try_reserve_exact(usize::try_from(groups).unwrap_or(usize::MAX))
+            .map_err(|_| Error::OutOfMemory(groups * 16))?;
+        for group in 0..groups {
+            let at = self.vol.blocks.bitmap_offset(self.vol.medium(), group)?;
+            bitmaps.push(at.map(|(bitmap, _)| geo.block_at(bitmap).0));
+        }
+        let plan = AsidePlan {
+            block_size: geo.block_size,
+            fixed: merged(geo.fixed_blocks()),
+            per_group,
+            bitmaps,
+            most,
+        };
+        let aside = self.vol.region.begin_aside(plan).ok_or_else(|| {
+            Error::Busy("a save of this file system runs already; wait for its end".into())
+        })?;
+        let leases = self.leases();
+        let written = leases.iter().filter(|held| held.mode == LeaseMode::Write);
+        self.mapped.collect(written.map(|held| held.ino));
+        Ok(aside)
+    }
+}
+
+/// Sorted, without overlaps: blocks of less than a page may be shared by two.
+fn merged(mut ranges: [Range<u64>; 3]) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|r| r.start);
+    let mut out: Vec<Range<u64>> = Vec::new();
+    for r in ranges {
+        match out.last_mut() {
+            Some(last) if r.start <= last.end => last.end = last.end.max(r.end),
+            _ => out.push(r),
+        }
+    }
+    out
+}
+
+impl Snapshot {
+    fn plan(&self) -> &AsidePlan {
+        self.state.aside.plan()
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u64 {
+        self.plan().block_size
+    }
+
+    /// The blocks of the superblock pages and the journal. They are to be read first.
+    pub fn fixed(&self) -> &[Range<u64>] {
+        &self.plan().fixed
+    }
+
+    /// Blocks of a group.
+    pub fn blocks_per_group(&self) -> u64 {
+        self.plan().per_group
+    }
+
+    /// The block of each group's bitmap, in which a set bit means that the block is in use;
+    /// `None`: all blocks of the group are free.
+    pub fn bitmaps(&self) -> &[Option<u64>] {
+        &self.plan().bitmaps
+    }
+
+    /// Reads whole blocks as they were, from a block on. A released block is as it is now, and so
+    /// is one that was free. Blocks of the list of bad blocks are zeros.
+    ///
+    /// # Errors
+    /// The snapshot has ended, see [`end`](Self::end); the medium failed; a part of a block.
+    pub fn read(&self, first: u64, into: &mut [u8]) -> Result<()> {
+        let size = self.block_size();
+        if !(into.len() as u64).is_multiple_of(size) {
+            return Err(Error::Invalid("a snapshot is read by whole blocks"));
+        }
+        let engine = self.state.engine.lock();
+        let Some(engine) = engine.as_ref().filter(|_| self.end().is_none()) else {
+            return Err(Error::io(match self.end() {
+                Some(SnapshotEnd::Slow) => {
+                    "the save was given up: programs that write waited 10 s for memory, and it took nothing; save to a faster disk, or with more memory"
+                }
+                _ => "the file system has been unmounted",
+            }));
+        };
+        let geo = &engine.vol.geo;
+        let count = into.len() as u64 / size;
+        if first
+            .checked_add(count)
+            .is_none_or(|end| end > geo.blocks())
+        {
+            return Err(Error::Invalid("a block past the end of the file system"));
+        }
+        let region = &engine.vol.region;
+        for (block, into) in (first..).zip(into.chunks_mut(size as usize)) {
+            if geo.is_bad(block, 1) {
+                into.fill(0);
+                continue;
+            }
+            self.state.aside.read(region, block, into)?;
+            if region.is_faulted(block * size, size) {
+                return Err(Error::io(format!(
+                    "the page at offset {} cannot be read; run pramfs scrub, then fsck.pramfs",
+                    RegionOffset(block * size).0
+                )));
+            }
+        }
+        // Stores may not have waited any more while they were read.
+        match self.end() {
+            None => Ok(()),
+            Some(_) => Err(Error::io("the save was given up while it read")),
+        }
+    }
+
+    /// The blocks of [`fixed`](Self::fixed) are read.
+    pub fn release_fixed(&self) {
+        self.state.aside.release_fixed();
+    }
+
+    /// All blocks below this one are read, but for fixed ones and bitmaps.
+    pub fn release_below(&self, block: u64) {
+        self.state.aside.release_below(block);
+    }
+
+    /// Bytes of copies in memory, without those of bitmaps.
+    pub fn held_bytes(&self) -> u64 {
+        self.state.aside.held_bytes()
+    }
+
+    /// Why it has ended, if it has. What was read before stays valid.
+    pub fn end(&self) -> Option<SnapshotEnd> {
+        self.state.aside.ended().map(|end| match end {
+            AsideEnd::Slow => SnapshotEnd::Slow,
+            AsideEnd::Closed => SnapshotEnd::Closed,
+        })
+    }
+
+    /// The files that were mapped for writing, or leased to write, at the moment or later. What
+    /// was read of them may be of any moment. Each with its path, if the engine has seen one.
+    pub fn mapped_files(&self) -> Vec<(Ino, Option<String>)> {
+        let engine = self.state.engine.lock();
+        let Some(engine) = engine.as_ref() else {
+            return Vec::new();
+        };
+        let all = engine.mapped.collected().into_iter();
+        all.map(|ino| (ino, engine.path_hint(ino))).collect()
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        // A forked child has no thread that would let go of the lock.
+        if self.process == std::process::id() {
+            self.state.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

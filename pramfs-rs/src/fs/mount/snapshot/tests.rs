@@ -1,0 +1,162 @@
+use super::*;
+use crate::fs::MountOptions;
+use crate::inode::Credentials;
+use crate::{FileSystem, OpenOptions};
+use pramfs_medium::format::{FormatOptions, format};
+use pramfs_medium::pmem::{HeapBackend, Region, RegionOptions};
+use pramfs_medium::types::Access;
+
+const ROOT: Credentials<'static> = Credentials::ROOT;
+const MOST: u64 = 64 << 20;
+
+fn region() -> Region {
+    let region = Region::new("region", HeapBackend::boxed(16 << 20));
+    format(&region, &FormatOptions::default()).unwrap();
+    region
+}
+
+fn mounted(region: Region) -> Fs {
+    let options = MountOptions {
+        background: false,
+        ..MountOptions::default()
+    };
+    Fs::open(region, options).unwrap()
+}
+
+/// A region with what the snapshot has in use.
+fn restored(snapshot: &Snapshot) -> Region {
+    let region = Region::new("restored", HeapBackend::boxed(16 << 20));
+    let size = snapshot.block_size();
+    let mut block = vec![0; size as usize];
+    let mut copy = |at: u64| {
+        snapshot.read(at, &mut block).unwrap();
+        let stored = region.window().store_unflushed(at * size, &block);
+        stored.unwrap();
+    };
+    snapshot
+        .fixed()
+        .iter()
+        .cloned()
+        .flatten()
+        .for_each(&mut copy);
+    for (group, bitmap) in snapshot.bitmaps().iter().enumerate() {
+        let Some(bitmap) = bitmap else { continue };
+        let mut bits = vec![0; size as usize];
+        snapshot.read(*bitmap, &mut bits).unwrap();
+        for bit in 0..snapshot.blocks_per_group() {
+            if bits[bit as usize / 8] >> (bit % 8) & 1 != 0 {
+                copy(group as u64 * snapshot.blocks_per_group() + bit);
+            }
+        }
+    }
+    region
+}
+
+#[test]
+fn snapshot_has_files_as_they_were_and_mounts() {
+    let fs = mounted(region());
+    let file = fs.create(&ROOT, Ino::ROOT, b"file", 0o644).unwrap();
+    fs.write(&ROOT, file.ino, 0, &[1; 50_000]).unwrap();
+    fs.create(&ROOT, Ino::ROOT, b"removed later", 0o644)
+        .unwrap();
+    let snapshot = fs.snapshot(MOST).unwrap();
+    fs.write(&ROOT, file.ino, 100, &[2; 70_000]).unwrap();
+    fs.unlink(Ino::ROOT, b"removed later").unwrap();
+    fs.create(&ROOT, Ino::ROOT, b"later", 0o644).unwrap();
+    let other = mounted(restored(&snapshot));
+    let found = other.lookup(Ino::ROOT, b"file").unwrap();
+    assert_eq!(found.size, 50_000);
+    let mut bytes = vec![0; 50_000];
+    assert_eq!(other.read(found.ino, 0, &mut bytes).unwrap(), 50_000);
+    assert!(bytes.iter().all(|byte| *byte == 1));
+    other.lookup(Ino::ROOT, b"removed later").unwrap();
+    assert!(other.lookup(Ino::ROOT, b"later").is_err());
+    assert!(snapshot.held_bytes() > 0);
+    assert!(snapshot.mapped_files().is_empty());
+    drop(snapshot);
+    fs.close().unwrap();
+    other.close().unwrap();
+}
+
+#[test]
+fn second_snapshot_is_refused_until_first_is_dropped() {
+    let fs = mounted(region());
+    let first = fs.snapshot(MOST).unwrap();
+    assert_eq!(fs.snapshot(MOST).unwrap_err().errno(), libc::EBUSY);
+    drop(first);
+    drop(fs.snapshot(MOST).unwrap());
+    fs.close().unwrap();
+}
+
+#[test]
+fn read_after_unmount_says_that_it_is_unmounted() {
+    let fs = mounted(region());
+    let snapshot = fs.snapshot(MOST).unwrap();
+    fs.close().unwrap();
+    assert_eq!(snapshot.end(), Some(SnapshotEnd::Closed));
+    let mut block = vec![0; snapshot.block_size() as usize];
+    let failed = snapshot.read(0, &mut block).unwrap_err();
+    assert!(failed.to_string().contains("unmounted"), "{failed}");
+    // The region is not held any more than by the engine of the mount.
+    snapshot.release_fixed();
+    drop(snapshot);
+}
+
+#[test]
+fn read_of_part_of_block_or_past_the_end_is_refused() {
+    let fs = mounted(region());
+    let snapshot = fs.snapshot(MOST).unwrap();
+    let blocks = fs.vol.geo.blocks();
+    let mut block = vec![0; snapshot.block_size() as usize];
+    for (first, len) in [(0, 100), (blocks, block.len()), (u64::MAX, block.len())] {
+        let failed = snapshot.read(first, &mut block[..len]).unwrap_err();
+        assert_eq!(failed.errno(), libc::EINVAL, "block {first}, {len} bytes");
+    }
+    snapshot.read(blocks - 1, &mut block).unwrap();
+}
+
+#[test]
+fn files_mapped_for_writing_are_named() {
+    let region = RegionOptions::new().memfd("region", 16 << 20).unwrap();
+    format(&region, &FormatOptions::default()).unwrap();
+    let fs = FileSystem::mount(region, MountOptions::default()).unwrap();
+    let made = |path: &str| {
+        let file = fs.create(path).unwrap();
+        file.set_len(8192).unwrap();
+        file
+    };
+    let (before, read, during) = (made("/before"), made("/read"), made("/during"));
+    let ended = made("/ended");
+    drop(ended.map(0..4096, Access::Write).unwrap());
+    let _views = (
+        before.map(0..4096, Access::Write).unwrap(),
+        read.map(0..4096, Access::Read).unwrap(),
+    );
+    let snapshot = fs.inodes().snapshot(MOST).unwrap();
+    drop(during.map(0..4096, Access::Write).unwrap());
+    let named: Vec<Ino> = snapshot
+        .mapped_files()
+        .into_iter()
+        .map(|(ino, _)| ino)
+        .collect();
+    let inode = |path: &str| {
+        let file = OpenOptions::new().read(true).open(fs.inodes(), path);
+        file.unwrap().metadata().unwrap().ino()
+    };
+    assert_eq!(named, [inode("/before"), inode("/during")]);
+}
+
+#[test]
+fn writer_without_room_goes_on_at_unmount_of_reader() {
+    let fs = mounted(region());
+    let file = fs.create(&ROOT, Ino::ROOT, b"file", 0o644).unwrap();
+    fs.write(&ROOT, file.ino, 0, &[1; 100_000]).unwrap();
+    // Less than the write needs.
+    let snapshot = fs.snapshot(4096).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| fs.write(&ROOT, file.ino, 0, &[2; 100_000]));
+        drop(snapshot);
+        assert_eq!(writer.join().unwrap().unwrap(), 100_000);
+    });
+    fs.close().unwrap();
+}

@@ -1,0 +1,297 @@
+//! Saves of a live file system: what is saved is the file system at one moment, whatever is
+//! changed meanwhile.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pramfs::format::{FormatOptions, format};
+use pramfs::inode::{Credentials, Fs, Ino, Snapshot, SnapshotEnd};
+use pramfs::pmem::{HeapBackend, Region, RegionOptions};
+use pramfs::{FileType, MountOptions};
+use pramfs_fsck::{CheckOptions, check, check_fs};
+use pramfs_medium::pmem::RegionAccess;
+use pramfs_tests::mounted::{self, Mounted, wait_until};
+use pramfs_tests::random::Random;
+
+const CX: Credentials<'static> = Credentials::ROOT;
+const LEN: u64 = 64 << 20;
+const FILES: u64 = 24;
+/// One write of the server, and of the engine.
+const PIECE: usize = 64 << 10;
+
+/// A region with the blocks of a snapshot that are in use, read as a save does it.
+fn restored(snapshot: &Snapshot, each: &mut dyn FnMut()) -> Region {
+    let region = Region::new("restored", HeapBackend::boxed(LEN as usize));
+    let size = snapshot.block_size();
+    let mut block = vec![0; size as usize];
+    let mut copy = |at: u64| {
+        snapshot.read(at, &mut block).unwrap();
+        let stored = region.window().store_unflushed(at * size, &block);
+        stored.unwrap();
+    };
+    snapshot
+        .fixed()
+        .iter()
+        .cloned()
+        .flatten()
+        .for_each(&mut copy);
+    snapshot.release_fixed();
+    for (group, bitmap) in snapshot.bitmaps().iter().enumerate() {
+        let Some(bitmap) = bitmap else { continue };
+        let mut bits = vec![0; size as usize];
+        snapshot.read(*bitmap, &mut bits).unwrap();
+        for bit in 0..snapshot.blocks_per_group() {
+            let at = group as u64 * snapshot.blocks_per_group() + bit;
+            if snapshot.fixed().iter().any(|run| run.contains(&at)) {
+                // Read and released.
+                continue;
+            }
+            if bits[bit as usize / 8] >> (bit % 8) & 1 != 0 {
+                copy(at);
+                snapshot.release_below(at + 1);
+                each();
+            }
+        }
+    }
+    region
+}
+
+/// Changes files until `stop`: each file holds one byte, in all of its pieces that one write
+/// makes. Counts the changes.
+fn change(fs: &Fs, seed: u64, stop: &AtomicBool, changes: &AtomicU64) {
+    let mut rng = Random::new(seed);
+    while !stop.load(Ordering::Relaxed) {
+        let name = format!("file-{seed}-{}", rng.below(FILES));
+        match rng.below(4) {
+            0 => {
+                // It may not exist.
+                let _gone = fs.unlink(Ino::ROOT, name.as_bytes());
+            }
+            1 => {
+                let other = format!("file-{seed}-{}", rng.below(FILES));
+                let flags = pramfs::RenameFlags::default();
+                let (from, to) = (name.as_bytes(), other.as_bytes());
+                let _moved = fs.rename(&CX, Ino::ROOT, from, Ino::ROOT, to, flags);
+            }
+            _ => {
+                let made = fs.create(&CX, Ino::ROOT, name.as_bytes(), 0o644);
+                let found = made.or_else(|_| fs.lookup(Ino::ROOT, name.as_bytes()));
+                let data = vec![rng.below(255) as u8 + 1; PIECE];
+                // The region may be full.
+                let _written = fs.write(&CX, found.unwrap().ino, 0, &data);
+            }
+        }
+        changes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Ends the writers, also after a failed assertion: the scope waits for them.
+struct EndsLoad<'s>(&'s AtomicBool);
+
+impl Drop for EndsLoad<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Every file is the result of whole operations.
+fn assert_whole(fs: &Fs) -> usize {
+    let mut count = 0;
+    for seed in 0..4 {
+        for number in 0..FILES {
+            let name = format!("file-{seed}-{number}");
+            let Ok(found) = fs.lookup(Ino::ROOT, name.as_bytes()) else {
+                continue;
+            };
+            assert_eq!(found.kind, FileType::Regular);
+            let mut data = vec![0; PIECE];
+            let len = fs.read(found.ino, 0, &mut data).unwrap();
+            assert!(len == 0 || len == found.size as usize, "{name}: {len}");
+            assert!(
+                data[..len].iter().all(|byte| *byte == data[0]),
+                "{name} is torn"
+            );
+            count += 1;
+        }
+    }
+    count
+}
+
+fn mounted_in_memory() -> Fs {
+    let region = Region::new("region", HeapBackend::boxed(LEN as usize));
+    format(&region, &FormatOptions::default()).unwrap();
+    Fs::open(region, MountOptions::default()).unwrap()
+}
+
+#[test]
+fn snapshot_under_load_is_one_moment_and_checks_clean() {
+    let fs = mounted_in_memory();
+    let (stop, changes) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let (fs, stop, changes) = (&fs, &stop, &changes);
+            scope.spawn(move || change(fs, seed, stop, changes));
+        }
+        let at_least = |count: u64| {
+            while changes.load(Ordering::Relaxed) < count {
+                std::thread::yield_now();
+            }
+        };
+        let ends_load = EndsLoad(&stop);
+        for round in 0..6u64 {
+            at_least(round * 400 + 100);
+            // Little memory: the writers wait for the reader.
+            let snapshot = fs
+                .snapshot([64 << 20, 256 << 10][round as usize % 2])
+                .unwrap();
+            let since = changes.load(Ordering::Relaxed);
+            let mut read = 0;
+            let region = restored(&snapshot, &mut || {
+                read += 1;
+                if read % 256 == 0 {
+                    // So that something changes while blocks are read.
+                    std::thread::yield_now();
+                }
+            });
+            assert_eq!(snapshot.end(), None);
+            drop(snapshot);
+            let during = changes.load(Ordering::Relaxed) - since;
+            let other = Fs::open(region, MountOptions::default()).unwrap();
+            let files = assert_whole(&other);
+            let (_, report) = check_fs(other, &CheckOptions::default()).unwrap();
+            assert!(report.is_clean(), "round {round}: {report}");
+            println!("round {round}: {files} files, {during} changes while it was read");
+        }
+        drop(ends_load);
+    });
+    fs.close().unwrap();
+}
+
+/// A writer waits for a reader that does nothing, and not for ever.
+#[test]
+fn reader_that_stops_ends_snapshot_and_writer_goes_on() {
+    let fs = mounted_in_memory();
+    let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap();
+    fs.write(&CX, file.ino, 0, &[1; PIECE]).unwrap();
+    let snapshot = fs.snapshot(4096).unwrap();
+    let start = Instant::now();
+    assert_eq!(fs.write(&CX, file.ino, 0, &[2; PIECE]).unwrap(), PIECE);
+    assert!(start.elapsed() >= Duration::from_secs(9));
+    assert_eq!(snapshot.end(), Some(SnapshotEnd::Slow));
+    let failed = snapshot.read(0, &mut vec![0; snapshot.block_size() as usize]);
+    let failed = failed.unwrap_err().to_string();
+    assert!(failed.contains("waited 10 s"), "{failed}");
+    // The next one may begin, though the reader has not gone.
+    drop(fs.snapshot(64 << 20).unwrap());
+    drop(snapshot);
+    fs.close().unwrap();
+}
+
+/// The tool beside the program that mounts.
+fn tool(name: &str) -> Command {
+    Command::new(mounted::program().with_file_name(name))
+}
+
+fn save(mount: &Mounted, file: &Path) -> Command {
+    let mut save = tool("pramfs");
+    save.arg("save").arg("--json").arg(mount.path()).arg(file);
+    save
+}
+
+/// Restores a save, and checks it and its files.
+fn assert_restores(dir: &Path, file: &Path) {
+    let region = dir.join("restored");
+    let restored = tool("pramfs").arg("restore").args([file, &region]).output();
+    let restored = restored.unwrap();
+    assert!(restored.status.success(), "{restored:?}");
+    let opened = RegionOptions::new().open(&region).unwrap();
+    let fs = Fs::open(opened, MountOptions::default()).unwrap();
+    assert!(assert_whole(&fs) > 0);
+    let (_, report) = check_fs(fs, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{report}");
+    std::fs::remove_file(region).unwrap();
+}
+
+/// Overwrites the files of a mount, a write for each, until `stop`.
+fn overwrite(mount: &Mounted, stop: &AtomicBool, changes: &AtomicU64) {
+    use std::os::unix::fs::FileExt;
+    let files: Vec<_> = (0..FILES)
+        .map(|number| std::fs::File::create(mount.at(format!("file-0-{number}"))).unwrap())
+        .collect();
+    let mut rng = Random::new(1);
+    while !stop.load(Ordering::Relaxed) {
+        let data = vec![rng.below(255) as u8 + 1; PIECE];
+        files[rng.below(FILES) as usize]
+            .write_all_at(&data, 0)
+            .unwrap();
+        changes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn save_of_mount_under_load_restores_whole_files() {
+    if !mounted::available("saves of a mount") {
+        return;
+    }
+    let mount = Mounted::new(&mounted::program(), LEN, "");
+    let dir = tempfile::tempdir().unwrap();
+    let (stop, changes) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let ends_load = EndsLoad(&stop);
+        scope.spawn(|| overwrite(&mount, &stop, &changes));
+        let wait = || {
+            let until = changes.load(Ordering::Relaxed) + 100;
+            while changes.load(Ordering::Relaxed) < until {
+                std::thread::yield_now();
+            }
+        };
+        wait();
+        let file = dir.path().join("saved");
+        let saved = save(&mount, &file).output().unwrap();
+        assert!(saved.status.success(), "{saved:?}");
+        let report: serde_json::Value = serde_json::from_slice(&saved.stdout).unwrap();
+        assert_eq!(report["live"], true);
+        assert_eq!(report["mapped"], serde_json::json!([]));
+        assert_restores(dir.path(), &file);
+        // Replaced, as a save without a mount is.
+        let again = save(&mount, &file).output().unwrap();
+        assert!(!again.status.success());
+        let again = save(&mount, &file)
+            .arg("-f")
+            .arg("--memory=1M")
+            .output()
+            .unwrap();
+        assert!(again.status.success(), "{again:?}");
+        assert_restores(dir.path(), &file);
+        // By the region, too; and the region itself is no place for it.
+        let region = mount.region();
+        let refused = tool("pramfs")
+            .args(["save", "-f", "--other"])
+            .args([&region, &region])
+            .output()
+            .unwrap();
+        let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(words.contains("is the region itself"), "{refused:?}");
+        // Killed in the middle: the mount goes on, and the next one is possible.
+        for _ in 0..3 {
+            let killed = dir.path().join("killed");
+            let mut child = save(&mount, &killed).stdout(Stdio::null()).spawn().unwrap();
+            wait();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            wait();
+        }
+        let other = dir.path().join("other");
+        wait_until(|| save(&mount, &other).output().unwrap().status.success());
+        assert_restores(dir.path(), &other);
+        drop(ends_load);
+    });
+    mount.unmount();
+    let report = check(
+        &RegionOptions::new().open(mount.region()).unwrap(),
+        &CheckOptions::default(),
+    );
+    assert!(report.is_clean(), "{report}");
+}
