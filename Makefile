@@ -48,7 +48,7 @@ build-lib = $(CARGO) rustc --release -p pramfs-capi --lib --crate-type cdylib,st
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib install-preload install-manuals uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib install-preload install-manuals uninstall deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -222,6 +222,9 @@ clippy: ## runs the lints, warnings denied
 docs: ## builds the API documentation, warnings denied
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude pramfs-tests --no-deps
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p pramfs-tests --no-deps
+
+book: ## builds the documentation site from docs/ into target/book (mdbook)
+	@scripts/book.sh
 
 fuzz: ## runs each fuzz target for FUZZ_TIME seconds (cargo-fuzz)
 	@scripts/fuzz.sh $(FUZZ_TIME)

@@ -20,6 +20,7 @@ pub(crate) fn sections(command: &Command, left_out: &str) -> Sections {
         sections.add("NOTES", &paragraphs(notes));
     }
     if !status.is_empty() {
+        let status = status.strip_prefix("Exit status: ").unwrap_or(status);
         sections.add("EXIT STATUS", &paragraphs(status));
     }
     sections

@@ -1,4 +1,5 @@
-//! The man pages and the shell completions of the programs of pramfs.
+//! The man pages and the shell completions of the programs of pramfs, and the sources of the
+//! documentation site.
 //!
 //! Everything that `--help` says comes from the same definition as `--help`: options and
 //! usage from the programs' command lines, mount options from the table of `mount.pramfs`,
@@ -9,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod book;
 pub mod completions;
 mod exit_status;
 pub mod header;

@@ -105,10 +105,12 @@ impl Sections {
         };
         self.0.sort_by_key(|(title, _)| place(title));
         let mut head = Roff::new();
-        let version = concat!("pramfs ", env!("CARGO_PKG_VERSION"));
+        let version = concat!("\"pramfs ", env!("CARGO_PKG_VERSION"), "\"");
         let (title, number) = (name.to_uppercase(), section.to_string());
-        head.control("TH", [&*title, &*number, "", version, manual]);
+        // The crate would leave the empty date out. A build is the same on every day.
+        head.control("TH", [&*title, &*number, "\"\"", version, manual]);
         // Neither broken words nor stretched spaces: people copy commands from a terminal.
+        head.control("nr", ["HY", "0"]);
         head.control("nh", []);
         head.control("ad", ["l"]);
         let mut text = head.render();

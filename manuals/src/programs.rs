@@ -90,6 +90,8 @@ pub(crate) fn with_values(program: &Program) -> Command {
 /// Every mount option with each of its values; the name and `=` where any text follows.
 fn mount_options() -> PossibleValuesParser {
     let all = options::documented().flat_map(|option| option.proposals());
+    // clap keeps words of the program only; this program ends soon.
+    let all = all.map(|word| -> &'static str { word.leak() });
     PossibleValuesParser::new(all.collect::<Vec<_>>())
 }
 

@@ -68,6 +68,8 @@ fn every_sentence_after_the_options_of_help_is_in_its_page() {
     for (name, section, command) in command_lines() {
         let help = command.get_after_help().map(ToString::to_string);
         let help = help.unwrap_or_default().replace(&options::help(), "");
+        // The title of the section says it.
+        let help = help.replace("Exit status: ", "");
         let text = plain(&page(&name, section));
         for word in help.split_whitespace() {
             assert!(text.contains(word), "{name}({section}) lacks {word}");
@@ -136,7 +138,7 @@ fn every_page_of_ours_that_is_named_exists() {
     for page in &pages {
         for word in plain(page).split([' ', '\n', ',', ';']) {
             let word = word.trim_end_matches(['.', ':']);
-            let is_ours = word.contains("pramfs") && !word.contains('/');
+            let is_ours = word.contains("pramfs") && !word.contains(['/', '_']);
             if is_ours && word.ends_with(')') && word.contains('(') {
                 named += 1;
                 assert!(names.contains(word), "{}: {word}", page.file_name());
@@ -238,7 +240,8 @@ fn pages_are_clean_for_mandoc() {
         return;
     }
     let dir = written();
-    for page in all() {
+    // It has a warning for each `.so`, whatever it leads to.
+    for page in all().iter().filter(|page| !page.text.starts_with(".so")) {
         let file = format!("man{}/{}", page.section, page.file_name());
         let checked = Command::new("mandoc")
             .args(["-T", "lint", "-W", "warning", &file])

@@ -30,8 +30,10 @@ impl Subcommand for Help {
             None => ("pramfs".to_owned(), top),
             Some(name) => {
                 let found = top.find_subcommand(name).cloned();
-                let found = found.ok_or_else(|| {
-                    Failure::usage(format!(
+                let found = found.ok_or_else(|| Failure {
+                    // As for a command that does not exist.
+                    status: 2,
+                    ..Failure::usage(format!(
                         "{} is not a command of pramfs; pramfs help lists them",
                         printable(name)
                     ))
