@@ -6,8 +6,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{CommandFactory as _, Parser};
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser};
 
 use crate::exit::Failure;
 use crate::options::{self, MountSettings, Refused};

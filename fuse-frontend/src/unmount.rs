@@ -16,8 +16,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::{CommandFactory as _, Parser};
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;

@@ -106,7 +106,10 @@ fn with_links(text: &str, mut change: impl FnMut(&str) -> Option<String>) -> Str
         if line.trim_start().starts_with("```") {
             in_block = !in_block;
         }
-        let named = line.starts_with('[').then(|| line.split_once("]: ")).flatten();
+        let named = line
+            .starts_with('[')
+            .then(|| line.split_once("]: "))
+            .flatten();
         match named {
             _ if in_block => out.push_str(line),
             Some((name, target)) => {

@@ -43,7 +43,9 @@ fn paragraphs(text: &str) -> Roff {
         }
         let is_table = line.starts_with(' ');
         let mut part = vec![line];
-        while let Some(next) = lines.next_if(|l| !l.trim().is_empty() && l.starts_with(' ') == is_table) {
+        while let Some(next) =
+            lines.next_if(|l| !l.trim().is_empty() && l.starts_with(' ') == is_table)
+        {
             part.push(next);
         }
         if is_table {

@@ -69,7 +69,10 @@ mod tests {
     #[test]
     fn every_declared_function_is_found() {
         let found = functions(HEADER);
-        for line in HEADER.lines().filter(|line| !line.starts_with([' ', '*', '/', '#'])) {
+        for line in HEADER
+            .lines()
+            .filter(|line| !line.starts_with([' ', '*', '/', '#']))
+        {
             let Some((before, _)) = line.split_once('(') else {
                 continue;
             };

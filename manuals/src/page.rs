@@ -105,7 +105,7 @@ impl Sections {
         };
         self.0.sort_by_key(|(title, _)| place(title));
         let mut head = Roff::new();
-        let version = concat!("\"pramfs ", env!("CARGO_PKG_VERSION"), "\"");
+        let version = concat!("pramfs ", env!("CARGO_PKG_VERSION"));
         let (title, number) = (name.to_uppercase(), section.to_string());
         // The crate would leave the empty date out. A build is the same on every day.
         head.control("TH", [&*title, &*number, "\"\"", version, manual]);

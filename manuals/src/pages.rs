@@ -127,9 +127,8 @@ pub fn sources() -> PathBuf {
 /// The sections of a page that are written by hand.
 fn by_hand(name: &str, section: u8) -> io::Result<Sections> {
     let path = sources().join(format!("{name}.{section}.md"));
-    let within = |error: io::Error| {
-        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-    };
+    let within =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let text = std::fs::read_to_string(&path).map_err(within)?;
     markdown::sections(&text, &generated).map_err(within)
 }

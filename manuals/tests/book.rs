@@ -14,7 +14,10 @@ fn links(text: &str) -> Vec<String> {
     let blocks = text.split("```").step_by(2);
     let parts = blocks.flat_map(|block| block.split("](").skip(1));
     let targets = parts.filter_map(|part| part.split(')').next());
-    targets.filter(|target| !target.contains("://")).map(str::to_owned).collect()
+    targets
+        .filter(|target| !target.contains("://"))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn pages_below(dir: &Path, found: &mut Vec<PathBuf>) {
@@ -62,7 +65,11 @@ fn every_page_of_the_site_is_a_chapter_and_its_links_have_targets() {
         for link in links(&std::fs::read_to_string(&page).unwrap()) {
             let path = link.split('#').next().unwrap();
             let target = page.parent().unwrap().join(path);
-            assert!(path.is_empty() || target.is_file(), "{}: {link}", page.display());
+            assert!(
+                path.is_empty() || target.is_file(),
+                "{}: {link}",
+                page.display()
+            );
         }
     }
 }
@@ -93,7 +100,10 @@ fn tests_named_in_pages_for_users_exist() {
                 continue;
             }
             named += 1;
-            assert!(all.contains(&format!("fn {word}()")), "docs/{page}.md: {word}");
+            assert!(
+                all.contains(&format!("fn {word}()")),
+                "docs/{page}.md: {word}"
+            );
         }
     }
     assert!(named > 20, "{named}");

@@ -18,7 +18,10 @@ fn written() -> tempfile::TempDir {
 fn output(command: &mut Command) -> String {
     let output = command.env("LC_ALL", "C.UTF-8").output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && errors.is_empty(), "{command:?}: {errors}");
+    assert!(
+        output.status.success() && errors.is_empty(),
+        "{command:?}: {errors}"
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -27,7 +30,9 @@ fn every_program_has_a_script_for_each_shell() {
     let scripts = completions::all();
     for program in programs() {
         for shell in ["bash", "zsh", "fish"] {
-            let of = scripts.iter().filter(|s| s.program == program.name && s.shell == shell);
+            let of = scripts
+                .iter()
+                .filter(|s| s.program == program.name && s.shell == shell);
             assert_eq!(of.count(), 1, "{} for {shell}", program.name);
         }
     }
@@ -41,7 +46,11 @@ fn scripts_are_accepted_by_their_shells() {
             continue;
         }
         for script in completions::all().iter().filter(|s| s.shell == shell) {
-            let file = dir.path().join("completions").join(shell).join(&script.file);
+            let file = dir
+                .path()
+                .join("completions")
+                .join(shell)
+                .join(&script.file);
             output(Command::new(shell).arg("-n").arg(&file));
         }
     }
@@ -88,7 +97,10 @@ fn bash_proposes_subcommands_flags_and_mount_options() {
         ("pramfs-virtiofsd --cache me", "metadata"),
     ] {
         let proposed = bash(dir.path(), line);
-        assert!(proposed.iter().any(|word| word == expected), "{line}: {proposed:?}");
+        assert!(
+            proposed.iter().any(|word| word == expected),
+            "{line}: {proposed:?}"
+        );
     }
 }
 

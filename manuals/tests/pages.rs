@@ -25,7 +25,9 @@ fn plain(page: &Page) -> String {
 
 fn page(name: &str, section: u8) -> Page {
     let pages = all();
-    let found = pages.into_iter().find(|p| p.name == name && p.section == section);
+    let found = pages
+        .into_iter()
+        .find(|p| p.name == name && p.section == section);
     found.unwrap_or_else(|| panic!("there is no {name}({section})"))
 }
 
@@ -100,7 +102,9 @@ fn every_mount_option_is_in_page_of_section_5() {
 fn every_program_and_subcommand_has_a_page_with_examples() {
     let pages = all();
     for (name, section, _) in command_lines() {
-        let page = pages.iter().find(|p| p.name == name && p.section == section);
+        let page = pages
+            .iter()
+            .find(|p| p.name == name && p.section == section);
         let page = page.unwrap_or_else(|| panic!("there is no {name}({section})"));
         for title in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "EXAMPLES"] {
             let heading = format!(".SH {title}\n");
@@ -228,7 +232,10 @@ fn pages_are_shown_by_man_without_a_warning() {
             .output()
             .unwrap();
         let warnings = String::from_utf8_lossy(&shown.stderr);
-        assert!(shown.status.success() && warnings.is_empty(), "{file}: {warnings}");
+        assert!(
+            shown.status.success() && warnings.is_empty(),
+            "{file}: {warnings}"
+        );
         let text = String::from_utf8_lossy(&shown.stdout);
         assert!(text.lines().count() > 15, "{file}: {text}");
     }
@@ -250,7 +257,10 @@ fn pages_are_clean_for_mandoc() {
             .unwrap();
         let found = String::from_utf8_lossy(&checked.stdout);
         // A page has no date: the build is the same on every day.
-        let found: Vec<_> = found.lines().filter(|line| !line.contains("missing date")).collect();
+        let found: Vec<_> = found
+            .lines()
+            .filter(|line| !line.contains("missing date"))
+            .collect();
         assert!(found.is_empty(), "{file}: {found:#?}");
     }
 }

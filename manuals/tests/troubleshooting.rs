@@ -95,7 +95,10 @@ fn troubleshooting_page_has_every_message() {
             }
         }
     }
-    assert!(missing.is_empty(), "docs/troubleshooting.md lacks {missing:#?}");
+    assert!(
+        missing.is_empty(),
+        "docs/troubleshooting.md lacks {missing:#?}"
+    );
     assert!(messages > 150, "{messages} messages");
 }
 
@@ -142,6 +145,9 @@ fn troubleshooting_page_has_every_reason_of_the_tools() {
     }
     assert!(found.len() > 12, "{found:?}");
     for reason in found {
-        assert!(page.contains(&format!("| `{reason}` |")), "{reason} is missing");
+        assert!(
+            page.contains(&format!("| `{reason}` |")),
+            "{reason} is missing"
+        );
     }
 }

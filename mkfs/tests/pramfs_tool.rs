@@ -57,7 +57,10 @@ fn help_lists_every_subcommand() {
 fn help_of_command_is_what_its_option_prints() {
     assert_eq!(pramfs(["help"]).ok().out, pramfs(["--help"]).ok().out);
     for name in ["ls", "scrub", "help"] {
-        assert_eq!(pramfs(["help", name]).ok().out, pramfs([name, "--help"]).ok().out);
+        assert_eq!(
+            pramfs(["help", name]).ok().out,
+            pramfs([name, "--help"]).ok().out
+        );
     }
     let a = pramfs(["help", "frobnicate"]);
     assert_eq!(a.status, 2, "{a:?}");

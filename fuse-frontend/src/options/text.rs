@@ -126,7 +126,10 @@ impl Documented {
             (true, ..) => Vec::new(),
             (_, true, _) => vec![format!("{name}=")],
             (_, _, []) => vec![name.to_owned()],
-            (_, _, values) => values.iter().map(|value| format!("{name}={value}")).collect(),
+            (_, _, values) => values
+                .iter()
+                .map(|value| format!("{name}={value}"))
+                .collect(),
         }
     }
 }

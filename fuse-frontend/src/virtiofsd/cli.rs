@@ -6,8 +6,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{CommandFactory as _, Parser};
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser};
 use pramfs::DataMode;
 use pramfs::pmem::Protect;
 
