@@ -2,6 +2,8 @@
 //!
 //! The pages of `docs/` stay where they are. What they link to elsewhere in the repository
 //! goes below `repository/`, and the links follow. A link to a directory becomes plain text.
+//! A `README.md` becomes `overview.md`: mdbook would rename it, and not the links to it. That of
+//! the repository is the first page, and stands for the list of chapters, which is no page.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,6 +11,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// The list of chapters, in `docs/`.
 pub const SUMMARY: &str = "docs/SUMMARY.md";
+/// The first page.
+const FIRST: &str = "README.md";
 /// Where the rest of the repository goes.
 const ELSEWHERE: &str = "repository";
 
@@ -39,6 +43,10 @@ pub fn stage(root: &Path, dir: &Path) -> io::Result<()> {
                 return Some(link.to_owned());
             }
             let target = normal(&page.parent().unwrap_or(Path::new("")).join(path));
+            let target = match target == Path::new(SUMMARY) {
+                true => PathBuf::from(FIRST),
+                false => target,
+            };
             if root.join(&target).is_dir() {
                 return None;
             }
@@ -65,9 +73,16 @@ pub fn stage(root: &Path, dir: &Path) -> io::Result<()> {
 
 /// The place of a file of the repository on the site.
 fn staged(path: &Path) -> PathBuf {
+    let name = match path.file_name() {
+        Some(name) if name == "README.md" => "overview.md".as_ref(),
+        name => name.unwrap_or_default(),
+    };
+    if path == Path::new(FIRST) {
+        return PathBuf::from(name);
+    }
     match path.strip_prefix("docs") {
-        Ok(inside) => inside.to_owned(),
-        Err(_) => Path::new(ELSEWHERE).join(path),
+        Ok(inside) => inside.with_file_name(name),
+        Err(_) => Path::new(ELSEWHERE).join(path).with_file_name(name),
     }
 }
 
@@ -152,12 +167,13 @@ mod tests {
         let page = Path::new("install.md");
         assert_eq!(relative(page, Path::new("mounting.md")), "mounting.md");
         let readme = staged(Path::new("README.md"));
-        assert_eq!(relative(page, &readme), "repository/README.md");
-        assert_eq!(relative(&readme, page), "../install.md");
-        assert_eq!(
-            relative(Path::new("repository/bench/README.md"), &readme),
-            "../README.md"
-        );
+        assert_eq!(relative(page, &readme), "overview.md");
+        assert_eq!(relative(&readme, page), "install.md");
+        let bench = staged(Path::new("bench/README.md"));
+        assert_eq!(relative(page, &bench), "repository/bench/overview.md");
+        assert_eq!(relative(&bench, &readme), "../../overview.md");
+        let licence = staged(Path::new("LICENSE-MIT"));
+        assert_eq!(relative(&bench, &licence), "../LICENSE-MIT");
         assert_eq!(normal(Path::new("docs/../bench/./x")), Path::new("bench/x"));
     }
 

@@ -24,7 +24,10 @@ pub fn programs() -> Vec<Program> {
         section,
         also,
         // As installed: cargo's names have no dot.
-        command: command.name(name).bin_name(name),
+        command: command
+            .name(name)
+            .bin_name(name)
+            .subcommand_value_name("COMMAND"),
     };
     vec![
         program(

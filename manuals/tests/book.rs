@@ -62,6 +62,11 @@ fn every_page_of_the_site_is_a_chapter_and_its_links_have_targets() {
             "{} is no chapter, and a page links to it",
             page.display()
         );
+        assert!(
+            !page.ends_with("README.md"),
+            "mdbook would rename {}",
+            page.display()
+        );
         for link in links(&std::fs::read_to_string(&page).unwrap()) {
             let path = link.split('#').next().unwrap();
             let target = page.parent().unwrap().join(path);
