@@ -1,11 +1,9 @@
 //! The completion scripts in the shells that they are for.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::has;
+use crate::shells::has;
 use pramfs_manuals::{completions, programs};
 
 fn written() -> tempfile::TempDir {

@@ -1,12 +1,10 @@
 //! The pages against the programs, and against the programs that show pages.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::process::Command;
 
-use common::has;
+use crate::shells::has;
 use pramfs_fuse::options;
 use pramfs_manuals::pages::{self, is_shown};
 use pramfs_manuals::{Page, programs};
