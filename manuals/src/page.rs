@@ -87,6 +87,8 @@ impl Sections {
         write(&mut text)?;
         let text = String::from_utf8(text).map_err(io::Error::other)?;
         let text = text.strip_prefix(&preamble()).unwrap_or(&text);
+        // Before a list of values; mandoc warns of the empty line.
+        let text = text.replace("\n.br\n\n.br\n", "\n.sp\n");
         for section in text.split(".SH ").skip(1) {
             let (title, body) = section.split_once('\n').unwrap_or((section, ""));
             self.add_source(title.trim_matches('"'), body);
