@@ -104,7 +104,9 @@ fn rocksdb_without_syncs_keeps_what_it_has_acknowledged() {
     Run::script("ldb put", &make, TIMEOUT).succeed();
     // Its writes have sync=false.
     let mut writer = Command::new(find("ldb").unwrap());
-    writer.arg(&db).args(["--write_buffer_size=1000000", "query"]);
+    writer
+        .arg(&db)
+        .args(["--write_buffer_size=1000000", "query"]);
     let put = |n: u64| format!("put k{n:08} {n}{}", "v".repeat(100 + n as usize % 300));
     let (_, acknowledged) = life(&mount, &mut writer, put, "Successfully put");
     mount.mount("");
