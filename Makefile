@@ -8,6 +8,10 @@ SBINDIR    ?= $(PREFIX)/sbin
 HELPERDIR  ?= $(or $(shell readlink -f /sbin),/sbin)
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+MANDIR     ?= $(PREFIX)/share/man
+BASHDIR    ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR     ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR    ?= $(PREFIX)/share/fish/vendor_completions.d
 DESTDIR    ?=
 CARGO      ?= cargo
 STRIP      ?= strip
@@ -23,7 +27,12 @@ units   = $(notdir $(wildcard $(systemd)/*.service $(systemd)/*.timer))
 # The programs that they start, beside the tools.
 unit-scripts = collect-pstore keep-region
 places  = s|@BINDIR@|$(PREFIX)/bin|; s|@SBINDIR@|$(SBINDIR)|; s|@LIB@|$(PREFIX)/lib/pramfs|
-compdir = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+mandir  = $(DESTDIR)$(MANDIR)
+bashdir = $(DESTDIR)$(BASHDIR)
+zshdir  = $(DESTDIR)$(ZSHDIR)
+fishdir = $(DESTDIR)$(FISHDIR)
+# The programs with completions.
+completed = pramfs pramfs-virtiofsd mkfs.pramfs fsck.pramfs mount.pramfs umount.fuse.pramfs
 docdir  = $(DESTDIR)$(PREFIX)/share/doc/pramfs
 helpers = $(DESTDIR)$(HELPERDIR)
 libdir  = $(DESTDIR)$(LIBDIR)
@@ -39,7 +48,7 @@ build-lib = $(CARGO) rustc --release -p pramfs-capi --lib --crate-type cdylib,st
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib install-preload uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib install-preload install-manuals uninstall deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -103,20 +112,21 @@ instructions: deps-bench ## counts the instructions of each operation with valgr
 settings: deps-bench ## measures what the settings of the compiler are worth (half an hour of builds)
 	$(CARGO) run --release -p pramfs-bench -- settings
 
-build: ## release build of all programs and of the C library
-	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins
+build: ## release build of all programs, their manuals and the C library
+	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse -p pramfs-manuals --bins
+	$(target)/pramfs-manuals $(target)/share
 	$(build-lib)
 	@# Apart: built together, it would link libpmem2.
 	$(CARGO) build --release -p pramfs-preload
 
-install: install-programs install-lib install-preload ## installs all (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUDEDIR, DESTDIR)
+install: install-programs install-lib install-preload install-manuals ## installs all (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUDEDIR, MANDIR, DESTDIR)
 
 install-programs: # without the libraries
 	@# Under sudo, cargo is often missing: then the existing build is installed.
 	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
 	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
 	@if $(target)/pramfs --version | grep -q testing; then echo "this build contains test hooks (cargo build --workspace, cargo test -p pramfs): type 'make build' first" >&2; exit 1; fi
-	install -d $(bindir) $(sbindir) $(helpers) $(compdir) $(docdir)
+	install -d $(bindir) $(sbindir) $(helpers) $(docdir)
 	install -s -m 0755 $(target)/pramfs $(bindir)/pramfs
 	install -s -m 0755 $(target)/pramfs-virtiofsd $(bindir)/pramfs-virtiofsd
 	install -s -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
@@ -129,7 +139,6 @@ install-programs: # without the libraries
 		ln -srf $(sbindir)/$$tool.pramfs $(helpers)/$$tool.fuse.pramfs || exit 1; \
 	done
 	ln -srf $(sbindir)/mount.pramfs $(helpers)/umount.fuse.pramfs
-	$(target)/pramfs completions bash > $(compdir)/pramfs
 	install -m 0644 LICENSE-MIT LICENSE-APACHE CHANGELOG.md $(docdir)
 	install -d $(unitdir) $(preloaddir)
 	for unit in $(units); do \
@@ -165,12 +174,28 @@ install-preload: # where pramfs run looks for it, next to the tool
 	install -m 0644 $(target)/libpramfs_preload.so $(preloaddir)/libpramfs_preload.so
 	$(STRIP) --strip-unneeded $(preloaddir)/libpramfs_preload.so
 
+install-manuals: # the pages and completions of the last build
+	@test -d $(target)/share/man || { echo "the manuals are not built yet: type 'make build' as a user who has $(CARGO)" >&2; exit 1; }
+	install -d $(bashdir) $(zshdir) $(fishdir)
+	for section in 1 3 5 7 8; do \
+		install -d $(mandir)/man$$section && \
+		install -m 0644 $(target)/share/man/man$$section/*.$$section $(mandir)/man$$section || exit 1; \
+	done
+	for program in $(completed); do \
+		install -m 0644 $(target)/share/completions/bash/$$program $(bashdir)/$$program && \
+		install -m 0644 $(target)/share/completions/zsh/_$$program $(zshdir)/_$$program && \
+		install -m 0644 $(target)/share/completions/fish/$$program.fish $(fishdir)/$$program.fish || exit 1; \
+	done
+
 uninstall: ## removes the installed files
-	rm -f $(bindir)/pramfs $(bindir)/pramfs-virtiofsd $(compdir)/pramfs $(preloaddir)/libpramfs_preload.so
+	rm -f $(bindir)/pramfs $(bindir)/pramfs-virtiofsd $(preloaddir)/libpramfs_preload.so
 	rm -f $(helpers)/umount.fuse.pramfs $(addprefix $(preloaddir)/,$(unit-scripts)) $(addprefix $(unitdir)/,$(units))
 	rm -f $(foreach tool,mkfs fsck mount,$(helpers)/$(tool).pramfs $(helpers)/$(tool).fuse.pramfs $(sbindir)/$(tool).pramfs)
 	rm -f $(addprefix $(libdir)/,libpramfs.so libpramfs.so.$(major) libpramfs.so.$(version) libpramfs.a pkgconfig/pramfs.pc) $(incdir)/pramfs.h
 	rm -f $(addprefix $(docdir)/,LICENSE-MIT LICENSE-APACHE CHANGELOG.md)
+	rm -f $(mandir)/man1/pramfs.1 $(mandir)/man1/pramfs-*.1 $(mandir)/man3/libpramfs.3 $(mandir)/man5/pramfs.5 $(mandir)/man7/pramfs.7
+	rm -f $(addprefix $(mandir)/man8/,pramfs-virtiofsd.8 $(foreach tool,mkfs fsck mount,$(tool).pramfs.8 $(tool).fuse.pramfs.8) umount.fuse.pramfs.8)
+	rm -f $(foreach program,$(completed),$(bashdir)/$(program) $(zshdir)/_$(program) $(fishdir)/$(program).fish)
 	-rmdir $(docdir) $(preloaddir) 2>/dev/null
 
 deps: ## installs the missing requirements to build and mount
@@ -197,6 +222,9 @@ clippy: ## runs the lints, warnings denied
 docs: ## builds the API documentation, warnings denied
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude pramfs-tests --no-deps
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p pramfs-tests --no-deps
+
+book: ## builds the documentation site from docs/ into target/book (mdbook)
+	@scripts/book.sh
 
 fuzz: ## runs each fuzz target for FUZZ_TIME seconds (cargo-fuzz)
 	@scripts/fuzz.sh $(FUZZ_TIME)

@@ -41,7 +41,8 @@ for switch; do
     case $switch in
     # mkfs.ext4 makes a file system that mkfs.pramfs must refuse to overwrite. The programs
     # in C of capi/tests run under valgrind. strace counts the system calls of a program.
-    --test) packages+=(e2fsprogs valgrind strace) ;;
+    # Manuals and completions are tried in the programs that show them.
+    --test) packages+=(e2fsprogs valgrind strace man-db mandoc zsh fish) ;;
     --suites)
         # pjdfstest links libacl.
         mounted+=(fio stress-ng dbench acl libacl1-dev)

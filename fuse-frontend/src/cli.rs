@@ -6,8 +6,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser};
 
 use crate::exit::Failure;
 use crate::options::{self, MountSettings, Refused};
@@ -125,6 +125,11 @@ pub enum Request {
     Run(Box<Invocation>),
     /// Print this text (help, version) and exit with status 0.
     Say(String),
+}
+
+/// Returns the definition of the command line, for the man page and the completions.
+pub fn command() -> clap::Command {
+    Arguments::command()
 }
 
 /// Reads a command line, program name first.

@@ -16,8 +16,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -64,6 +64,11 @@ pub fn is_called_by(name: &std::ffi::OsStr) -> bool {
     Path::new(name)
         .file_name()
         .is_some_and(|name| name == "umount.fuse.pramfs" || name == "umount.pramfs")
+}
+
+/// Returns the definition of the command line, for the man page and the completions.
+pub fn command() -> clap::Command {
+    Arguments::command()
 }
 
 /// Unmounts according to the command line, program name first. Returns the text to

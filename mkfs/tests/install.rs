@@ -8,6 +8,35 @@ use std::process::Command;
 
 use common::*;
 
+/// Pages, at least one of each section.
+const PAGES: [(u8, &str); 6] = [
+    (1, "pramfs"),
+    (1, "pramfs-ls"),
+    (3, "libpramfs"),
+    (5, "pramfs"),
+    (7, "pramfs"),
+    (8, "umount.fuse.pramfs"),
+];
+
+/// The programs with completions.
+const COMPLETED: [&str; 6] = [
+    "pramfs",
+    "pramfs-virtiofsd",
+    "mkfs.pramfs",
+    "fsck.pramfs",
+    "mount.pramfs",
+    "umount.fuse.pramfs",
+];
+
+/// The scripts of a program by shell.
+fn scripts(program: &str) -> [(&'static str, String); 3] {
+    [
+        ("bash", program.to_owned()),
+        ("zsh", format!("_{program}")),
+        ("fish", format!("{program}.fish")),
+    ]
+}
+
 /// Runs make with programs that are built already, in the place of a release
 /// build. The one that mounts and the libraries are not looked at, and any program
 /// stands for them; capi/tests/programs/ installs the C library itself.
@@ -28,6 +57,20 @@ fn make(target: &str, built: &Path, arguments: &[String]) -> Answer {
         // descriptor that is open for writing, and the copy could not be executed (ETXTBSY).
         let copied = Command::new("cp").arg(from).arg(programs.join(to)).status();
         assert!(copied.unwrap().success());
+    }
+    // The manuals are made by a crate of their own, which has tests of their contents.
+    let share = programs.join("share");
+    for (section, name) in PAGES {
+        let dir = share.join(format!("man/man{section}"));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("{name}.{section}")), name).unwrap();
+    }
+    for program in COMPLETED {
+        for (shell, file) in scripts(program) {
+            let dir = share.join("completions").join(shell);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join(file), program).unwrap();
+        }
     }
     let output = Command::new("make")
         .args(["--no-print-directory", target, "CARGO=no-such-cargo"])
@@ -109,6 +152,21 @@ fn check(prefix: &str, helpers: &str) {
         !pc.contains('@') && !pc.contains(root.to_str().unwrap()),
         "{pc}"
     );
+    for (section, name) in PAGES {
+        let page = at(format!("{prefix}/share/man/man{section}/{name}.{section}"));
+        assert!(page.is_file(), "{page:?}");
+    }
+    for program in COMPLETED {
+        let places = [
+            "bash-completion/completions",
+            "zsh/site-functions",
+            "fish/vendor_completions.d",
+        ];
+        for (place, (_, file)) in places.iter().zip(scripts(program)) {
+            let script = at(format!("{prefix}/share/{place}/{file}"));
+            assert!(script.is_file(), "{script:?}");
+        }
+    }
     // What is unpacked elsewhere leads to itself, and not to the builder's system.
     let mut links = Vec::new();
     links_below(root, &mut links);

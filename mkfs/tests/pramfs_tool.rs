@@ -32,6 +32,7 @@ fn help_lists_every_subcommand() {
         "leases",
         "requests",
         "completions",
+        "help",
     ]
     .into_iter()
     .chain(
@@ -50,6 +51,20 @@ fn help_lists_every_subcommand() {
         pramfs(["--version"]).ok().out.trim(),
         format!("pramfs {}", env!("CARGO_PKG_VERSION"))
     );
+}
+
+#[test]
+fn help_of_command_is_what_its_option_prints() {
+    assert_eq!(pramfs(["help"]).ok().out, pramfs(["--help"]).ok().out);
+    for name in ["ls", "scrub", "help"] {
+        assert_eq!(
+            pramfs(["help", name]).ok().out,
+            pramfs([name, "--help"]).ok().out
+        );
+    }
+    let a = pramfs(["help", "frobnicate"]);
+    assert_eq!(a.status, 2, "{a:?}");
+    assert!(a.err.contains("frobnicate is not a command"), "{a:?}");
 }
 
 #[test]

@@ -85,6 +85,7 @@ fn workflow_make_targets_exist() {
         "check-aarch64",
         "fuzz-smoke",
         "publish-check",
+        "book",
     ] {
         assert!(targets.iter().any(|t| t == needed), "no job makes {needed}");
     }

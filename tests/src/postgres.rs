@@ -50,6 +50,8 @@ pub struct Server {
     child: Option<Child>,
     /// Variables of all its programs.
     pub variables: Vec<(&'static str, PathBuf)>,
+    /// Settings beside those that every server here has, for the next start.
+    pub settings: Vec<&'static str>,
 }
 
 const OPTIONS: [&str; 5] = [
@@ -74,6 +76,7 @@ impl Server {
             dir: tempfile::tempdir().expect("a directory for the socket"),
             child: None,
             variables: Vec::new(),
+            settings: Vec::new(),
         };
         own(&server.data);
         own(server.dir.path());
@@ -142,7 +145,12 @@ impl Server {
             .command(self.bin.join("postgres"))
             .arg("-k")
             .arg(self.dir.path())
-            .args(OPTIONS.iter().flat_map(|option| ["-c", option]))
+            .args(
+                OPTIONS
+                    .iter()
+                    .chain(&self.settings)
+                    .flat_map(|option| ["-c", option]),
+            )
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn();

@@ -13,7 +13,7 @@ mod values;
 
 pub use flags::Flag;
 pub(crate) use flags::{NOATIME, RELATIME, STRICTATIME};
-pub(crate) use text::help;
+pub use text::{Documented, accepted, documented, help};
 pub use values::MAX_THREADS;
 
 use std::path::PathBuf;

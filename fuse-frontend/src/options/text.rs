@@ -1,4 +1,4 @@
-//! Text generated from the table: `--help`, messages, `docs/mounting.md`.
+//! Text generated from the table: `--help`, messages, `docs/mounting.md`, pramfs(5).
 
 use std::fmt::Write as _;
 
@@ -73,7 +73,7 @@ fn wrap(text: &mut String, mut line: String, indent: usize, words: &str) {
 }
 
 /// Returns the part of `--help` about options.
-pub(crate) fn help() -> String {
+pub fn help() -> String {
     let mut text = String::from("Options after -o:\n");
     for row in OPTIONS.iter().filter(|row| !row.help.is_empty()) {
         let mut line = format!("  {:<1$}", spelled(row), INDENT - 3);
@@ -97,29 +97,94 @@ pub(crate) fn help() -> String {
     text
 }
 
+/// An option as the documents describe it.
+#[derive(Debug, Clone)]
+pub struct Documented {
+    /// Its name.
+    pub name: &'static str,
+    /// The option as it is written: `cache=auto|none`.
+    pub spelled: String,
+    /// Other names for it.
+    pub also: Vec<&'static str>,
+    /// A sentence without a full stop, with the default.
+    pub meaning: String,
+    /// Its values, if it has a list of them.
+    pub values: Vec<&'static str>,
+    /// It takes a text as value.
+    pub takes_text: bool,
+    /// It is known, and never allowed.
+    pub is_refused: bool,
+    /// A remount changes it.
+    pub is_changed_by_remount: bool,
+}
+
+impl Documented {
+    /// What a shell can propose for it: each value, or the name and `=` before a text.
+    pub fn proposals(&self) -> Vec<String> {
+        let name = self.name;
+        match (self.is_refused, self.takes_text, &self.values[..]) {
+            (true, ..) => Vec::new(),
+            (_, true, _) => vec![format!("{name}=")],
+            (_, _, []) => vec![name.to_owned()],
+            (_, _, values) => values
+                .iter()
+                .map(|value| format!("{name}={value}"))
+                .collect(),
+        }
+    }
+}
+
+/// Returns the options of the documents, in the order of the help.
+pub fn documented() -> impl Iterator<Item = Documented> {
+    let rows = OPTIONS.iter().filter(|row| !row.help.is_empty());
+    rows.map(|row| {
+        let is_refused = matches!(row.takes, Takes::Refused(_));
+        Documented {
+            name: row.names[0],
+            spelled: spelled(row),
+            also: match is_refused {
+                true => Vec::new(),
+                false => row.names[1..].to_vec(),
+            },
+            meaning: sentence(row),
+            values: match &row.takes {
+                Takes::OneOf(choices) => choices.iter().map(|choice| choice.value).collect(),
+                _ => Vec::new(),
+            },
+            takes_text: matches!(row.takes, Takes::Text { .. }),
+            is_refused,
+            is_changed_by_remount: !is_refused && !row.flags.is_empty(),
+        }
+    })
+}
+
+/// Returns the names of options that are accepted for mount(8) and fstab, and do nothing here.
+pub fn accepted() -> impl Iterator<Item = &'static str> {
+    let rows = OPTIONS.iter().filter(|row| row.help.is_empty());
+    let rows = rows.filter(|row| matches!(row.takes, Takes::Nothing(_) | Takes::Anything));
+    rows.flat_map(|row| row.names.iter().copied())
+}
+
 /// Returns the rows of the table in `docs/mounting.md`.
 #[cfg(test)]
 pub(super) fn document() -> String {
     let mut text = String::from("| option | meaning | a remount |\n|---|---|---|\n");
-    for row in OPTIONS.iter().filter(|row| !row.help.is_empty()) {
-        let others: Vec<_> = match &row.takes {
-            Takes::Refused(_) => Vec::new(),
-            _ => row.names[1..].iter().map(|n| format!("`{n}`")).collect(),
-        };
+    for option in documented() {
+        let others: Vec<_> = option.also.iter().map(|n| format!("`{n}`")).collect();
         let also = match others.is_empty() {
             true => String::new(),
             false => format!(" (also {})", others.join(", ")),
         };
-        let on_remount = match (&row.takes, row.flags) {
-            (Takes::Refused(_), _) => "refused",
-            (_, []) => "leaves it",
-            _ => "changes it",
+        let on_remount = match (option.is_refused, option.is_changed_by_remount) {
+            (true, _) => "refused",
+            (false, true) => "changes it",
+            (false, false) => "leaves it",
         };
-        let spelled = spelled(row).replace('|', "\\|");
+        let spelled = option.spelled.replace('|', "\\|");
         let _ = writeln!(
             text,
             "| `{spelled}`{also} | {} | {on_remount} |",
-            sentence(row)
+            option.meaning
         );
     }
     text

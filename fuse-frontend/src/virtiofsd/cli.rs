@@ -6,8 +6,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser};
 use pramfs::DataMode;
 use pramfs::pmem::Protect;
 
@@ -225,6 +225,11 @@ pub enum Request {
     Serve(Box<Invocation>),
     /// Print this text (help, version) and exit with status 0.
     Say(String),
+}
+
+/// Returns the definition of the command line, for the man page and the completions.
+pub fn command() -> clap::Command {
+    Arguments::command()
 }
 
 /// Reads a command line, program name first.

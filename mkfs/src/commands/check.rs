@@ -16,6 +16,10 @@ use crate::open::{self, Intent};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 sound, 4 errors found, 8 not checked, 2 wrong usage. Nothing is\n\
+    repaired: fsck.pramfs does that."
+)]
 pub(crate) struct Check {
     /// File or device that holds the file system
     region: PathBuf,

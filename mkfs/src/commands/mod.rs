@@ -9,6 +9,7 @@ mod dump;
 mod extents;
 mod get;
 mod grow;
+mod help;
 mod info;
 mod leases;
 mod live;
@@ -84,6 +85,7 @@ const TABLE: &[Entry] = &[
     entry::<scrub::Scrub>(),
     entry::<dump::Dump>(),
     entry::<completions::Completions>(),
+    entry::<help::Help>(),
 ];
 
 fn run<T: Subcommand>(matches: &ArgMatches) -> Result<(), Failure> {
@@ -104,6 +106,7 @@ pub fn command_line() -> clap::Command {
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
+        // Ours shows the manual page.
         .disable_help_subcommand(true);
     TABLE.iter().fold(top, |top, e| {
         top.subcommand((e.args)(clap::Command::new(e.name)).about(e.about))

@@ -5,6 +5,7 @@
 //! By default a sample of a few minutes; `PRAMFS_PROGRAMS=full` (`make test-programs`)
 //! extends every part.
 
+mod acknowledged;
 mod copies;
 mod git;
 mod nfs;

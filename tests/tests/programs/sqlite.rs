@@ -156,3 +156,10 @@ fn sqlite_works_with_rollback_journal() {
         sqlite("persist", "cache=auto");
     }
 }
+
+/// A write is durable when it returns, so that the syncs of SQLite add nothing.
+#[test]
+fn sqlite_without_syncs_keeps_what_it_has_committed() {
+    sqlite("wal+off", "cache=auto");
+    sqlite("delete+off", "cache=auto");
+}
