@@ -178,7 +178,7 @@ install-preload: # where pramfs run looks for it, next to the tool
 	install -m 0644 $(target)/libpramfs_preload.so $(preloaddir)/libpramfs_preload.so
 	$(STRIP) --strip-unneeded $(preloaddir)/libpramfs_preload.so
 
-uninstall: ## removes the installed files, and the directories that are then empty
+uninstall: ## removes the installed files
 	rm -f $(bindir)/pramfs $(bindir)/pramfs-virtiofsd $(compdir)/pramfs $(preloaddir)/libpramfs_preload.so
 	rm -f $(helpers)/umount.fuse.pramfs $(addprefix $(preloaddir)/,$(unit-scripts)) $(addprefix $(unitdir)/,$(units))
 	rm -f $(foreach tool,mkfs fsck mount,$(helpers)/$(tool).pramfs $(helpers)/$(tool).fuse.pramfs $(sbindir)/$(tool).pramfs)

@@ -55,7 +55,7 @@ for deb in "${packages[@]}"; do
     while IFS= read -r -d '' file; do
         ! grep -aqE "$paths" "$file" ||
             fail "${file#"$tree"} has a path of the builder: $(grep -aoE -m1 "($paths)[[:print:]]{0,60}" "$file" | head -n1)"
-        [[ $(head -c 4 "$file" | tail -c 3) == ELF ]] || continue
+        [[ $(od -An -tx1 -N 4 "$file" | tr -d ' ') == 7f454c46 ]] || continue
         elf=$((elf + 1))
         headers=$(readelf -W -h -l -d -S "$file")
         grep -q 'Type: *DYN' <<<"$headers" || fail "${file#"$tree"} is not position-independent"
@@ -80,7 +80,7 @@ if [[ ! -s $base ]]; then
         mirror=$(sed -n 's/^URIs: *//p' "${sources[0]}" | head -n 1)
         sources=("deb $mirror $suite main")
     fi
-    mmdebstrap --quiet --variant=apt --include=gcc,libc6-dev,pkgconf "$suite" "$base.new" "${sources[@]}"
+    mmdebstrap --quiet --format=tar --variant=apt --include=gcc,libc6-dev,pkgconf "$suite" "$base.new" "${sources[@]}"
     mv "$base.new" "$base"
 fi
 root=$work/root
@@ -106,13 +106,15 @@ inside() {
 }
 sh_inside() { inside sh -euc "$1"; }
 apt() { inside apt-get -y -q -o APT::Install-Recommends=false "$@" >"$work/apt.log" 2>&1 || { cat "$work/apt.log"; fail "apt-get $*"; }; }
-# Names of all files but those that apt and dpkg keep of their own.
+# Names of all files but those that apt, dpkg and mount(8) keep of their own.
 files() {
     (cd "$root" && find . -xdev \( -path ./debs -o -path ./var/lib/dpkg -o -path ./var/lib/apt -o -path ./var/cache \
-        -o -path ./var/log -o -path ./tmp -o -path ./var/tmp -o -path ./dev -o -path ./proc \) -prune -o -print | sort)
+        -o -path ./var/log -o -path ./run/mount -o -path ./tmp -o -path ./var/tmp -o -path ./dev -o -path ./proc \) -prune -o -print | sort)
 }
 
 apt update
+# It is not essential, but each installed Debian has it, and apt does not remove it again.
+apt install mount
 files >"$work/before"
 
 # --- Installed ---------------------------------------------------------------------------------

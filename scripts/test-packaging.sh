@@ -82,7 +82,7 @@ EOF
     [[ $(<"$work/nix.out") == "\"pramfs-$version pramfs\"" ]] || fail "flake.nix evaluates to $(<"$work/nix.out")"
     passed "flake.nix, evaluated"
     # With a store and nixpkgs, it is built too.
-    if [[ -d /nix/store ]] && nix --extra-experimental-features 'nix-command flakes' flake metadata nixpkgs >/dev/null 2>&1; then
+    if [[ -d /nix/store ]] && timeout 30 nix --extra-experimental-features 'nix-command flakes' flake metadata nixpkgs >/dev/null 2>&1; then
         nix --extra-experimental-features 'nix-command flakes' build --no-link "path:$root" || fail "nix build"
         passed "flake.nix, built"
     else
