@@ -161,7 +161,8 @@ impl Libpmem2 {
 
 /// The loader's message without the name, which the message around it has.
 fn what_the_loader_says(error: &libloading::Error, name: &str) -> String {
-    let text = core::error::Error::source(error).map_or_else(|| error.to_string(), |e| e.to_string());
+    let text =
+        core::error::Error::source(error).map_or_else(|| error.to_string(), |e| e.to_string());
     let text = text.strip_prefix(name).unwrap_or(&text);
     text.trim_start_matches(": ").to_owned()
 }

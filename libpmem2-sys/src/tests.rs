@@ -64,14 +64,20 @@ fn library_without_a_function_is_refused_by_name_of_the_function() {
             symbol: "pmem2_source_from_fd",
         }
     );
-    assert!(error.to_string().contains("install a newer libpmem2"), "{error}");
+    assert!(
+        error.to_string().contains("install a newer libpmem2"),
+        "{error}"
+    );
 }
 
 /// Each function is one of the header, so a name with a slip is not taken for an old library.
 #[test]
 fn functions_are_those_of_the_header() {
     let mut text = std::fs::read_to_string("/usr/include/libpmem2.h").unwrap_or_default();
-    for part in std::fs::read_dir("/usr/include/libpmem2").into_iter().flatten() {
+    for part in std::fs::read_dir("/usr/include/libpmem2")
+        .into_iter()
+        .flatten()
+    {
         text += &std::fs::read_to_string(part.unwrap().path()).unwrap();
     }
     if text.is_empty() {

@@ -179,7 +179,10 @@ fn check(prefix: &str, helpers: &str) {
 #[test]
 fn install_of_nothing_built_says_what_to_do_and_installs_nothing() {
     let (built, tree) = (scratch(), scratch());
-    for (profile, command) in [("release", "'make build'"), ("dist", "'make build PROFILE=dist'")] {
+    for (profile, command) in [
+        ("release", "'make build'"),
+        ("dist", "'make build PROFILE=dist'"),
+    ] {
         for target in ["install", "install-lib", "install-preload"] {
             // With cargo at hand: the command would be run if a recipe built.
             let output = Command::new("make")

@@ -98,7 +98,8 @@ impl Libpmem2Backend {
         let library = match Libpmem2::get() {
             Ok(library) => library,
             Err(error) => {
-                let why = format!("the libpmem2 backend cannot be used: {error}, or use the native one");
+                let why =
+                    format!("the libpmem2 backend cannot be used: {error}, or use the native one");
                 return Err(source.unusable(libc::EOPNOTSUPP, why));
             }
         };
