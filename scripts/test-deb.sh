@@ -146,6 +146,12 @@ passed "mkfs.pramfs, pramfs put, ls, get, fsck.pramfs"
 sh_inside 'pramfs doctor /dev/shm/pramfs/region' >"$work/log"
 grep -q 'libpmem2-1' "$work/log" && grep -qE 'backends +native$' "$work/log" ||
     { cat "$work/log"; fail "pramfs doctor does not say that libpmem2 is missing"; }
+# What asks for it gets an error that says what to install.
+if sh_inside 'mount.pramfs -o backend=libpmem2 /dev/shm/pramfs/region /mnt' >"$work/log" 2>&1 ||
+    ! grep -q 'libpmem2.so.1 cannot be loaded.*apt-get install libpmem2-1' "$work/log"; then
+    cat "$work/log"
+    fail "mount.pramfs -o backend=libpmem2 without libpmem2"
+fi
 apt install libpmem2-1
 sh_inside 'pramfs doctor /dev/shm/pramfs/region' >"$work/log"
 grep -qE 'backends +libpmem2, native$' "$work/log" ||
