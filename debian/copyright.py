@@ -66,7 +66,7 @@ def holders(files, package):
     found = []
     for path in files:
         for line in path.read_text(errors="replace").splitlines():
-            line = line.strip(" \t*#-/")
+            line = line.strip(" \t*#-/.")
             notice = re.match(r"(?:Portions )?Copyright:?\s+((?:\(c\)|©|\d{4}).*)", line, re.I)
             if notice and not re.search(r"\[yyyy\]|\{yyyy\}|<year>", line):
                 text = re.sub(r"^\(c\)\s*|^©\s*", "", notice[1], flags=re.I)
@@ -86,11 +86,26 @@ def field(text):
 
 
 def without_holders(text):
-    """The text of a licence without the lines that name a holder and without a heading."""
-    kept = [line for line in text.splitlines()
-            if not re.match(r"\s*Copyright\b.*(\d{4}|\(c\)|©)", line, re.I)
-            and not re.match(r"\s*((The )?(MIT|ISC) Licen[cs]e( \(MIT\))?:?|BSD License|All rights reserved\.)\s*$", line, re.I)]
+    """The conditions of a licence, without what stands before them: headings and holders."""
+    lines = [re.sub(r"^\s?(//|#)\s?", "", line) for line in text.splitlines()]
+    starts = ("permission ", "redistribution and use")
+    first = next((n for n, line in enumerate(lines) if line.strip().lower().startswith(starts)), 0)
+    # Holders of parts of the work may follow.
+    kept = [line for line in lines[first:] if not re.match(r"\s*Copyright (\(c\)|\d{4})", line, re.I)]
     return "\n".join(kept).strip()
+
+
+def is_text_of(licence, text):
+    """Whether a licence file has the conditions of a licence."""
+    words = re.sub(r"\W+", " ", text).lower()
+    is_bsd, has_third = "redistributions of source code" in words, "neither the name" in words
+    return {
+        "ISC": "permission to use copy modify" in words,
+        "BSD-2-Clause": is_bsd and not has_third,
+        "BSD-3-Clause": is_bsd and has_third,
+        "Zlib": "this software is provided as is without" in words,
+        "Unicode-3.0": "unicode license v3" in words,
+    }.get(licence, False)
 
 
 class Texts:
@@ -103,10 +118,8 @@ class Texts:
         """The name of a licence here: a wording of its own gets a name of its own."""
         if licence in COMMON or licence == "MIT":
             return licence
-        texts = [f.read_text(errors="replace") for f in files]
-        marks = {"ISC": "Permission to use, copy, modify", "BSD": "Redistributions"}
-        mark = next((m for key, m in marks.items() if licence.startswith(key)), licence)
-        text = next((without_holders(t) for t in texts if mark.lower() in t.lower()), None)
+        texts = (file.read_text(errors="replace") for file in files)
+        text = next((without_holders(text) for text in texts if is_text_of(licence, text)), None)
         if text is None:
             sys.exit(f"copyright.py: no file with the text of {licence} among {files}")
         # Names of holders apart, most wordings are the same.
@@ -160,7 +173,7 @@ def main():
         for path in files:
             inside = path.parent.relative_to(directory)
             text = path.read_text(errors="replace")
-            if path.parent != directory and "Redistributions" in text:
+            if path.parent != directory and is_text_of("BSD-3-Clause", text):
                 stanza(f"{place}/{inside}/*", holders([path], package),
                        texts.name("BSD-3-Clause", [path]))
     for name, text in texts.of.items():
