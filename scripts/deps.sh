@@ -111,9 +111,6 @@ else
     for tool in cc pkg-config fusermount3 blkid diff; do
         command -v "$tool" >/dev/null || missing+=("the program $tool")
     done
-    if command -v pkg-config >/dev/null && ! pkg-config --exists libpmem2; then
-        missing+=("the library libpmem2 with its headers")
-    fi
     if ((${#missing[@]})); then
         say "This is not a Debian-like system, so these missing requirements cannot be installed by name:"
         printf '  %s\n' "${missing[@]}" >&2
