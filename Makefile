@@ -37,18 +37,30 @@ docdir  = $(DESTDIR)$(PREFIX)/share/doc/pramfs
 helpers = $(DESTDIR)$(HELPERDIR)
 libdir  = $(DESTDIR)$(LIBDIR)
 incdir  = $(DESTDIR)$(INCLUDEDIR)
-target  = $(or $(CARGO_TARGET_DIR),target)/release
-# Of the workspace. The shared library is named after the first number.
+# The profile of cargo that is built and installed. PROFILE=dist is for packages: no debug
+# information, and no path of the builder in any file.
+PROFILE ?= release
+target  = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)
+# Of the workspace.
 version := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-major   := $(firstword $(subst ., ,$(version)))
+# Of the binary interface of the library for C, which has numbers of its own.
+abi     := $(shell sed -n 's/^const ABI: &str = "\(.*\)";/\1/p' capi/build.rs)
+soname  := libpramfs.so.$(firstword $(subst ., ,$(abi)))
 # Without the rlib of the tests: cargo optimises across crates only without it.
-build-lib = $(CARGO) rustc --release -p pramfs-capi --lib --crate-type cdylib,staticlib
+build-lib = $(CARGO) rustc --locked --profile $(PROFILE) -p pramfs-capi --lib --crate-type cdylib,staticlib
+ifeq ($(PROFILE),dist)
+# The places of sources as they appear in messages of a panic. The later one wins.
+moved = $(CURDIR)=/usr/src/pramfs $(if $(CARGO_TARGET_DIR),$(abspath $(CARGO_TARGET_DIR))=/usr/src/pramfs/target) \
+	$(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src=/usr/src/crates
+export RUSTFLAGS := $(RUSTFLAGS) $(foreach m,$(moved),--remap-path-prefix=$m)
+export CFLAGS := $(CFLAGS) $(foreach m,$(moved),-ffile-prefix-map=$m)
+endif
 
 # Finds a freshly installed toolchain without a new login.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib install-preload install-manuals uninstall deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib install-preload install-manuals uninstall deb test-deb test-packaging sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -113,25 +125,29 @@ settings: deps-bench ## measures what the settings of the compiler are worth (ha
 	$(CARGO) run --release -p pramfs-bench -- settings
 
 build: ## release build of all programs, their manuals and the C library
-	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse -p pramfs-manuals --bins
+	$(CARGO) build --locked --profile $(PROFILE) -p pramfs-tools -p pramfs-fuse -p pramfs-manuals --bins
 	$(target)/pramfs-manuals $(target)/share
 	$(build-lib)
-	@# Apart: built together, it would link libpmem2.
-	$(CARGO) build --release -p pramfs-preload
+	@# Apart: it needs fewer features of the crates that it shares with the programs.
+	$(CARGO) build --locked --profile $(PROFILE) -p pramfs-preload
 
-install: install-programs install-lib install-preload install-manuals ## installs all (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUDEDIR, MANDIR, DESTDIR)
+# Stops if one of the named files of the build is missing. Nothing is built here: `sudo make
+# install` would leave files of root in the target directory, or find no cargo.
+is-built = for file in $1; do test -e $(target)/$$file || { \
+	echo "$(target)/$$file is not built yet: type 'make build$(if $(filter-out release,$(PROFILE)), PROFILE=$(PROFILE))' as an ordinary user first" >&2; exit 1; }; done
+
+install: install-programs install-lib install-preload install-manuals ## installs what is built (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUDEDIR, MANDIR, DESTDIR)
 
 install-programs: # without the libraries
-	@# Under sudo, cargo is often missing: then the existing build is installed.
-	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
-	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
+	@$(call is-built,pramfs pramfs-virtiofsd mkfs-pramfs fsck-pramfs mount-pramfs)
 	@if $(target)/pramfs --version | grep -q testing; then echo "this build contains test hooks (cargo build --workspace, cargo test -p pramfs): type 'make build' first" >&2; exit 1; fi
 	install -d $(bindir) $(sbindir) $(helpers) $(docdir)
-	install -s -m 0755 $(target)/pramfs $(bindir)/pramfs
-	install -s -m 0755 $(target)/pramfs-virtiofsd $(bindir)/pramfs-virtiofsd
-	install -s -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
-	install -s -m 0755 $(target)/fsck-pramfs $(sbindir)/fsck.pramfs
-	install -s -m 0755 $(target)/mount-pramfs $(sbindir)/mount.pramfs
+	install -m 0755 $(target)/pramfs $(bindir)/pramfs
+	install -m 0755 $(target)/pramfs-virtiofsd $(bindir)/pramfs-virtiofsd
+	install -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
+	install -m 0755 $(target)/fsck-pramfs $(sbindir)/fsck.pramfs
+	install -m 0755 $(target)/mount-pramfs $(sbindir)/mount.pramfs
+	$(STRIP) $(addprefix $(bindir)/,pramfs pramfs-virtiofsd) $(addprefix $(sbindir)/,mkfs.pramfs fsck.pramfs mount.pramfs)
 	@# A link as second name, unless both places are the same. The links are relative,
 	@# so that they are also valid in a package's tree.
 	for tool in mkfs fsck mount; do \
@@ -149,27 +165,24 @@ install-programs: # without the libraries
 	done
 
 install-lib: ## installs the C library alone
-	@if command -v $(CARGO) >/dev/null; then $(build-lib); \
-	elif ! test -f $(target)/libpramfs_c.so; then echo "the library is not built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
+	@$(call is-built,libpramfs_c.so libpramfs_c.a)
 	@if grep -aq '$(version)+testing' $(target)/libpramfs_c.so; then echo "this build contains test hooks: type 'make build' first" >&2; exit 1; fi
 	install -d $(libdir)/pkgconfig $(incdir)
-	install -m 0644 $(target)/libpramfs_c.so $(libdir)/libpramfs.so.$(version)
-	$(STRIP) --strip-unneeded $(libdir)/libpramfs.so.$(version)
-	ln -sf libpramfs.so.$(version) $(libdir)/libpramfs.so.$(major)
-	ln -sf libpramfs.so.$(major) $(libdir)/libpramfs.so
+	install -m 0644 $(target)/libpramfs_c.so $(libdir)/libpramfs.so.$(abi)
+	$(STRIP) --strip-unneeded $(libdir)/libpramfs.so.$(abi)
+	ln -sf libpramfs.so.$(abi) $(libdir)/$(soname)
+	ln -sf $(soname) $(libdir)/libpramfs.so
 	install -m 0644 $(target)/libpramfs_c.a $(libdir)/libpramfs.a
 	$(STRIP) --strip-debug $(libdir)/libpramfs.a
 	install -m 0644 capi/include/pramfs.h $(incdir)/pramfs.h
-	@# What a program needs besides, if it links libpramfs.a.
-	if readelf -d $(libdir)/libpramfs.so.$(version) | grep -q 'NEEDED.*libpmem2'; then pmem2=' -lpmem2'; else pmem2=; fi; \
+	@# @PRIVATE@ is what a program needs besides, if it links libpramfs.a.
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|' \
-		-e "s|@VERSION@|$(version)|; s|@PRIVATE@|-lgcc_s -lpthread -lm -ldl$$pmem2|" \
+		-e 's|@VERSION@|$(version)|; s|@PRIVATE@|-lgcc_s -lpthread -lm -ldl|' \
 		capi/pramfs.pc.in > $(libdir)/pkgconfig/pramfs.pc
 	chmod 0644 $(libdir)/pkgconfig/pramfs.pc
 
 install-preload: # where pramfs run looks for it, next to the tool
-	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-preload; \
-	elif ! test -f $(target)/libpramfs_preload.so; then echo "the library is not built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
+	@$(call is-built,libpramfs_preload.so)
 	install -d $(preloaddir)
 	install -m 0644 $(target)/libpramfs_preload.so $(preloaddir)/libpramfs_preload.so
 	$(STRIP) --strip-unneeded $(preloaddir)/libpramfs_preload.so
@@ -191,12 +204,24 @@ uninstall: ## removes the installed files
 	rm -f $(bindir)/pramfs $(bindir)/pramfs-virtiofsd $(preloaddir)/libpramfs_preload.so
 	rm -f $(helpers)/umount.fuse.pramfs $(addprefix $(preloaddir)/,$(unit-scripts)) $(addprefix $(unitdir)/,$(units))
 	rm -f $(foreach tool,mkfs fsck mount,$(helpers)/$(tool).pramfs $(helpers)/$(tool).fuse.pramfs $(sbindir)/$(tool).pramfs)
-	rm -f $(addprefix $(libdir)/,libpramfs.so libpramfs.so.$(major) libpramfs.so.$(version) libpramfs.a pkgconfig/pramfs.pc) $(incdir)/pramfs.h
+	rm -f $(addprefix $(libdir)/,libpramfs.so $(soname) libpramfs.so.$(abi) libpramfs.a pkgconfig/pramfs.pc) $(incdir)/pramfs.h
 	rm -f $(addprefix $(docdir)/,LICENSE-MIT LICENSE-APACHE CHANGELOG.md)
 	rm -f $(mandir)/man1/pramfs.1 $(mandir)/man1/pramfs-*.1 $(mandir)/man3/libpramfs.3 $(mandir)/man5/pramfs.5 $(mandir)/man7/pramfs.7
 	rm -f $(addprefix $(mandir)/man8/,pramfs-virtiofsd.8 $(foreach tool,mkfs fsck mount,$(tool).pramfs.8 $(tool).fuse.pramfs.8) umount.fuse.pramfs.8)
 	rm -f $(foreach program,$(completed),$(bashdir)/$(program) $(zshdir)/_$(program) $(fishdir)/$(program).fish)
 	-rmdir $(docdir) $(preloaddir) 2>/dev/null
+
+deb: ## builds the Debian packages, in target/deb
+	@scripts/deb.sh
+
+test-deb: ## installs, uses, upgrades and purges the Debian packages in a clean chroot (as root)
+	@scripts/test-deb.sh
+
+test-packaging: ## builds the RPM, and checks the Nix flake and the PKGBUILD, where their tools are
+	@scripts/test-packaging.sh
+
+sbom: ## lists what is linked into the programs, as CycloneDX (cargo-cyclonedx)
+	@scripts/sbom.sh
 
 deps: ## installs the missing requirements to build and mount
 	@scripts/deps.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that the libraries and the programs compile for aarch64, without libpmem2: its
-# headers for a foreign architecture are rarely installed. Nothing is linked or run.
+# Checks that the libraries and the programs compile for aarch64, without the libpmem2 backend, and
+# without `pramfs save`, whose library in C needs a compiler for the target. Nothing is linked or run.
 # rustup installs the target if it is missing. If that fails, the last line says
 # SKIPPED, which is a failure in CI.
 set -uo pipefail

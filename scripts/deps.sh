@@ -8,6 +8,7 @@
 #   scripts/deps.sh --programs  also third-party programs that run on a mount
 #   scripts/deps.sh --vm        also the requirements of the virtual machine tests
 #   scripts/deps.sh --bench     also the competitors of the benchmarks
+#   scripts/deps.sh --packages  also the tools that build and test packages
 #
 # Several switches can be given. A missing requirement of suites and programs is an
 # error only if CI is set. Otherwise their tests report that they are skipped.
@@ -34,6 +35,7 @@ optional() {
     say "$*: THE TESTS THAT NEED THEM ARE SKIPPED"
 }
 
+# libpmem2 is loaded at run time; the tests compare with its header.
 packages=(build-essential pkg-config libpmem2-dev fuse3 util-linux diffutils)
 mounted=()
 crates=()
@@ -57,8 +59,10 @@ for switch; do
     # The kernel is not installed: tests/vm/run.sh unpacks its package.
     --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils kexec-tools systemd udev) ;;
     --bench) packages+=(e2fsprogs fuse2fs bindfs dbench valgrind fio sqlite3 strace) ;;
+    # A clean Debian for the packages; the tools of other distributions, as far as Debian has them.
+    --packages) packages+=(debhelper dpkg-dev lintian mmdebstrap python3 rpm nix-bin) ;;
     *)
-        say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--bench]"
+        say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--bench] [--packages]"
         exit 2
         ;;
     esac
@@ -108,9 +112,6 @@ else
     for tool in cc pkg-config fusermount3 blkid diff; do
         command -v "$tool" >/dev/null || missing+=("the program $tool")
     done
-    if command -v pkg-config >/dev/null && ! pkg-config --exists libpmem2; then
-        missing+=("the library libpmem2 with its headers")
-    fi
     if ((${#missing[@]})); then
         say "This is not a Debian-like system, so these missing requirements cannot be installed by name:"
         printf '  %s\n' "${missing[@]}" >&2

@@ -48,7 +48,7 @@ struct timespec;
 #define PRAMFS_DURABILITY_PROCESS 1
 
 /**
- * libpmem2 if it is compiled in and serves the region, else the library's own
+ * libpmem2 if it is installed and serves the region, else the library's own
  * instructions. The default.
  */
 #define PRAMFS_BACKEND_AUTO 0

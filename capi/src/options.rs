@@ -28,7 +28,7 @@ pub const PRAMFS_DURABILITY_POWER: c_int = 0;
 /// the process. A power failure loses what was changed since the last `pramfs_sync`.
 pub const PRAMFS_DURABILITY_PROCESS: c_int = 1;
 
-/// libpmem2 if it is compiled in and serves the region, else the library's own
+/// libpmem2 if it is installed and serves the region, else the library's own
 /// instructions. The default.
 pub const PRAMFS_BACKEND_AUTO: c_int = 0;
 /// libpmem2, or an error.

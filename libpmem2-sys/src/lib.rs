@@ -1,65 +1,49 @@
-//! Bindings to the system library libpmem2 (PMDK), as its header has them.
+//! The system library libpmem2 (PMDK), loaded at run time.
 //!
-//! Purpose: the raw functions, types and constants, and nothing on top. Each
-//! is documented by the man page of its name, section 3, of `libpmem2-dev`.
+//! Purpose: the raw functions that pramfs calls, with their types and constants, and nothing on
+//! top. Each is documented by the man page of its name, section 3, of `libpmem2-dev`.
 //!
-//! `src/bindings.rs` was generated once and is committed, so that a build
-//! needs neither bindgen nor libclang. From libpmem2.h of PMDK 1.12.1 with
-//! bindgen 0.73.2:
+//! A program that uses this crate does not link libpmem2. It starts without it, and
+//! [`Libpmem2::get`] loads `libpmem2.so.1` when it is first called. The functions are then
+//! called through pointers that were resolved once, as those of a linked library are.
+//!
+//! ```
+//! use libpmem2_sys::Libpmem2;
+//!
+//! match Libpmem2::get() {
+//!     Ok(library) => {
+//!         let mut config = std::ptr::null_mut();
+//!         // SAFETY: a valid place for the new object, which is deleted once.
+//!         unsafe {
+//!             assert_eq!(library.pmem2_config_new(&mut config), 0);
+//!             assert_eq!(library.pmem2_config_delete(&mut config), 0);
+//!         }
+//!     }
+//!     Err(error) => println!("{error}"), // what is missing, and what to install
+//! }
+//! ```
+//!
+//! `src/bindings.rs` was generated once and is committed, so that a build needs neither bindgen
+//! nor the library's header. From libpmem2.h of PMDK 1.12.1 with bindgen 0.73.2:
 //!
 //! ```text
 //! bindgen /usr/include/libpmem2.h \
-//!   --allowlist-function 'pmem2_.*' --allowlist-type 'pmem2_.*' \
-//!   --allowlist-var 'PMEM2_.*' --blocklist-function pmem2_err_to_errno \
+//!   --allowlist-type 'pmem2_.*' --allowlist-var 'PMEM2_.*' \
 //!   --use-core --default-enum-style=consts --no-prepend-enum-name \
 //!   --no-doc-comments --rust-target 1.85 --rust-edition 2024 \
 //!   > src/bindings.rs
 //! ```
 //!
-//! `pmem2_err_to_errno` is left out because the header declares it but the
-//! library does not export it: codes above -100000 are negated errnos, the
-//! others are the `PMEM2_E_` constants.
-#![no_std]
+//! Types that no function in `src/library.rs` uses were left out. A test compares the functions
+//! with the header, if it is installed.
 
 #[allow(missing_docs, reason = "generated; the man pages document every name")]
 #[allow(non_camel_case_types, reason = "the names are those of the C library")]
 mod bindings;
+mod library;
 
 pub use bindings::*;
+pub use library::{Libpmem2, LoadError};
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Links, and the library is the one the constants were taken from.
-    #[test]
-    fn library_call_succeeds() {
-        let mut cfg = core::ptr::null_mut();
-        // SAFETY: `cfg` is a valid place for the new object, which is deleted
-        // below and not used after that.
-        unsafe {
-            assert_eq!(pmem2_config_new(&mut cfg), 0);
-            assert!(!cfg.is_null());
-            assert_eq!(
-                pmem2_config_set_required_store_granularity(cfg, PMEM2_GRANULARITY_PAGE),
-                0
-            );
-            assert_eq!(
-                pmem2_config_set_required_store_granularity(cfg, 77),
-                PMEM2_E_GRANULARITY_NOT_SUPPORTED
-            );
-            assert_eq!(pmem2_config_delete(&mut cfg), 0);
-        }
-        assert!(cfg.is_null());
-    }
-
-    /// Errors of the system come as negated errnos.
-    #[test]
-    fn error_codes_have_two_ranges() {
-        let mut src = core::ptr::null_mut();
-        // SAFETY: `src` is a valid place; -1 is no descriptor and is refused.
-        let code = unsafe { pmem2_source_from_fd(&mut src, -1) };
-        assert_eq!(code, PMEM2_E_INVALID_FILE_HANDLE);
-        assert!(src.is_null());
-    }
-}
+mod tests;

@@ -111,6 +111,13 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// The version of the binary interface of the library for C.
+fn abi() -> String {
+    let source = fs::read_to_string("../capi/build.rs").unwrap();
+    let (_, rest) = source.split_once("const ABI: &str = \"").unwrap();
+    rest.split('"').next().unwrap().to_owned()
+}
+
 fn check(prefix: &str, helpers: &str) {
     let (built, tree) = (scratch(), scratch());
     let root = tree.path();
@@ -134,8 +141,8 @@ fn check(prefix: &str, helpers: &str) {
     }
     let version = env!("CARGO_PKG_VERSION");
     for (link, target) in [
-        ("libpramfs.so", "libpramfs.so.0".to_owned()),
-        ("libpramfs.so.0", format!("libpramfs.so.{version}")),
+        ("libpramfs.so", "libpramfs.so.1".to_owned()),
+        ("libpramfs.so.1", format!("libpramfs.so.{}", abi())),
     ] {
         let link = at(format!("{prefix}/lib/{link}"));
         assert_eq!(fs::read_link(&link).unwrap(), Path::new(&target));
@@ -221,6 +228,38 @@ fn check(prefix: &str, helpers: &str) {
     }
     make("uninstall", built.path(), &arguments).ok();
     assert_eq!(files_below(root), Vec::<PathBuf>::new());
+    for dir in ["lib/pramfs", "share/doc/pramfs"] {
+        assert!(!at(format!("{prefix}/{dir}")).exists(), "{dir}");
+    }
+}
+
+/// Under sudo, a build would leave files of root in the target directory.
+#[test]
+fn install_of_nothing_built_says_what_to_do_and_installs_nothing() {
+    let (built, tree) = (scratch(), scratch());
+    for (profile, command) in [
+        ("release", "'make build'"),
+        ("dist", "'make build PROFILE=dist'"),
+    ] {
+        for target in ["install", "install-lib", "install-preload"] {
+            // With cargo at hand: the command would be run if a recipe built.
+            let output = Command::new("make")
+                .args(["--no-print-directory", target, "CARGO=touch"])
+                .arg(format!("PROFILE={profile}"))
+                .arg(format!("CARGO_TARGET_DIR={}", built.path().display()))
+                .arg(format!("DESTDIR={}", tree.path().display()))
+                .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+                .env_remove("MAKEFLAGS")
+                .output()
+                .unwrap();
+            let err = String::from_utf8(output.stderr).unwrap();
+            assert!(!output.status.success(), "{target}");
+            let says = err.contains("is not built yet: type") && err.contains(command);
+            assert!(says, "{target}: {err}");
+        }
+    }
+    assert_eq!(files_below(tree.path()), Vec::<PathBuf>::new());
+    assert_eq!(files_below(built.path()), Vec::<PathBuf>::new());
 }
 
 /// As Debian has it, where each architecture has a directory.
@@ -240,13 +279,12 @@ fn install_lib_puts_library_into_named_directories() {
         .collect();
     files.sort();
     let lib = Path::new("usr/lib/x86_64-linux-gnu");
-    let version = env!("CARGO_PKG_VERSION");
     let expected = [
         PathBuf::from("usr/include/pramfs/pramfs.h"),
         lib.join("libpramfs.a"),
         lib.join("libpramfs.so"),
-        lib.join("libpramfs.so.0"),
-        lib.join(format!("libpramfs.so.{version}")),
+        lib.join("libpramfs.so.1"),
+        lib.join(format!("libpramfs.so.{}", abi())),
         lib.join("pkgconfig/pramfs.pc"),
     ];
     assert_eq!(files, expected);

@@ -348,6 +348,14 @@ fn doctor_reports_tmpfs() {
     );
     assert_eq!(a["size"], 1 << 20);
     assert_eq!(a["survives"], "the death of processes, but not a reboot");
+    // The library is loaded at run time: its backend is listed first, or why it is not there.
+    let first = &a["backends"][0];
+    let has_libpmem2 = a["without_libpmem2"].is_null();
+    assert_eq!(
+        first,
+        if has_libpmem2 { "libpmem2" } else { "native" },
+        "{a}"
+    );
     let a = pramfs(["doctor", r]).ok();
     assert!(
         a.out.contains("tmpfs, 1 MiB") && a.out.contains("survives"),

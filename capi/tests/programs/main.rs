@@ -140,9 +140,9 @@ fn programs_pass_under_valgrind() {
 
 #[test]
 fn shared_library_has_its_name_and_exports_interface_only() {
-    let library = installed().lib("libpramfs.so.0");
+    let library = installed().lib("libpramfs.so.1");
     let dynamic = tool("readelf", &["-d".as_ref(), library.as_os_str()]);
-    assert!(dynamic.contains("soname: [libpramfs.so.0]"), "{dynamic}");
+    assert!(dynamic.contains("soname: [libpramfs.so.1]"), "{dynamic}");
 
     let symbols = tool(
         "nm",

@@ -1,5 +1,8 @@
 //! The backend on the system's libpmem2.
 //!
+//! The library is loaded when the first region is opened (`libpmem2_sys::Libpmem2::get`), before
+//! a server gives up its privileges. Without it, `auto` chooses `native`.
+//!
 //! Mapping, by source:
 //! * A file (DAX or not) or a devdax device opened for writing: `pmem2_map_new` maps it and
 //!   finds its granularity. Then it is mapped here, so that the mapping can grow in place.
@@ -29,7 +32,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use libpmem2_sys as sys;
+use libpmem2_sys::{self as sys, Libpmem2};
 
 use super::backend::{Durability, Granularity, Persistence, PmemBackend};
 use super::cpu::Cpu;
@@ -59,9 +62,14 @@ pub struct Libpmem2Backend {
     cpu: Cpu,
 }
 
-/// Whether libpmem2 can serve a source.
+/// Whether libpmem2 is installed and can serve a source.
 pub(super) fn serves(source: &Source) -> bool {
-    refusal(source).is_none()
+    refusal(source).is_none() && Libpmem2::get().is_ok()
+}
+
+/// Why libpmem2 cannot be used on this machine.
+pub(super) fn missing() -> Option<String> {
+    Libpmem2::get().err().map(ToString::to_string)
 }
 
 fn refusal(source: &Source) -> Option<&'static str> {
@@ -87,21 +95,29 @@ impl Libpmem2Backend {
         if let Some(why) = refusal(&source) {
             return Err(source.unusable(libc::EOPNOTSUPP, why.into()));
         }
+        let library = match Libpmem2::get() {
+            Ok(library) => library,
+            Err(error) => {
+                let why =
+                    format!("the libpmem2 backend cannot be used: {error}, or use the native one");
+                return Err(source.unusable(libc::EOPNOTSUPP, why));
+            }
+        };
         let chosen = Chosen::of(protect, &source)?;
         let by_library = !source.read_only() && !source.kind().is_memory();
         let (map, how) = if by_library {
-            Map::by_library(&mut source, chosen)?
+            Map::by_library(library, &mut source, chosen)?
         } else {
-            Map::by_us(&mut source, chosen)?
+            Map::by_us(library, &mut source, chosen)?
         };
         // SAFETY: `map` is a live map object; the functions belong to its granularity and
-        // are valid as long as the library is loaded.
+        // are valid as long as the library is loaded: until the process ends.
         let (flush, drain, memcpy, memset) = unsafe {
             (
-                sys::pmem2_get_flush_fn(map.object),
-                sys::pmem2_get_drain_fn(map.object),
-                sys::pmem2_get_memcpy_fn(map.object),
-                sys::pmem2_get_memset_fn(map.object),
+                library.pmem2_get_flush_fn(map.object),
+                library.pmem2_get_drain_fn(map.object),
+                library.pmem2_get_memcpy_fn(map.object),
+                library.pmem2_get_memset_fn(map.object),
             )
         };
         let (Some(flush), Some(drain), Some(memcpy), Some(memset)) = (flush, drain, memcpy, memset)
@@ -127,6 +143,7 @@ impl Libpmem2Backend {
 /// A map object of the library and the mapping that it describes.
 #[derive(Debug)]
 struct Map {
+    library: &'static Libpmem2,
     object: *mut sys::pmem2_map,
     own: Mapping,
 }
@@ -139,23 +156,23 @@ unsafe impl Sync for Map {}
 
 /// Lets the library map the source, and returns the granularity that it finds. Its mapping
 /// ends here.
-fn granularity_by_library(source: &Source) -> Result<sys::pmem2_granularity, PmemError> {
+fn granularity_by_library(
+    library: &'static Libpmem2,
+    source: &Source,
+) -> Result<sys::pmem2_granularity, PmemError> {
     let mut object = std::ptr::null_mut();
-    let (src, cfg) = (LibSource::new(source)?, LibConfig::new(source)?);
+    let src = LibSource::new(library, source)?;
+    let cfg = LibConfig::new(library, source)?;
+    let check = |code| check(library, source, code);
     // SAFETY: both objects live until the end of the function; the descriptor in `src` is
     // open. The map object was made here, nobody has its address, and it is deleted once.
     unsafe {
-        check(
-            source,
-            sys::pmem2_config_set_required_store_granularity(cfg.0, sys::PMEM2_GRANULARITY_PAGE),
-        )?;
-        check(
-            source,
-            sys::pmem2_config_set_length(cfg.0, source.len() as usize),
-        )?;
-        check(source, sys::pmem2_map_new(&mut object, cfg.0, src.0))?;
-        let found = sys::pmem2_map_get_store_granularity(object);
-        check(source, sys::pmem2_map_delete(&mut object))?;
+        let any = sys::PMEM2_GRANULARITY_PAGE;
+        check(library.pmem2_config_set_required_store_granularity(cfg.object, any))?;
+        check(library.pmem2_config_set_length(cfg.object, source.len() as usize))?;
+        check(library.pmem2_map_new(&mut object, cfg.object, src.object))?;
+        let found = library.pmem2_map_get_store_granularity(object);
+        check(library.pmem2_map_delete(&mut object))?;
         Ok(found)
     }
 }
@@ -163,8 +180,12 @@ fn granularity_by_library(source: &Source) -> Result<sys::pmem2_granularity, Pme
 impl Map {
     /// Maps the source here, with the granularity that the library finds: a mapping of the
     /// library can neither grow without moving nor be one of two.
-    fn by_library(source: &mut Source, chosen: Chosen) -> Result<(Map, How), PmemError> {
-        let found = granularity_by_library(source)?;
+    fn by_library(
+        library: &'static Libpmem2,
+        source: &mut Source,
+        chosen: Chosen,
+    ) -> Result<(Map, How), PmemError> {
+        let found = granularity_by_library(library, source)?;
         let (own, how) = map_source(source, true, chosen)?;
         // PMEM2_FORCE_GRANULARITY can make the library report a false granularity. A file
         // that accepts a MAP_SYNC mapping has the reported one.
@@ -177,83 +198,104 @@ impl Map {
             map_sync: how.map_sync && granularity != Granularity::Page,
             ..how
         };
-        Ok((Map::describe(source, own, how.granularity)?, how))
+        Ok((Map::describe(library, source, own, how.granularity)?, how))
     }
 
     /// Maps the source here.
-    fn by_us(source: &mut Source, chosen: Chosen) -> Result<(Map, How), PmemError> {
+    fn by_us(
+        library: &'static Libpmem2,
+        source: &mut Source,
+        chosen: Chosen,
+    ) -> Result<(Map, How), PmemError> {
         let (own, how) = map_source(source, true, chosen)?;
-        Ok((Map::describe(source, own, how.granularity)?, how))
+        Ok((Map::describe(library, source, own, how.granularity)?, how))
     }
 
     /// Describes a mapping to the library.
-    fn describe(source: &Source, own: Mapping, granularity: Granularity) -> Result<Map, PmemError> {
+    fn describe(
+        library: &'static Libpmem2,
+        source: &Source,
+        own: Mapping,
+        granularity: Granularity,
+    ) -> Result<Map, PmemError> {
         let handed_over = match granularity {
             _ if source.read_only() => sys::PMEM2_GRANULARITY_BYTE,
             Granularity::Byte => sys::PMEM2_GRANULARITY_BYTE,
             Granularity::CacheLine => sys::PMEM2_GRANULARITY_CACHE_LINE,
             Granularity::Page => sys::PMEM2_GRANULARITY_PAGE,
         };
-        let src = LibSource::new(source)?;
+        let src = LibSource::new(library, source)?;
         let mut object = std::ptr::null_mut();
         // SAFETY: the mapping outlives the object (see `Drop`); the library does not unmap
         // mappings that it did not make. What the mapping grows by needs no description: the
         // library's functions take any address.
-        check(source, unsafe {
-            sys::pmem2_map_from_existing(
+        check(library, source, unsafe {
+            library.pmem2_map_from_existing(
                 &mut object,
-                src.0,
+                src.object,
                 own.base().cast(),
                 own.len(),
                 handed_over,
             )
         })?;
-        Ok(Map { object, own })
+        Ok(Map {
+            library,
+            object,
+            own,
+        })
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: the object was made once and is deleted once, before the mapping is dropped.
-        unsafe { sys::pmem2_map_delete(&mut self.object) };
+        unsafe { self.library.pmem2_map_delete(&mut self.object) };
     }
 }
 
-struct LibSource(*mut sys::pmem2_source);
+struct LibSource {
+    library: &'static Libpmem2,
+    object: *mut sys::pmem2_source,
+}
 
 impl LibSource {
-    fn new(source: &Source) -> Result<LibSource, PmemError> {
+    fn new(library: &'static Libpmem2, source: &Source) -> Result<LibSource, PmemError> {
         let mut object = std::ptr::null_mut();
         // SAFETY: a valid place for the object; the descriptor is open.
-        check(source, unsafe {
-            sys::pmem2_source_from_fd(&mut object, source.fd().as_raw_fd())
+        check(library, source, unsafe {
+            library.pmem2_source_from_fd(&mut object, source.fd().as_raw_fd())
         })?;
-        Ok(LibSource(object))
+        Ok(LibSource { library, object })
     }
 }
 
 impl Drop for LibSource {
     fn drop(&mut self) {
         // SAFETY: made once, deleted once; it does not own the descriptor.
-        unsafe { sys::pmem2_source_delete(&mut self.0) };
+        unsafe { self.library.pmem2_source_delete(&mut self.object) };
     }
 }
 
-struct LibConfig(*mut sys::pmem2_config);
+struct LibConfig {
+    library: &'static Libpmem2,
+    object: *mut sys::pmem2_config,
+}
 
 impl LibConfig {
-    fn new(source: &Source) -> Result<LibConfig, PmemError> {
+    fn new(library: &'static Libpmem2, source: &Source) -> Result<LibConfig, PmemError> {
         let mut object = std::ptr::null_mut();
         // SAFETY: a valid place for the object.
-        check(source, unsafe { sys::pmem2_config_new(&mut object) })?;
-        Ok(LibConfig(object))
+        check(library, source, unsafe {
+            library.pmem2_config_new(&mut object)
+        })?;
+        Ok(LibConfig { library, object })
     }
 }
 
 impl Drop for LibConfig {
     fn drop(&mut self) {
         // SAFETY: made once, deleted once.
-        unsafe { sys::pmem2_config_delete(&mut self.0) };
+        unsafe { self.library.pmem2_config_delete(&mut self.object) };
     }
 }
 
@@ -266,12 +308,12 @@ fn granularity_of(found: sys::pmem2_granularity) -> Granularity {
 }
 
 /// Turns a return code of the library into an error with its message.
-fn check(source: &Source, code: c_int) -> Result<(), PmemError> {
+fn check(library: &Libpmem2, source: &Source, code: c_int) -> Result<(), PmemError> {
     if code == 0 {
         return Ok(());
     }
     // SAFETY: the library returns a string of this thread that lives until its next call.
-    let message = unsafe { CStr::from_ptr(sys::pmem2_errormsg()) }
+    let message = unsafe { CStr::from_ptr(library.pmem2_errormsg()) }
         .to_string_lossy()
         .into_owned();
     let errno = match code {

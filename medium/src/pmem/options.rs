@@ -16,7 +16,7 @@ use super::unlock_wait::open_when_unlocked;
 /// The code that serves a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BackendKind {
-    /// libpmem2 if it is compiled in and serves the source, else native.
+    /// libpmem2 if it is compiled in, installed, and serves the source, else native.
     /// [`RegionInfo`](super::RegionInfo) names the choice.
     #[default]
     Auto,

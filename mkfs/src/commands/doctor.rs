@@ -54,6 +54,8 @@ struct Report {
     flush_instruction: &'static str,
     stream_instruction: &'static str,
     backends: Vec<&'static str>,
+    /// Why the library libpmem2 is not among them on this machine.
+    without_libpmem2: Option<String>,
     in_use: Option<String>,
     /// Whether stray stores can be kept from a region here.
     protection: Protection,
@@ -161,6 +163,7 @@ impl Report {
             flush_instruction: r.flush_instruction,
             stream_instruction: r.stream_instruction,
             backends: r.backends,
+            without_libpmem2: r.without_libpmem2,
             in_use: r.in_use,
             protection: Protection::find(),
             transports: Transports::find(Path::new("/")),
@@ -280,6 +283,9 @@ impl Report {
         }
         if !self.backends.is_empty() {
             row("backends", self.backends.join(", "));
+        }
+        if let Some(why) = &self.without_libpmem2 {
+            row("libpmem2", why.clone());
         }
         if let Some(who) = &self.in_use {
             row("in use", who.clone());

@@ -73,6 +73,8 @@ pub struct Report {
     pub persistent_caches: bool,
     /// Backends that can serve it, the preferred one first.
     pub backends: Vec<&'static str>,
+    /// Why the library libpmem2 cannot be used here, whatever the path is; `None` if it can.
+    pub without_libpmem2: Option<String>,
     /// The process that has it open as a region, or another holder.
     pub in_use: Option<String>,
     /// Warnings for the user, each a sentence.
@@ -226,6 +228,7 @@ impl Report {
             map_sync: None,
             persistent_caches: caches_are_persistent(),
             backends: Vec::new(),
+            without_libpmem2: without_libpmem2(),
             in_use: None,
             warnings: Vec::new(),
             advice: Vec::new(),
@@ -351,7 +354,7 @@ impl Report {
         if kind == SourceKind::Hugetlbfs {
             self.huge_pool = hugepage::pool(found.alignment);
         }
-        if cfg!(feature = "libpmem2")
+        if self.without_libpmem2.is_none()
             && !matches!(kind, SourceKind::BlockDevice | SourceKind::Physical)
         {
             self.backends.push("libpmem2");
@@ -365,6 +368,16 @@ impl Report {
                 .map(|v| v.f_bavail * v.f_frsize);
         }
     }
+}
+
+#[cfg(feature = "libpmem2")]
+fn without_libpmem2() -> Option<String> {
+    super::libpmem2::missing()
+}
+
+#[cfg(not(feature = "libpmem2"))]
+fn without_libpmem2() -> Option<String> {
+    Some("this build has no libpmem2 backend (the feature `libpmem2`)".to_owned())
 }
 
 #[cfg(test)]

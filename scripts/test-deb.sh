@@ -1,0 +1,252 @@
+#!/usr/bin/env bash
+# Tests the Debian packages of target/deb: what is in them, and that they are installed, used,
+# upgraded and purged in a clean Debian. Needs root, and the archive that apt of this machine uses.
+#
+#   scripts/test-deb.sh                  builds the packages first if there are none
+#   SUITE=trixie scripts/test-deb.sh     in another Debian than this machine's
+#
+# All mounts are in a namespace of their own, which ends with the script.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fail() {
+    printf 'test-deb: FAILED: %s\n' "$*" >&2
+    exit 1
+}
+passed() { printf 'test-deb: %s: passed\n' "$*"; }
+
+if ((EUID != 0)); then
+    echo "test-deb: a chroot and a mount need root: type 'sudo make test-deb' after 'make deb'" >&2
+    exit 1
+fi
+if [[ -z ${PRAMFS_TEST_DEB_UNSHARED:-} ]]; then
+    scripts/deps.sh --packages
+    compgen -G "${CARGO_TARGET_DIR:-target}/deb/pramfs_*.deb" >/dev/null || scripts/deb.sh
+    PRAMFS_TEST_DEB_UNSHARED=1 exec unshare --mount --pid --fork --kill-child --mount-proc "$0" "$@"
+fi
+
+out=$(realpath "${CARGO_TARGET_DIR:-target}")/deb
+suite=${SUITE:-$(. /etc/os-release && echo "$VERSION_CODENAME")}
+work=$(mktemp -d /var/tmp/pramfs-test-deb.XXXXXX)
+# Lazily: a server whose mount is gone ends with the namespace of processes.
+trap 'umount -R -l "$work/root" 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
+
+# --- What is in the packages -------------------------------------------------------------------
+
+packages=("$out"/*.deb)
+names=$(for deb in "${packages[@]}"; do dpkg-deb -f "$deb" Package; done | sort | tr '\n' ' ')
+for name in pramfs libpramfs1 libpramfs-dev; do
+    [[ " $names" == *" $name "* ]] || fail "there is no package $name among: $names"
+done
+bytes=$(cat "${packages[@]}" | wc -c)
+((bytes <= 6 * 1024 * 1024)) || fail "the packages have $bytes bytes, and 6 MiB are allowed"
+passed "size ($bytes bytes in all)"
+
+lintian --fail-on error,warning --tag-display-limit 0 "$out"/*.changes || fail "lintian"
+passed "lintian"
+
+# The places of this machine that a build could leave in a file.
+paths="$PWD|${HOME%/}/|${CARGO_HOME:-$HOME/.cargo}|/rustup/toolchains"
+elf=0
+for deb in "${packages[@]}"; do
+    tree=$work/tree/$(basename "$deb")
+    mkdir -p "$tree"
+    dpkg-deb -x "$deb" "$tree"
+    while IFS= read -r -d '' file; do
+        ! grep -aqE "$paths" "$file" ||
+            fail "${file#"$tree"} has a path of the builder: $(grep -aoE -m1 "($paths)[[:print:]]{0,60}" "$file" | head -n1)"
+        [[ $(od -An -tx1 -N 4 "$file" | tr -d ' ') == 7f454c46 ]] || continue
+        elf=$((elf + 1))
+        headers=$(readelf -W -h -l -d -S "$file")
+        grep -q 'Type: *DYN' <<<"$headers" || fail "${file#"$tree"} is not position-independent"
+        grep -q 'GNU_RELRO' <<<"$headers" || fail "${file#"$tree"} has no RELRO"
+        grep -qE 'BIND_NOW|Flags:.* NOW' <<<"$headers" || fail "${file#"$tree"} binds its symbols late"
+        ! grep -qE '\.symtab|\.debug_' <<<"$headers" || fail "${file#"$tree"} is not stripped"
+        ! grep -qE 'GNU_STACK.* RWE' <<<"$headers" || fail "${file#"$tree"} has an executable stack"
+        ! grep -q 'NEEDED.*libpmem2' <<<"$headers" || fail "${file#"$tree"} links libpmem2"
+    done < <(find "$tree" -type f -print0)
+done
+((elf >= 7)) || fail "only $elf programs and libraries were found"
+passed "$elf programs and libraries are stripped, hardened, and without paths of the builder"
+
+# --- A clean Debian ----------------------------------------------------------------------------
+
+# With what compiles a program, and nothing else. It is kept for the next run.
+base=$out/debian-$suite.tar
+if [[ ! -s $base ]]; then
+    sources=(/etc/apt/sources.list.d/debian.sources)
+    # For another suite, the same archive without the sections that it may not have.
+    if [[ $suite != "$(. /etc/os-release && echo "$VERSION_CODENAME")" ]]; then
+        mirror=$(sed -n 's/^URIs: *//p' "${sources[0]}" | head -n 1)
+        sources=("deb $mirror $suite main")
+    fi
+    mmdebstrap --quiet --format=tar --variant=apt --include=gcc,libc6-dev,pkgconf "$suite" "$base.new" "${sources[@]}"
+    mv "$base.new" "$base"
+fi
+root=$work/root
+mkdir "$root"
+tar -C "$root" --exclude=./dev/* -xf "$base"
+mount --bind "$root" "$root"
+mount -t proc proc "$root/proc"
+mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+for device in null zero full random urandom tty fuse; do
+    [[ -e /dev/$device ]] || continue
+    touch "$root/dev/$device"
+    mount --bind "/dev/$device" "$root/dev/$device"
+done
+mkdir -m 1777 "$root/dev/shm"
+mount -t tmpfs -o mode=1777,size=1G tmpfs "$root/dev/shm"
+cp /etc/resolv.conf "$root/etc/resolv.conf"
+mkdir "$root/debs" "$root/debs/new"
+cp "${packages[@]}" "$root/debs"
+
+inside() {
+    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
+        chroot "$root" "$@"
+}
+sh_inside() { inside sh -euc "$1"; }
+apt() { inside apt-get -y -q -o APT::Install-Recommends=false "$@" >"$work/apt.log" 2>&1 || { cat "$work/apt.log"; fail "apt-get $*"; }; }
+# Names of all files but those that apt, dpkg and mount(8) keep of their own.
+files() {
+    (cd "$root" && find . -xdev \( -path ./debs -o -path ./var/lib/dpkg -o -path ./var/lib/apt -o -path ./var/cache \
+        -o -path ./var/log -o -path ./run/mount -o -path ./tmp -o -path ./var/tmp -o -path ./dev -o -path ./proc \) -prune -o -print | sort)
+}
+
+apt update
+# It is not essential, but each installed Debian has it, and apt does not remove it again.
+apt install mount
+files >"$work/before"
+
+# --- Installed ---------------------------------------------------------------------------------
+
+# A plain copy, so that the shell's pattern is as a user types it.
+sh_inside 'cd /debs && apt-get install -y -q -o APT::Install-Recommends=false ./pramfs_*.deb' >"$work/apt.log" 2>&1 ||
+    { cat "$work/apt.log"; fail "apt install ./pramfs_*.deb"; }
+[[ $(inside dpkg-query -W -f '${db:Status-Status}' pramfs) == installed ]] || fail "pramfs is not installed"
+for tool in mkfs.pramfs fsck.pramfs mount.pramfs mount.fuse.pramfs umount.fuse.pramfs; do
+    [[ -x $root/sbin/$tool ]] || fail "mount(8) does not find /sbin/$tool"
+done
+passed "apt install ./pramfs_*.deb in a clean Debian $suite"
+
+sh_inside '
+    mkdir -m 0700 /dev/shm/pramfs
+    mkfs.pramfs -L packaged /dev/shm/pramfs/region 64M
+    echo "from a package" > /root/one
+    pramfs put /dev/shm/pramfs/region /root/one /one
+    pramfs ls -l /dev/shm/pramfs/region / | grep -q one
+    pramfs get /dev/shm/pramfs/region /one /root/two
+    cmp /root/one /root/two
+    fsck.pramfs -n /dev/shm/pramfs/region
+    fsck -t pramfs /dev/shm/pramfs/region -- -n
+    rm /root/one /root/two
+' >"$work/log" 2>&1 || { cat "$work/log"; fail "mkfs.pramfs, pramfs put, ls, get, fsck.pramfs"; }
+passed "mkfs.pramfs, pramfs put, ls, get, fsck.pramfs"
+
+# libpmem2 is not installed: the tools say so, and go on without it.
+sh_inside 'pramfs doctor /dev/shm/pramfs/region' >"$work/log"
+grep -q 'libpmem2-1' "$work/log" && grep -qE 'backends +native$' "$work/log" ||
+    { cat "$work/log"; fail "pramfs doctor does not say that libpmem2 is missing"; }
+# What asks for it gets an error that says what to install.
+if sh_inside 'mount.pramfs -o backend=libpmem2 /dev/shm/pramfs/region /mnt' >"$work/log" 2>&1 ||
+    ! grep -q 'libpmem2.so.1 cannot be loaded.*apt-get install libpmem2-1' "$work/log"; then
+    cat "$work/log"
+    fail "mount.pramfs -o backend=libpmem2 without libpmem2"
+fi
+apt install libpmem2-1
+sh_inside 'pramfs doctor /dev/shm/pramfs/region' >"$work/log"
+grep -qE 'backends +libpmem2, native$' "$work/log" ||
+    { cat "$work/log"; fail "pramfs doctor does not find the installed libpmem2"; }
+passed "the tools without libpmem2, and with it"
+
+mounts=no
+if [[ -e $root/dev/fuse ]] && : 2>/dev/null <>"$root/dev/fuse"; then
+    mounts=yes
+    # The lines of README.md after the one that installs the package.
+    readme=$(sed -n '/apt install .*pramfs_/,/^umount/p' README.md | tail -n +2 | head -n 4)
+    [[ $(wc -l <<<"$readme") == 4 && $readme == *mkfs.pramfs*mount.pramfs*umount* ]] ||
+        fail "README.md has no four lines after 'apt install': $readme"
+    sh_inside 'rm -r /dev/shm/pramfs'
+    inside sh -exc "$readme" >"$work/log" 2>&1 || { cat "$work/log"; fail "the four lines of README.md"; }
+    passed "the four lines of README.md"
+    sh_inside 'fsck.pramfs -n /dev/shm/pramfs/region && mkdir -p /mnt/kept &&
+        mount -t pramfs /dev/shm/pramfs/region /mnt/kept && echo kept > /mnt/kept/file' >"$work/log" 2>&1 ||
+        { cat "$work/log"; fail "mount -t pramfs"; }
+    passed "mount -t pramfs"
+else
+    printf '\ntest-deb: *** SKIPPED: /dev/fuse cannot be opened here: NOTHING WAS MOUNTED ***\n\n'
+    [[ -z ${CI:-} ]] || fail "a skipped test in CI"
+fi
+
+# --- The library ---------------------------------------------------------------------------------
+
+cp capi/examples/log_and_counters.c "$root/root/"
+sh_inside 'cd /debs && apt-get install -y -q -o APT::Install-Recommends=false ./libpramfs*.deb' >"$work/apt.log" 2>&1 ||
+    { cat "$work/apt.log"; fail "apt install ./libpramfs*.deb"; }
+sh_inside '
+    cd /root
+    cc -Wall -Werror -o shared log_and_counters.c $(pkg-config --cflags --libs pramfs)
+    ldd ./shared | grep -q "libpramfs.so.1 => /.*/libpramfs.so.1"
+    ./shared /dev/shm/shared.pramfs && ./shared /dev/shm/shared.pramfs
+    cc -Wall -Werror -o static log_and_counters.c $(pkg-config --static --cflags --libs pramfs | sed s/-lpramfs/-l:libpramfs.a/)
+    ! ldd ./static | grep -q libpramfs
+    ./static /dev/shm/static.pramfs
+    rm log_and_counters.c shared static /dev/shm/*.pramfs
+' >"$work/log" 2>&1 || { cat "$work/log"; fail "a program in C against libpramfs-dev"; }
+passed "a program in C, with the shared library and with the static one"
+
+# --- Upgraded ------------------------------------------------------------------------------------
+
+# The same files with a higher version, as a later release would be.
+for deb in "${packages[@]}"; do
+    tree=$work/next
+    rm -rf "$tree"
+    dpkg-deb -R "$deb" "$tree"
+    old=$(dpkg-deb -f "$deb" Version)
+    sed -i "/^Version: /s/$/+next1/; /^Depends: /s/(= ${old//./\\.})/(= $old+next1)/" "$tree/DEBIAN/control"
+    # Quickly, and the same for dpkg.
+    dpkg-deb --root-owner-group -Zgzip -z1 -b "$tree" "$root/debs/new" >/dev/null
+done
+rm -rf "$work/next"
+sh_inside 'cd /debs/new && apt-get install -y -q -o APT::Install-Recommends=false ./*.deb' >"$work/apt.log" 2>&1 ||
+    { cat "$work/apt.log"; fail "the upgrade"; }
+for name in pramfs libpramfs1 libpramfs-dev; do
+    [[ $(inside dpkg-query -W -f '${Version}' $name) == *+next1 ]] || fail "$name is not upgraded"
+done
+if [[ $mounts == yes ]]; then
+    sh_inside '[ "$(cat /mnt/kept/file)" = kept ] && echo more >> /mnt/kept/file && umount /mnt/kept &&
+        mount -t pramfs /dev/shm/pramfs/region /mnt/kept && [ "$(wc -l < /mnt/kept/file)" = 2 ] &&
+        umount /mnt/kept && rmdir /mnt/kept /mnt/scratch' >"$work/log" 2>&1 ||
+        { cat "$work/log"; fail "a mount over the upgrade"; }
+fi
+sh_inside 'fsck.pramfs -n /dev/shm/pramfs/region' >"$work/log" 2>&1 || { cat "$work/log"; fail "fsck after the upgrade"; }
+passed "upgrade, beside a mount"
+
+# --- A damaged package ---------------------------------------------------------------------------
+
+for deb in "$root"/debs/pramfs_*.deb "$root"/debs/libpramfs1_*.deb; do
+    damaged=$root/debs/damaged.deb
+    cp "$deb" "$damaged"
+    # data.tar is the last member and the largest by far: the middle of the file is in it.
+    at=$(($(stat -c %s "$damaged") / 2))
+    byte=$(od -An -tu1 -j "$at" -N 1 "$damaged")
+    printf '%b' "\\$(printf '%03o' $((byte ^ 255)))" | dd of="$damaged" bs=1 seek="$at" conv=notrunc status=none
+    if inside dpkg -i --force-downgrade /debs/damaged.deb >"$work/log" 2>&1; then
+        fail "dpkg installed a damaged $(basename "$deb")"
+    fi
+    name=$(dpkg-deb -f "$deb" Package)
+    [[ $(inside dpkg-query -W -f '${db:Status-Status} ${Version}' "$name") == "installed "*+next1 ]] ||
+        fail "after a damaged package, $name is: $(inside dpkg-query -W -f '${db:Status-Status} ${Version}' "$name")"
+    rm "$damaged"
+done
+inside pramfs --version >/dev/null || fail "pramfs does not run after a damaged package"
+passed "a damaged package is refused, and what is installed stays"
+
+# --- Purged --------------------------------------------------------------------------------------
+
+apt purge pramfs libpramfs1 libpramfs-dev libpmem2-1
+apt autoremove --purge
+files >"$work/after"
+diff "$work/before" "$work/after" || fail "purging left the files above, or removed some"
+! inside dpkg-query -W 'pramfs' 'libpramfs*' 2>/dev/null | grep . || fail "dpkg still knows the packages"
+passed "nothing is left after a purge"
+printf 'test-deb: all passed in Debian %s\n' "$suite"
