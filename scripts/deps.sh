@@ -41,7 +41,7 @@ for switch; do
     case $switch in
     # mkfs.ext4 makes a file system that mkfs.pramfs must refuse to overwrite. The programs
     # in C of capi/tests run under valgrind. strace counts the system calls of a program.
-    --test) packages+=(e2fsprogs valgrind strace) ;;
+    --test) packages+=(e2fsprogs valgrind strace file) ;;
     --suites)
         # pjdfstest links libacl.
         mounted+=(fio stress-ng dbench acl libacl1-dev)
