@@ -23,6 +23,13 @@ preloaddir = $(DESTDIR)$(PREFIX)/lib/pramfs
 # systemd looks there in /usr and in /usr/local.
 unitdir = $(DESTDIR)$(PREFIX)/lib/systemd/system
 systemd = scripts/systemd
+# udev looks there likewise.
+rulesdir = $(DESTDIR)$(PREFIX)/lib/udev/rules.d
+udev    = scripts/udev
+rules   = 60-pramfs.rules
+# For file(1).
+magic   = scripts/file
+sharedir = $(DESTDIR)$(PREFIX)/share/pramfs
 units   = $(notdir $(wildcard $(systemd)/*.service $(systemd)/*.timer))
 # The programs that they start, beside the tools.
 unit-scripts = collect-pstore keep-region
@@ -60,7 +67,7 @@ endif
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings build install install-programs install-lib install-preload install-manuals uninstall deb test-deb test-packaging sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings startup build install install-programs install-lib install-preload install-manuals uninstall deb test-deb test-packaging sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -121,6 +128,9 @@ scale: deps-bench ## measures throughput with 1, 2, 4, ... threads
 instructions: deps-bench ## counts the instructions of each operation with valgrind
 	$(CARGO) run --release -p pramfs-bench -- count
 
+startup: ## measures how long a mount takes until it is live (after make build, as root)
+	@scripts/startup.sh $(or $(TIMES),100)
+
 settings: deps-bench ## measures what the settings of the compiler are worth (half an hour of builds)
 	$(CARGO) run --release -p pramfs-bench -- settings
 
@@ -163,6 +173,9 @@ install-programs: # without the libraries
 	for script in $(unit-scripts); do \
 		sed -e '$(places)' $(systemd)/$$script > $(preloaddir)/$$script && chmod 0755 $(preloaddir)/$$script || exit 1; \
 	done
+	install -d $(rulesdir) $(sharedir)
+	sed -e '$(places)' $(udev)/$(rules) > $(rulesdir)/$(rules) && chmod 0644 $(rulesdir)/$(rules)
+	install -m 0644 $(magic)/magic $(sharedir)/magic
 
 install-lib: ## installs the C library alone
 	@$(call is-built,libpramfs_c.so libpramfs_c.a)
@@ -209,7 +222,8 @@ uninstall: ## removes the installed files
 	rm -f $(mandir)/man1/pramfs.1 $(mandir)/man1/pramfs-*.1 $(mandir)/man3/libpramfs.3 $(mandir)/man5/pramfs.5 $(mandir)/man7/pramfs.7
 	rm -f $(addprefix $(mandir)/man8/,pramfs-virtiofsd.8 $(foreach tool,mkfs fsck mount,$(tool).pramfs.8 $(tool).fuse.pramfs.8) umount.fuse.pramfs.8)
 	rm -f $(foreach program,$(completed),$(bashdir)/$(program) $(zshdir)/_$(program) $(fishdir)/$(program).fish)
-	-rmdir $(docdir) $(preloaddir) 2>/dev/null
+	rm -f $(rulesdir)/$(rules) $(sharedir)/magic
+	-rmdir $(docdir) $(preloaddir) $(sharedir) 2>/dev/null
 
 deb: ## builds the Debian packages, in target/deb
 	@scripts/deb.sh

@@ -44,7 +44,7 @@ for switch; do
     # mkfs.ext4 makes a file system that mkfs.pramfs must refuse to overwrite. The programs
     # in C of capi/tests run under valgrind. strace counts the system calls of a program.
     # Manuals and completions are tried in the programs that show them.
-    --test) packages+=(e2fsprogs valgrind strace man-db mandoc zsh fish) ;;
+    --test) packages+=(e2fsprogs valgrind strace man-db mandoc zsh fish file) ;;
     --suites)
         # pjdfstest links libacl.
         mounted+=(fio stress-ng dbench acl libacl1-dev)

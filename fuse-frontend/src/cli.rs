@@ -23,6 +23,10 @@ The log goes to the system log, with -f to standard error. PRAMFS_LOG in the
 environment sets what is logged: error, warn, info (the default), debug, trace,
 or by module, for example PRAMFS_LOG=warn,pramfs=debug.
 
+UUID=... and LABEL=... are looked for in /dev/disk, among the pmem and dax devices,
+and in the files that /etc/pramfs/regions lists. mount(8) passes them on if they
+begin with pramfs: (pramfs:UUID=...).
+
 Unmount with umount(8), or fusermount3 -u without root.
 Exit status: 0, 1 wrong invocation, 2 system error, 4 bug, 8 interrupted,
 32 mount failure.";
@@ -36,7 +40,7 @@ Exit status: 0, 1 wrong invocation, 2 system error, 4 bug, 8 interrupted,
     override_usage = "mount.pramfs REGION MOUNTPOINT [-fnsv] [-o OPTION[,OPTION...]]"
 )]
 struct Arguments {
-    /// The region: a file, a device-DAX or a pmem device
+    /// The region: a file, a device-DAX or a pmem device, or UUID=... or LABEL=...
     region: PathBuf,
     /// The directory to mount on
     mountpoint: PathBuf,
@@ -159,6 +163,11 @@ pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Request, Failure
             ));
         }
     };
+    if arguments.region.as_os_str().is_empty() {
+        return Err(Failure::usage(
+            "the REGION is empty; pramfs@.service takes it from REGION= in /etc/pramfs/mounts/",
+        ));
+    }
     let mut ignored = Vec::new();
     let settings = settings(&arguments, &mut ignored)?;
     let foreground = arguments.foreground && !helper;
@@ -304,6 +313,7 @@ mod tests {
             ("mount.pramfs", "REGION"),
             ("mount.pramfs /r", "MOUNTPOINT"),
             ("mount.pramfs /r /m /x", "/x"),
+            ("mount.pramfs  /m", "REGION is empty"),
             ("mount.pramfs /r /m -o frobnicate", "frobnicate"),
             ("mount.pramfs /r /m -o user_id=0", "user_id"),
             ("mount.pramfs /r /m --frobnicate", "--frobnicate"),

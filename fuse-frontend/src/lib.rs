@@ -10,9 +10,11 @@
 //! * [`direct`] gives other processes direct access to files;
 //! * [`door`] stands between the requests of guests and the adapter;
 //! * [`guests`] serves guests beside a mount;
+//! * [`notify`] tells systemd what becomes of the mount;
 //! * [`privileges`] limits the rights of the server;
 //! * [`mod@remount`] changes the flags of a live mount;
 //! * [`second_mount`] mounts a live region on another directory;
+//! * [`tags`] finds a region by its uuid or label;
 //! * [`takeover`] lets the mount survive its server;
 //! * [`unmount`] is the helper of umount(8);
 //! * [`virtiofsd`] serves guests instead of a mount.
@@ -36,6 +38,7 @@ pub mod logging;
 pub mod memory;
 pub mod mountinfo;
 pub mod mountpoint;
+pub mod notify;
 pub mod oom;
 mod opening;
 pub mod options;
@@ -48,6 +51,7 @@ pub mod session;
 pub mod shutdown;
 mod snapshots;
 pub mod summary;
+pub mod tags;
 pub mod takeover;
 pub mod transport;
 pub mod unmount;

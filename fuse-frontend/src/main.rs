@@ -11,7 +11,9 @@ use pramfs_fuse::privileges::environment;
 use pramfs_fuse::session::Mounted;
 use pramfs_fuse::takeover::link::{Begin, Link};
 use pramfs_fuse::takeover::{resume, supervisor};
-use pramfs_fuse::{daemon, logging, options, remount, second_mount, session, unmount};
+use pramfs_fuse::{
+    daemon, logging, notify, options, remount, second_mount, session, tags, unmount,
+};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
@@ -34,11 +36,12 @@ fn main() -> ExitCode {
         "mount.pramfs"
     };
     eprintln!("{name}: {failure}");
+    notify::status(&failure.message);
     failure.status.into()
 }
 
 fn run(args: &[OsString]) -> Result<(), Failure> {
-    let invocation = match cli::read(args.iter().cloned())? {
+    let mut invocation = match cli::read(args.iter().cloned())? {
         Request::Say(text) => {
             print!("{text}");
             return Ok(());
@@ -50,7 +53,11 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
         && !invocation.fake
         && !invocation.settings.remount
     {
-        environment::begin_anew(args)
+        let also = match invocation.process {
+            ServerProcess::Foreground => &notify::VARIABLES[..],
+            _ => &[],
+        };
+        environment::begin_anew(args, also)
             .map_err(|error| Failure::system(format!("cannot clean the environment: {error}")))?;
     }
     let is_started_by_us = matches!(
@@ -66,6 +73,15 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
         }
     }
     logging::panics();
+    // Not found again by the processes that are started with these arguments.
+    let mut args = args.to_vec();
+    if !invocation.settings.remount
+        && let Some(region) = tags::resolve(&invocation.region)?
+    {
+        tags::replace(&mut args, &invocation.region, &region);
+        invocation.region = region;
+    }
+    let args = &args[..];
     if invocation.settings.remount {
         return if invocation.fake {
             Ok(())
@@ -137,7 +153,14 @@ fn serve_in_foreground(invocation: &Invocation) -> Result<(), Failure> {
         None,
     )?;
     eprint!("{}", words(&mounted.notices, &mounted.summary));
+    notify::ready(&served(invocation));
     mounted.serve()
+}
+
+/// What a service serves, for its status.
+fn served(invocation: &Invocation) -> String {
+    let (region, place) = (&invocation.region, &invocation.mountpoint);
+    format!("serves {} on {}", region.display(), place.display())
 }
 
 /// Serves as the background child. After its report, no process reads its exit status.

@@ -29,6 +29,7 @@ use crate::kernel::{self, OwnMount};
 use crate::memory;
 use crate::mountinfo;
 use crate::mountpoint;
+use crate::notify;
 use crate::oom;
 use crate::opening::{name_of, open_engine, open_region};
 use crate::options::MountSettings;
@@ -484,6 +485,7 @@ impl Mounted {
             Failure::system(format!("cannot start a thread that serves guests: {error}"))
         })?;
         drop(adapter);
+        notify::watch(Arc::downgrade(&self.fs));
         let served = watch.start(self.signals).and_then(|ended| {
             if let (Some(link), Some(memory)) = (self.link, self.memory) {
                 let watched = link.serve(weak, Arc::clone(&memory))?;
@@ -495,6 +497,7 @@ impl Mounted {
             served
         });
         let path = self.own_mount.path.display();
+        notify::stopping(&format!("closes the region of {path}"));
         drop(guests);
         // From here on, no answer says that the region is mounted.
         drop(self.control);

@@ -26,6 +26,7 @@ use signal_hook::consts::{
 
 use crate::exit::Status;
 use crate::kernel::OwnMount;
+use crate::notify;
 
 /// Signals that unmount.
 const END: [i32; 2] = [SIGTERM, SIGINT];
@@ -148,6 +149,7 @@ impl Watch {
     fn stop(&self, signal: i32, has_ended: &Receiver<()>) {
         let path = self.own_mount.path.display();
         tracing::info!("{}: unmounting {path}", name(signal));
+        notify::stopping(&format!("{}: unmounts {path}", name(signal)));
         if let Err(error) = self.own_mount.unmount() {
             tracing::warn!("{path} is in use ({error}): detaching it; its open files will fail");
             if let Err(error) = self.write_back() {

@@ -3,6 +3,7 @@
 
 pub mod fuse;
 pub mod fuse_ring;
+pub mod label;
 pub mod landlock;
 pub mod memory;
 pub mod processors;

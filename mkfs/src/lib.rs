@@ -15,6 +15,7 @@ mod archive;
 mod busy;
 pub mod commands;
 mod failure;
+mod files;
 pub mod fsck;
 mod image;
 pub mod mkfs;

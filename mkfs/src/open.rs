@@ -9,6 +9,7 @@ use pramfs::pmem::{Region, RegionOptions};
 use pramfs::{MountOptions, inode::Fs};
 
 use crate::failure::shown;
+use crate::mkfs::contents;
 use crate::{Failure, busy};
 
 /// What a tool does with a region.
@@ -48,12 +49,23 @@ pub(crate) fn fs(path: &Path, intent: Intent) -> Result<Fs, Failure> {
     };
     // Faults of the medium (a truncated file) become errors.
     pramfs::pmem::install_fault_guard()?;
-    let fs =
-        Fs::open(region(path, intent)?, options).map_err(|e| Failure::about(shown(path), e))?;
+    let fs = Fs::open(region(path, intent)?, options).map_err(|e| not_ours(path, e))?;
     for damage in &fs.recovery().damage {
         eprintln!("pramfs: warning: {}: {damage}", shown(path));
     }
     Ok(fs)
+}
+
+/// An error of the library about a region, with what it holds in the place of a file system of ours.
+pub(crate) fn not_ours(path: &Path, e: pramfs::Error) -> Failure {
+    let mut failure = Failure::about(shown(path), e);
+    if failure.reason == "not-mountable"
+        && let Some(found) = contents::instead(path)
+    {
+        failure.message += &format!("; this is {}", found.sentence());
+        failure.found = serde_json::to_value([found]).ok();
+    }
+    failure
 }
 
 /// Closes a file system after changes.

@@ -217,6 +217,11 @@ fn check(prefix: &str, helpers: &str) {
         let left = ["@LIB@", "@BINDIR@", "@SBINDIR@"];
         assert!(!left.iter().any(|place| text.contains(place)), "{text}");
     }
+    let rule = at(format!("{prefix}/lib/udev/rules.d/60-pramfs.rules"));
+    let rule = fs::read_to_string(rule).unwrap();
+    let program = format!("=\"{prefix}/bin/pramfs info --export $devnode\"");
+    assert!(rule.contains(&program) && !rule.contains("DIR@"), "{rule}");
+    assert!(at(format!("{prefix}/share/pramfs/magic")).is_file());
     for script in ["keep-region", "collect-pstore"] {
         let text = at(format!("{prefix}/lib/pramfs/{script}"));
         let text = fs::read_to_string(text).unwrap();

@@ -119,6 +119,118 @@ fn collect_pstore_without_sound_durable_copies_keeps_records() {
     assert!(!log.contains("-f"), "{log}");
 }
 
+/// The unit files, by name.
+fn units() -> Vec<(String, String)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/systemd/");
+    let is_unit = |name: &String| name.ends_with(".service") || name.ends_with(".timer");
+    let names = names(Path::new(path)).into_iter().filter(is_unit);
+    names
+        .map(|name| {
+            let text = fs::read_to_string(format!("{path}{name}")).unwrap();
+            (name, text)
+        })
+        .collect()
+}
+
+/// systemd ignores what it does not understand, with a warning.
+#[test]
+fn units_are_accepted_by_systemd_without_warning() {
+    if Command::new("systemd-analyze")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        println!("\n*** SKIPPED: systemd-analyze is not installed (scripts/deps.sh --vm) ***\n");
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "systemd-analyze is missing"
+        );
+        return;
+    }
+    let dir = scratch();
+    let verify = |name: &str, text: &str| {
+        // The programs need not be installed.
+        let lines = text.lines().map(|line| match line.split_once('=') {
+            Some((key, command)) if key.starts_with("Exec") && command.contains('@') => {
+                format!("{key}=/bin/true {}", command.replace('@', ""))
+            }
+            _ => line.to_owned(),
+        });
+        let text: Vec<_> = lines.collect();
+        fs::write(dir.path().join(name), text.join("\n")).unwrap();
+        let instance = name.replace('@', "@srv-x");
+        let mut command = Command::new("systemd-analyze");
+        command.args(["--man=no", "verify", &format!("./{instance}")]);
+        let out = command.current_dir(dir.path()).output().unwrap();
+        (out.status.success(), String::from_utf8(out.stderr).unwrap())
+    };
+    let units = units();
+    assert!(units.len() >= 6, "{units:?}");
+    // The timer names its service.
+    for round in 0..2 {
+        for (name, text) in &units {
+            let (accepted, says) = verify(name, text);
+            if round == 1 {
+                assert!(accepted && says.is_empty(), "{name}: {says}");
+            }
+        }
+    }
+    let (_, says) = verify(
+        "wrong@.service",
+        "[Service]\nExecStart=/bin/true\nRestrictRealTime=yes\n",
+    );
+    assert!(
+        says.contains("RestrictRealTime"),
+        "a wrong key is not noticed: {says}"
+    );
+}
+
+/// A mount in a namespace of the unit would be seen by nobody else.
+#[test]
+fn unit_of_mount_makes_no_namespace() {
+    let units = units();
+    let (_, text) = units
+        .iter()
+        .find(|(name, _)| name == "pramfs@.service")
+        .unwrap();
+    let directives: Vec<_> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| Some(line.split_once('=')?.0))
+        .collect();
+    for namespace in [
+        "BindPaths",
+        "InaccessiblePaths",
+        "MountAPIVFS",
+        "MountFlags",
+        "PrivateDevices",
+        "PrivateMounts",
+        "PrivateTmp",
+        "PrivateUsers",
+        "ProcSubset",
+        "ProtectControlGroups",
+        "ProtectHome",
+        "ProtectKernelLogs",
+        "ProtectKernelModules",
+        "ProtectKernelTunables",
+        "ProtectProc",
+        "ProtectSystem",
+        "ReadOnlyPaths",
+        "ReadWritePaths",
+        "RootDirectory",
+        "RootImage",
+        "TemporaryFileSystem",
+        "DynamicUser",
+        "StateDirectory",
+        "ProtectClock",
+    ] {
+        assert!(!directives.contains(&namespace), "{namespace}");
+    }
+    for needed in ["Type", "Restart", "OOMScoreAdjust", "NoNewPrivileges"] {
+        assert!(directives.contains(&needed), "{needed}");
+    }
+}
+
 /// The lines that decide when a unit starts.
 #[test]
 fn units_delay_no_boot() {

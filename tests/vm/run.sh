@@ -2,7 +2,7 @@
 # Real power cuts on a real (emulated) NVDIMM: boots Debian's own kernel in
 # QEMU, tests pramfs on each kind of medium that the device can be, kills the
 # machine in the middle of a load, boots it again, and checks the contents.
-# Also boots systemd with the /etc/fstab line and the udev rule of docs/mounting.md,
+# Also boots systemd with the /etc/fstab lines of docs/mounting.md and the installed udev rule,
 # a guest that mounts a region of this machine by virtiofs, and a machine that is reset.
 # See docs/vm-testing.md.
 #
@@ -10,8 +10,8 @@
 #                   [--seconds N] [--build-all] [--keep]
 #
 # --media M    the media to test, each made anew (default: all); eadr is fsdax
-#              with persistent processor caches; systemd is devdax, mounted at
-#              boot by systemd, without power cuts; virtiofs and dax have no NVDIMM,
+#              with persistent processor caches; systemd is devdax and a region on
+#              tmpfs, mounted at boot by systemd, with one reset; virtiofs and dax have no NVDIMM,
 #              and dax needs a newer QEMU, which is fetched from Debian and not installed;
 #              reboot is RAM, whose machine is reset
 # --cuts N     power cuts (or resets) on each medium (default: 2)
@@ -181,20 +181,26 @@ shown() {
     [[ -s $work/shared/shown/$2 ]] || fail "docs/mounting.md has no block after: $1"
 }
 
-# Makes the layer over this machine's root for the boots with systemd: the installed
-# programs and the fstab of docs/mounting.md. For the udev rule, it extracts only the text.
-layer() {
-    local layer=$work/layer shown=$work/shared/shown device place generator unit
-    rm -rf "$layer" "$shown" && mkdir -p "$layer" "$shown"
+# Extracts from docs/mounting.md what the boots with systemd test: the lines of the fstab, the file
+# and the rule of udev, the command that applies it, and the file of a service.
+text() {
+    local shown=$work/shared/shown
+    rm -rf "$shown" && mkdir -p "$shown"
     shown 'In `/etc/fstab`:' fstab
-    shown '`/etc/udev/rules.d/' rule
-    grep -o '/etc/udev/rules\.d/[^`]*' docs/mounting.md >"$shown/rule_file"
+    shown '`/srv/fast`, in `/etc/pramfs/mounts/srv-fast.conf`:' service
+    sed -n 's|.*`\(/usr/local/lib/udev/rules\.d/[^`]*\)`.*|\1|p' docs/mounting.md >"$shown/rule_file"
     sed -n 's/.*`\(udevadm control[^`]*\)`.*/\1/p' docs/mounting.md >"$shown/reload"
-    [[ $(wc -l <"$shown/fstab") == 1 && $(wc -l <"$shown/rule_file") == 1 && $(wc -l <"$shown/reload") == 1 ]] ||
-        fail "docs/mounting.md does not have exactly one line each for the fstab, the rule's file and udevadm"
-    read -r device place _ <"$shown/fstab"
-    [[ $device == /dev/dax0.0 ]] || fail "docs/mounting.md mounts a device that the machine does not have: $device"
+    [[ $(wc -l <"$shown/fstab") == 2 && $(wc -l <"$shown/rule_file") == 1 && $(wc -l <"$shown/reload") == 1 ]] ||
+        fail "docs/mounting.md does not have two lines for the fstab, and one each for the rule's file and udevadm"
+    grep -q '^UUID=' "$shown/fstab" || fail "docs/mounting.md mounts nothing by its uuid"
+}
 
+# Makes the layer over this machine's root for the boots with systemd: the installed
+# programs, units and rule, the fstab of docs/mounting.md, and the saved region of its second line.
+layer() {
+    local layer=$work/layer shown=$work/shared/shown place generator unit
+    rm -rf "$layer" && mkdir -p "$layer"
+    read -r _ place _ <"$shown/fstab"
     make -s install-programs DESTDIR="$layer" CARGO=none target="$target/debug" >"$work/build" 2>&1 || {
         cat "$work/build"
         fail "make install-programs"
@@ -202,6 +208,15 @@ layer() {
     install -D -m 0644 -t "$layer/etc/systemd/system" tests/vm/systemd/steps.{service,target}
     sed "s|@place@|$place|" tests/vm/systemd/user.service >"$layer/etc/systemd/system/user.service"
     cp "$shown/fstab" "$layer/etc/fstab"
+    mkdir -p "$layer/etc/pramfs" "$layer/var/lib/pramfs"
+    printf '/run/scratch/region\n' >"$layer/etc/pramfs/regions"
+    printf '%s\n' REGION=/run/scratch/region FILE=/var/lib/pramfs/scratch.saved SIZE=16M >"$layer/etc/pramfs/scratch.conf"
+    printf 'saved before' >"$work/scratch.file"
+    rm -f "$work/scratch"
+    "$target/debug/mkfs-pramfs" -q -L scratch "$work/scratch" 16M
+    "$target/debug/pramfs" put "$work/scratch" "$work/scratch.file" /file
+    "$target/debug/pramfs" save "$work/scratch" "$layer/var/lib/pramfs/scratch.saved" >/dev/null
+    rm "$work"/scratch "$work"/scratch.file
     # Without an ID systemd treats this as a first boot and enables all units.
     printf '%032x\n' "$$" >"$layer/etc/machine-id"
     # Mask all generators of this machine except the one for the fstab.
@@ -358,25 +373,29 @@ say "seed: PRAMFS_VM_SEED=$seed repeats the operations, but not the times of the
 build
 truncate -s ${device_mib}M "$work/nvdimm"
 
-# The first boot has no udev rule, and systemd does not mount the fstab entry. Adding
-# the rule of docs/mounting.md must be sufficient. The second boot has everything from the
-# start. Each shutdown must unmount the file system, although a process still uses it
-# in the first one.
+# The first boot has no udev rule, and systemd does not mount the device of the fstab. Adding the
+# rule as docs/mounting.md says must be sufficient. The second boot has everything from the start,
+# and ends by a reset. The shutdowns of the others must unmount the file system, although a process
+# still uses it in the first one.
 systemd() {
     if [[ ! -x /lib/systemd/systemd || ! -x /lib/systemd/systemd-udevd ]]; then
         say "*** SKIPPED: systemd or udev is missing (scripts/deps.sh --vm installs them): no boot with systemd ***"
         return
     fi
+    text
     boot "make devdax" format
     layer
+    # For the step `rule`.
+    mv "$work/layer$(cat "$work/shared/shown/rule_file")" "$work/shared/shown/rule"
     # Instead of systemd's default wait of 90 s.
     mkdir -p "$work/layer/etc/systemd/system.conf.d"
     printf '[Manager]\nDefaultDeviceTimeoutSec=3s\n' >"$work/layer/etc/systemd/system.conf.d/short.conf"
-    boot --systemd booted unmounted rule mounted used by_hand "write first" busy
+    boot --systemd booted memory unmounted rule mounted used by_hand "write first" busy
     rm "$work/layer/etc/systemd/system.conf.d/short.conf"
     install -D -m 0644 "$work/shared/shown/rule" "$work/layer$(cat "$work/shared/shown/rule_file")"
-    boot --systemd booted mounted used ended_cleanly "reads first" units "write second"
-    boot "attach devdax" "remains first second"
+    boot --systemd booted memory mounted used ended_cleanly "reads first" units service "write second" reset
+    boot --systemd booted memory mounted used ended_by_reset "reads first" "reads second" "write third"
+    boot "attach devdax" "remains first second third"
 }
 
 # The expected report for each medium: kind, granularity, MAP_SYNC.

@@ -30,7 +30,7 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
         }
         Request::Serve(invocation) => *invocation,
     };
-    environment::begin_anew(args)
+    environment::begin_anew(args, &[])
         .map_err(|error| Failure::system(format!("cannot clean the environment: {error}")))?;
     logging::panics();
     logging::to_stderr_at(&invocation.log_level);

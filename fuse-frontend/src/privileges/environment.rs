@@ -34,19 +34,21 @@ pub fn this_program() -> PathBuf {
 }
 
 /// Re-executes this program in this process if its environment has other variables than
-/// the kept ones. Otherwise returns.
+/// the kept ones and these. Otherwise returns.
 ///
 /// # Errors
 /// Errors of execve(2).
-pub fn begin_anew(args: &[OsString]) -> io::Result<()> {
-    if std::env::vars_os().all(|(name, _)| is_kept(&name)) {
+pub fn begin_anew(args: &[OsString], also: &[&str]) -> io::Result<()> {
+    let is_also_kept = |name: &OsStr| also.iter().any(|kept| name == *kept);
+    if std::env::vars_os().all(|(name, _)| is_kept(&name) || is_also_kept(&name)) {
         return Ok(());
     }
     let mut command = Command::new(this_program());
     if let Some((name, rest)) = args.split_first() {
         command.arg0(name).args(rest);
     }
-    Err(clean(&mut command).exec())
+    let others = std::env::vars_os().filter(|(name, _)| is_also_kept(name));
+    Err(clean(&mut command).envs(others).exec())
 }
 
 #[cfg(test)]

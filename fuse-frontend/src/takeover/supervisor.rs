@@ -40,6 +40,7 @@ use super::messages::{Held, Message, Outgoing};
 use crate::cli::{Invocation, ServerProcess};
 use crate::daemon;
 use crate::exit::Failure;
+use crate::notify::{self, Watchdog};
 use crate::oom;
 use crate::privileges::environment;
 use crate::shutdown::Signals;
@@ -86,6 +87,8 @@ struct Supervisor<'a> {
     not_before: Instant,
     /// Why a server was not ready.
     last: Option<String>,
+    /// Of the service that this process is.
+    watchdog: Option<Watchdog>,
 }
 
 /// How it ends.
@@ -113,6 +116,7 @@ pub fn run(invocation: &Invocation, args: &[OsString]) -> Ended {
         Server::start(program, args, held, purpose)
     };
     let mut supervisor = Supervisor::new(invocation, Box::new(start), path, program);
+    supervisor.watchdog = Watchdog::of_service();
     let started = (supervisor.start)(&supervisor.program, None, Purpose::Mount);
     supervisor.current = Some(started.map_err(|error| {
         Failure::system(format!(
@@ -149,12 +153,14 @@ impl<'a> Supervisor<'a> {
             limit: LIMIT,
             not_before: Instant::now(),
             last: None,
+            watchdog: None,
         }
     }
 
     /// Waits for an event, and handles what is there. Returns how it ends, if it does.
     fn step(&mut self, signals: &UnixStream) -> Option<Ended> {
         self.wait(signals);
+        self.watchdog.iter_mut().for_each(Watchdog::tell);
         while let Some(signal) = received(signals) {
             self.on_signal(signal);
         }
@@ -253,7 +259,8 @@ impl<'a> Supervisor<'a> {
         let deadlines = servers().filter_map(|server| server.deadline);
         let start = self.needs_next().then_some(self.not_before);
         let end = self.is_out().then(|| self.since + self.limit);
-        let deadline = deadlines.chain(start).chain(end).min();
+        let tell = self.watchdog.as_ref().map(Watchdog::due);
+        let deadline = deadlines.chain(start).chain(end).chain(tell).min();
         let rest = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let dies = servers().any(|server| server.dies_since.is_some());
         let rest = if dies { Some(SHORT) } else { rest };
@@ -274,6 +281,10 @@ impl<'a> Supervisor<'a> {
             return;
         }
         self.ending = Some(signal);
+        notify::stopping(&format!(
+            "unmounts {}",
+            self.invocation.mountpoint.display()
+        ));
         // A server that does not serve yet gets it as soon as it does. One that mounts may die of
         // it, as without a supervisor.
         if let Some(server) = &self.current
@@ -401,6 +412,12 @@ impl<'a> Supervisor<'a> {
     fn report_live(&self, text: &str) {
         if self.invocation.process == ServerProcess::Foreground {
             eprint!("{text}");
+            let (region, place) = (&self.invocation.region, &self.invocation.mountpoint);
+            notify::ready(&format!(
+                "serves {} on {}, by a server that may die",
+                region.display(),
+                place.display()
+            ));
         } else if let Err(error) = daemon::report_live(text) {
             // The parent has exited; the mount is live regardless.
             tracing::warn!("cannot report that the mount is live: {error}");

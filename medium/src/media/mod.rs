@@ -17,6 +17,7 @@ pub mod features;
 pub mod geometry;
 pub mod grow;
 pub mod htree;
+pub mod identify;
 pub mod inode;
 pub mod lease;
 pub mod medium;
@@ -29,6 +30,7 @@ pub mod superblock;
 pub mod walk;
 
 pub use geometry::Geometry;
+pub use identify::identify;
 pub use inode::DiskInode;
 pub use medium::Medium;
 pub use pointer::{Ptr, PtrAt};

@@ -156,7 +156,11 @@ fn read_page(region: &Region, at: u64) -> Result<SuperblockInfo> {
     )
 }
 
-fn validated(fixed: SuperStatic, dynamic: SuperDynamic, region_len: u64) -> Result<SuperblockInfo> {
+pub(super) fn validated(
+    fixed: SuperStatic,
+    dynamic: SuperDynamic,
+    region_len: u64,
+) -> Result<SuperblockInfo> {
     let bad = |why: String| Err(Error::NotMountable(why));
     if fixed.magic != MAGIC {
         return bad("no pramfs superblock was found; make a file system with mkfs.pramfs".into());

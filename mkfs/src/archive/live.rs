@@ -44,7 +44,7 @@ impl Live {
         };
         let size = reader.plan().block_size;
         let page = |offset: u64| -> io::Result<Vec<u8>> {
-            let end = (offset + PAGE as u64).div_ceil(size);
+            let end = (offset + PAGE).div_ceil(size);
             let mut bytes = vec![0; ((end - offset / size) * size) as usize];
             reader.read(offset / size, &mut bytes)?;
             Ok(bytes.split_off((offset % size) as usize))

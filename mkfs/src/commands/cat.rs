@@ -1,4 +1,4 @@
-//! `pramfs cat`: prints the contents of files.
+//! `pramfs cat`: prints the contents of files, also of a region that is mounted.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -7,13 +7,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Subcommand;
-use crate::open::{self, Intent};
-use crate::tree::{self, CHUNK, Follow};
+use crate::files::Files;
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Cat {
-    /// File or device that holds the file system
+    /// File or device that holds the file system, mounted or not
     region: PathBuf,
     /// Paths in the file system
     #[arg(required = true)]
@@ -25,22 +24,9 @@ impl Subcommand for Cat {
     const ABOUT: &'static str = "Print the contents of files";
 
     fn run(&self) -> Result<(), Failure> {
-        let fs = open::fs(&self.region, Intent::Read)?;
-        let mut buffer = vec![0; CHUNK];
+        let files = Files::open(&self.region)?;
         for path in &self.path {
-            let path = path.as_bytes();
-            let ino = tree::find(&fs, path, Follow::Yes)?.ino;
-            let mut at = 0;
-            loop {
-                let n = fs
-                    .read(ino, at, &mut buffer)
-                    .map_err(|e| tree::about(path, e))?;
-                if n == 0 {
-                    break;
-                }
-                output::bytes(&buffer[..n])?;
-                at += n as u64;
-            }
+            files.contents(path.as_bytes(), output::bytes)?;
         }
         Ok(())
     }

@@ -111,7 +111,7 @@ impl Subcommand for Dump {
     fn run(&self) -> Result<(), Failure> {
         let name = shown(&self.region);
         let region = open::region(&self.region, Intent::Read)?;
-        let about = |e| Failure::about(&name, e);
+        let about = |e| open::not_ours(&self.region, e);
         // Read the lanes as a crash left them. Everything else is read after the
         // replay, which happens in private memory.
         let geo = probe_superblock(&region).map_err(about)?.geometry();

@@ -13,6 +13,7 @@ use pramfs_medium::pmem::RegionView;
 use serde::Serialize;
 
 use super::Subcommand;
+use super::export::export;
 use super::scrub::FindingMark;
 use crate::failure::{printable, shown};
 use crate::open::{self, Intent};
@@ -32,6 +33,10 @@ pub(super) struct Info {
     /// Print a JSON object
     #[arg(long)]
     json: bool,
+    /// Print the properties that udev reads (ID_FS_TYPE, ID_FS_UUID, ...), of a region in use
+    /// too; without a file system, nothing, with exit status 2
+    #[arg(long, conflicts_with_all = ["json", "in_use"])]
+    export: bool,
 }
 
 /// The first or the latest error.
@@ -92,6 +97,9 @@ impl Subcommand for Info {
     const ABOUT: &'static str = "Show the superblock";
 
     fn run(&self) -> Result<(), Failure> {
+        if self.export {
+            return export(&self.region);
+        }
         let region = if self.in_use {
             RegionOptions::new()
                 .read_only(true)
@@ -101,7 +109,7 @@ impl Subcommand for Info {
             open::region(&self.region, Intent::Read)?
         };
         let name = shown(&self.region);
-        let info = probe_superblock(&region).map_err(|e| Failure::about(&name, e))?;
+        let info = probe_superblock(&region).map_err(|e| open::not_ours(&self.region, e))?;
         let geo = info.geometry();
         let scrubs = ScrubSlots::read(&region, &geo).newest;
         let scrubs = scrubs.map_or_else(ScrubStatus::default, |record| status_of(&record));

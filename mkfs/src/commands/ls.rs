@@ -1,4 +1,4 @@
-//! `pramfs ls`: lists directories.
+//! `pramfs ls`: lists directories, also of a region that is mounted.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -8,20 +8,17 @@ use std::path::PathBuf;
 
 use clap::Args;
 use pramfs::Damage;
-use pramfs::{
-    Error, FileType,
-    inode::{Attr, Fs},
-};
+use pramfs::{Error, FileType, inode::Attr};
 use serde::Serialize;
 
 use super::Subcommand;
-use crate::open::{self, Intent};
+use crate::files::Files;
 use crate::tree::{self, Entry, Follow, Timestamp, kind_name, mode_string};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Ls {
-    /// File or device that holds the file system
+    /// File or device that holds the file system, mounted or not
     region: PathBuf,
     /// Paths in the file system
     #[arg(default_value = "/", hide_default_value = true)]
@@ -56,15 +53,15 @@ impl Subcommand for Ls {
     const ABOUT: &'static str = "List directories";
 
     fn run(&self) -> Result<(), Failure> {
-        let fs = open::fs(&self.region, Intent::Read)?;
+        let files = Files::open(&self.region)?;
         let titles = self.recursive || self.path.len() > 1;
         for path in &self.path {
             let path = path.as_bytes();
-            let attr = tree::find(&fs, path, Follow::Yes)?;
+            let attr = files.find(path, Follow::Yes)?;
             if attr.kind == FileType::Directory {
-                self.directory(&fs, path, &attr, titles)?;
+                self.directory(&files, path, &attr, titles)?;
             } else {
-                self.entry(&fs, path, path, None)?;
+                self.entry(&files, path, path, None)?;
             }
         }
         Ok(())
@@ -74,7 +71,13 @@ impl Subcommand for Ls {
 impl Ls {
     /// Lists a directory and, with `-R`, those below it. Does not recurse, since
     /// directories may be nested too deep for the stack.
-    fn directory(&self, fs: &Fs, path: &[u8], attr: &Attr, titles: bool) -> Result<(), Failure> {
+    fn directory(
+        &self,
+        files: &Files,
+        path: &[u8],
+        attr: &Attr,
+        titles: bool,
+    ) -> Result<(), Failure> {
         let mut todo = vec![(path.to_vec(), attr.ino)];
         let mut seen = HashSet::new();
         while let Some((path, ino)) = todo.pop() {
@@ -90,9 +93,9 @@ impl Ls {
                 output::bytes(&self.shown(&path))?;
                 output::line(":")?;
             }
-            let list = tree::entries(fs, &path, ino)?;
+            let list = files.entries(&path, ino)?;
             for e in &list {
-                self.entry(fs, &tree::join(&path, &e.name), &e.name, Some(e))?;
+                self.entry(files, &tree::join(&path, &e.name), &e.name, Some(e))?;
             }
             if titles && !self.json {
                 output::line("")?;
@@ -107,7 +110,7 @@ impl Ls {
 
     fn entry(
         &self,
-        fs: &Fs,
+        files: &Files,
         path: &[u8],
         name: &[u8],
         known: Option<&Entry>,
@@ -117,11 +120,11 @@ impl Ls {
             return output::line("");
         }
         let attr = match known {
-            Some(e) => fs.getattr(e.ino).map_err(|e| tree::about(path, e))?,
-            None => tree::find(fs, path, Follow::No)?,
+            Some(e) => files.of_entry(path, e.ino)?,
+            None => files.find(path, Follow::No)?,
         };
         let target = match attr.kind {
-            FileType::Symlink => Some(fs.readlink(attr.ino).map_err(|e| tree::about(path, e))?),
+            FileType::Symlink => Some(files.target(path, attr.ino)?),
             _ => None,
         };
         if self.json {

@@ -6,6 +6,7 @@ pub(crate) mod check;
 mod completions;
 mod doctor;
 mod dump;
+mod export;
 mod extents;
 mod get;
 mod grow;
@@ -14,6 +15,7 @@ mod info;
 mod leases;
 mod live;
 mod ls;
+mod names;
 mod put;
 mod requests;
 #[cfg(feature = "save")]
@@ -26,6 +28,7 @@ mod set;
 mod stat;
 mod transports;
 mod trim;
+mod tune;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -33,6 +36,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Args};
 
 use crate::{Failure, output};
+pub(crate) use put::put_tree;
 
 /// A subcommand.
 trait Subcommand: Args {
@@ -70,6 +74,10 @@ const TABLE: &[Entry] = &[
     entry::<cat::Cat>(),
     entry::<get::Get>(),
     entry::<put::Put>(),
+    entry::<names::Mkdir>(),
+    entry::<names::Rm>(),
+    entry::<names::Mv>(),
+    entry::<names::Ln>(),
     entry::<extents::Extents>(),
     entry::<check::Check>(),
     entry::<leases::Leases>(),
@@ -82,6 +90,7 @@ const TABLE: &[Entry] = &[
     #[cfg(feature = "save")]
     entry::<restore::Restore>(),
     entry::<grow::Grow>(),
+    entry::<tune::Tune>(),
     entry::<scrub::Scrub>(),
     entry::<dump::Dump>(),
     entry::<completions::Completions>(),

@@ -3,6 +3,8 @@
 //! Each step is one operation of the file system. An interrupted copy leaves some
 //! of the files, the last of them perhaps incomplete, and never damages the region.
 
+mod stdin;
+
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
@@ -29,7 +31,7 @@ use crate::{Failure, output};
 pub(super) struct Put {
     /// File or device that holds the file system
     region: PathBuf,
-    /// Files to copy
+    /// Files to copy; "-" is standard input, as the contents of one file
     #[arg(required = true)]
     source: Vec<PathBuf>,
     /// An existing directory in the region, or a new name
@@ -48,6 +50,9 @@ impl Subcommand for Put {
         "Copy files in, with mode, owner, times, links and extended attributes";
 
     fn run(&self) -> Result<(), Failure> {
+        if self.source.iter().any(|source| source.as_os_str() == "-") {
+            return stdin::put(self);
+        }
         // Report a missing source before changing anything.
         for source in &self.source {
             std::fs::symlink_metadata(source).map_err(|e| Failure::os("cannot copy", source, e))?;
@@ -65,6 +70,28 @@ impl Subcommand for Put {
         bar.finish_and_clear();
         copied.and(open::close(&self.region, fs))
     }
+}
+
+/// Copies what a directory of this machine has to the root of a file system.
+pub(crate) fn put_tree(fs: &Fs, from: &Path) -> Result<(), Failure> {
+    let put = Put {
+        region: PathBuf::new(),
+        source: Vec::new(),
+        destination: PathBuf::from("/"),
+        recursive: true,
+        force: false,
+    };
+    let bar = output::bar(0, "copying");
+    let mut job = Job {
+        fs,
+        put: &put,
+        links: HashMap::new(),
+        buffer: vec![0; CHUNK],
+        bar: bar.clone(),
+    };
+    let copied = job.contents(from, Ino::ROOT, b"/");
+    bar.finish_and_clear();
+    copied
 }
 
 struct Job<'a> {

@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::failure::shown;
 
 /// `f_type` of statfs(2) for a FUSE file system.
-const FUSE: i64 = 0x6573_5546;
+pub(super) const FUSE: i64 = 0x6573_5546;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Data {

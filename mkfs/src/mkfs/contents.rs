@@ -2,7 +2,7 @@
 //! blkid(8) recognizes.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -177,6 +177,22 @@ pub fn foreign(path: &Path) -> Result<Foreign, Failure> {
                 printable(String::from_utf8_lossy(&run.stderr).trim())
             ),
         )),
+    }
+}
+
+/// What a file or block device holds in the place of a pramfs file system, if blkid(8) knows it.
+pub(crate) fn instead(path: &Path) -> Option<Contents> {
+    let kind = std::fs::metadata(path).ok()?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return None;
+    }
+    // Damaged, it is still one of ours.
+    if ours_by_magic(&File::open(path).ok()?).is_some() {
+        return None;
+    }
+    match foreign(path) {
+        Ok(Foreign::Known(found)) => Some(found),
+        _ => None,
     }
 }
 

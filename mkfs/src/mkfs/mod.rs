@@ -8,6 +8,7 @@
 //! Not here: the structures on the medium (`pramfs::format`).
 
 pub mod contents;
+mod fill;
 mod options;
 mod path_walk;
 pub mod report;
@@ -28,6 +29,7 @@ use pramfs_medium::media::features::{FEATURES, Mask};
 use crate::failure::shown;
 use crate::{Failure, output};
 pub use options::Options;
+pub(crate) use options::octal;
 use pramfs_medium::pmem::RegionAccess;
 use report::Report;
 use target::{Objection, Target};
@@ -62,6 +64,9 @@ fn make(o: &Options) -> Result<(), Failure> {
         .ok_or_else(|| Failure::usage("REGION is missing; see --help"))?;
     let name = shown(path);
     let what = o.format()?;
+    if let Some(from) = o.directory.as_ref().filter(|from| from.as_os_str() != "-") {
+        std::fs::metadata(from).map_err(|e| Failure::os("cannot copy from", from, e))?;
+    }
     // A sparse file gets its pages when they are touched. If the host is full,
     // the guard turns SIGBUS into an error.
     pramfs::pmem::install_fault_guard()?;
@@ -77,7 +82,7 @@ fn make(o: &Options) -> Result<(), Failure> {
     let (created, found) = (target.creates(), target.found().to_vec());
     let mut report = if o.dry_run {
         let made = dry_run(&what, target.len()).map_err(|e| not_made(&name, e))?;
-        Report::new(name, &made, None)
+        Report::new(name.clone(), &made, None)
     } else {
         let region = target.prepare(o.discard)?;
         let object = region.ownership().map(|ownership| ownership.object());
@@ -85,16 +90,20 @@ fn make(o: &Options) -> Result<(), Failure> {
         let made = allocate(&region, &name, o.allocate)
             .and_then(|()| format_region(&region, &name, &what, o.size));
         spinner.finish_and_clear();
-        let made = made.inspect_err(|_| {
+        let remove = || {
             let same = |meta: std::fs::Metadata| Some((meta.dev(), meta.ino())) == object;
             if created && path.symlink_metadata().is_ok_and(same) {
                 // Remove the unusable file; the error gives the reason.
                 let _ = std::fs::remove_file(path);
             }
-        })?;
-        let mut report = Report::new(name, &made, Some(&region.info()));
+        };
+        let made = made.inspect_err(|_| remove())?;
+        let mut report = Report::new(name.clone(), &made, Some(&region.info()));
         report.warnings.extend(other_writers(&region));
         report.warnings.extend(space_warning(&region));
+        if let Some(from) = &o.directory {
+            fill::fill(region, &name, from).inspect_err(|_| remove())?;
+        }
         report
     };
     report.created = created && !o.dry_run;

@@ -79,6 +79,10 @@ pub struct Options {
     #[arg(long, value_name = "NUMBER")]
     pub lanes: Option<u32>,
 
+    /// Copy into it what a directory or a tar archive has ("-": an archive on standard input),
+    /// with owners, modes, times, links and extended attributes
+    #[arg(short = 'd', long = "directory", value_name = "DIR|TAR")]
+    pub directory: Option<PathBuf>,
     /// Owner of the root directory (default: the caller)
     #[arg(long, value_name = "UID")]
     pub uid: Option<u32>,
@@ -114,7 +118,7 @@ pub struct Options {
     pub json: bool,
 }
 
-fn octal(text: &str) -> Result<u32, String> {
+pub(crate) fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
         .filter(|m| *m <= 0o7777)

@@ -20,7 +20,7 @@ fn region() -> (Region, AsidePlan) {
     drop(window);
     let plan = AsidePlan {
         block_size: BLOCK,
-        fixed: vec![0..2],
+        fixed: Vec::from_iter([0..1, 1..2]),
         per_group: 128,
         bitmaps: vec![Some(4), None],
         most: 1 << 30,

@@ -1,0 +1,99 @@
+//! `pramfs ls`, `cat` and `tune` on a region that is mounted: through its mount.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use crate::{mounted, program};
+
+/// The tool beside the program under test.
+fn pramfs(arguments: &[&str]) -> (bool, String, String) {
+    let tool = program().with_file_name("pramfs");
+    let out = Command::new(&tool).args(arguments).output();
+    let out = out.unwrap_or_else(|e| panic!("{}: {e}; type: cargo build --bins", tool.display()));
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (out.status.success(), text(out.stdout), text(out.stderr))
+}
+
+fn ok(arguments: &[&str]) -> String {
+    let (succeeds, out, err) = pramfs(arguments);
+    assert!(succeeds, "{arguments:?}: {err}");
+    out
+}
+
+#[test]
+fn tools_read_mounted_region_through_its_mount() {
+    let Some((mount, _dog)) = mounted("tools on a mounted region", "") else {
+        return;
+    };
+    fs::create_dir_all(mount.at("d/e")).unwrap();
+    fs::write(mount.at("d/file"), "of the mount").unwrap();
+    symlink("/d/file", mount.at("link")).unwrap();
+    // Absolute, and out of the file system: a path below the root of it.
+    symlink("/etc/passwd", mount.at("out")).unwrap();
+    let region = mount.region();
+    let region = region.to_str().unwrap();
+    assert_eq!(ok(&["ls", region]), "d\nlink\nout\n");
+    assert_eq!(
+        ok(&["cat", region, "/d/file", "/link"]),
+        "of the mountof the mount"
+    );
+    let long = ok(&["ls", "-lR", region, "/"]);
+    for part in ["drwx", "link -> /d/file", "file", "out -> /etc/passwd"] {
+        assert!(long.contains(part), "{part}: {long}");
+    }
+    for outside in ["/out", "/../../etc/passwd", "/missing"] {
+        let (succeeds, out, err) = pramfs(&["cat", region, outside]);
+        assert!(!succeeds && out.is_empty(), "{outside}: {err}");
+        assert!(err.contains(outside), "{err}");
+    }
+    // As from the region itself.
+    let before = ok(&["ls", "-R", "--json", region, "/"]);
+    mount.unmount();
+    let after = ok(&["ls", "-R", "--json", region, "/"]);
+    let names = |text: &str| -> Vec<String> {
+        let rows = text
+            .lines()
+            .map(|line| line.split("\"size\"").next().unwrap().to_owned());
+        rows.collect()
+    };
+    assert_eq!(names(&before), names(&after));
+    // A change needs the region for itself.
+    mount.mount("");
+    let (succeeds, _, err) = pramfs(&["mkdir", region, "/new"]);
+    assert!(
+        !succeeds && err.contains(mount.path().to_str().unwrap()),
+        "{err}"
+    );
+}
+
+#[test]
+fn tune_of_live_mount_changes_label() {
+    let Some((mount, _dog)) = mounted("tune", "") else {
+        return;
+    };
+    let (region, place) = (mount.region(), mount.path());
+    let label = |path: &Path| {
+        let text = ok(&["info", "--export", path.to_str().unwrap()]);
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("ID_FS_LABEL="));
+        line.unwrap_or_default().to_owned()
+    };
+    for (path, new) in [
+        (&place, "by mount point"),
+        (&region, "by region"),
+        (&place, ""),
+    ] {
+        ok(&["tune", "-L", new, path.to_str().unwrap()]);
+        assert_eq!(label(&region), new);
+    }
+    let (succeeds, _, err) = pramfs(&["tune", "-L", "x", "/dev/shm"]);
+    assert!(
+        !succeeds && err.contains("not in a mount of pramfs"),
+        "{err}"
+    );
+    mount.unmount();
+    assert_eq!(label(&region), "");
+}

@@ -1,0 +1,331 @@
+//! `mkfs.pramfs -d`: fills a new file system from a directory or a tar archive.
+//!
+//! Invariants:
+//! * an entry of an archive is made below the root of the new file system: a name with `..` is
+//!   refused, and no symbolic link is followed;
+//! * after a failure, a file that mkfs has made is removed; a device or an older file has a file system
+//!   that is not filled, as the message says.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+use pramfs::inode::{Attr, Credentials, Fs, Ino, SetAttr, SetTime, Time};
+use pramfs::pmem::Region;
+use pramfs::{Error, FileType, MountOptions, XattrMode};
+use tar::{Archive, Entry, EntryType};
+
+use crate::Failure;
+use crate::commands::put_tree;
+use crate::failure::shown;
+use crate::tree::{self, CHUNK};
+
+/// How the PAX format names an extended attribute.
+const XATTR: &str = "SCHILY.xattr.";
+
+/// Fills the file system in a region that was just formatted. `-` is an archive on standard input.
+pub(super) fn fill(region: Region, name: &str, from: &Path) -> Result<(), Failure> {
+    let quiet = MountOptions {
+        background: false,
+        ..MountOptions::default()
+    };
+    let fs = Fs::open(region, quiet).map_err(|e| Failure::about(name, e))?;
+    let filled = match from.is_dir() {
+        true => put_tree(&fs, from),
+        false => archive(&fs, from),
+    };
+    let closed = fs.close().map_err(|e| Failure::about(name, e.into()));
+    filled.and(closed).map_err(|failure| Failure {
+        message: format!("{name}: not filled: {}", failure.message),
+        ..failure
+    })
+}
+
+fn archive(fs: &Fs, from: &Path) -> Result<(), Failure> {
+    if from.as_os_str() == "-" {
+        return Filler::new(fs, from).all(io::stdin().lock());
+    }
+    let file = File::open(from).map_err(|e| Failure::os("cannot open", from, e))?;
+    Filler::new(fs, from).all(io::BufReader::new(file))
+}
+
+struct Filler<'a> {
+    fs: &'a Fs,
+    from: &'a Path,
+    buffer: Vec<u8>,
+    /// Directories whose times are set at the end: what is made in them changes their times.
+    directories: Vec<(Ino, SetTime)>,
+}
+
+impl<'a> Filler<'a> {
+    fn new(fs: &'a Fs, from: &'a Path) -> Filler<'a> {
+        Filler {
+            fs,
+            from,
+            buffer: vec![0; CHUNK],
+            directories: Vec::new(),
+        }
+    }
+
+    fn wrong(&self, why: &io::Error) -> Failure {
+        Failure::new(
+            "os",
+            format!(
+                "{} is no tar archive, or is damaged: {why} (of a compressed one, pipe the contents: zstd -dc FILE | mkfs.pramfs -d - ...)",
+                shown(self.from)
+            ),
+        )
+    }
+
+    fn all(&mut self, reader: impl Read) -> Result<(), Failure> {
+        let mut archive = Archive::new(reader);
+        let mut entries = 0u64;
+        for entry in archive.entries().map_err(|e| self.wrong(&e))? {
+            let mut entry = entry.map_err(|e| self.wrong(&e))?;
+            self.entry(&mut entry)?;
+            entries += 1;
+        }
+        if entries == 0 {
+            let why = io::Error::other("it has no entries");
+            return Err(self.wrong(&why));
+        }
+        for (ino, mtime) in std::mem::take(&mut self.directories) {
+            let set = SetAttr {
+                mtime: Some(mtime),
+                ..SetAttr::default()
+            };
+            let set = self.fs.setattr(&Credentials::ROOT, ino, &set);
+            set.map_err(|e| Failure::about("a directory of the archive", e))?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<(), Failure> {
+        let path = entry.path().map_err(|e| self.wrong(&e))?.into_owned();
+        let parts = self.parts(&path)?;
+        let shown_path = path.as_os_str().as_bytes().to_vec();
+        let about = |e| tree::about(&shown_path, e);
+        let header = entry.header();
+        let (uid, gid) = match (header.uid(), header.gid()) {
+            (Ok(uid), Ok(gid)) => (clamp(uid), clamp(gid)),
+            (Err(e), _) | (_, Err(e)) => return Err(self.wrong(&e)),
+        };
+        let owner = Credentials::new(uid, gid);
+        let perm = header.mode().map_err(|e| self.wrong(&e))? & 0o7777;
+        let mtime = SetTime::At(Time {
+            sec: header.mtime().map_err(|e| self.wrong(&e))?.cast_signed(),
+            nsec: 0,
+        });
+        let kind = header.entry_type();
+        let device = || -> io::Result<u64> {
+            let number =
+                |n: Option<u32>| n.ok_or_else(|| io::Error::other("a device without number"));
+            let (major, minor) = (header.device_major()?, header.device_minor()?);
+            Ok(rustix::fs::makedev(number(major)?, number(minor)?))
+        };
+        let Some((name, parents)) = parts.split_last() else {
+            // The root: its owner and mode are options of mkfs.
+            return Ok(());
+        };
+        let parent = self.parent(parents)?;
+        let existing = match self.fs.lookup(parent, name) {
+            Ok(found) => Some(found),
+            Err(Error::NotFound) => None,
+            Err(e) => return Err(about(e)),
+        };
+        let made: Attr = if kind == EntryType::Directory {
+            match existing {
+                Some(found) if found.kind == FileType::Directory => found,
+                other => {
+                    if other.is_some() {
+                        self.fs.unlink(parent, name).map_err(about)?;
+                    }
+                    self.fs.mkdir(&owner, parent, name, perm).map_err(about)?
+                }
+            }
+        } else {
+            // The last entry of a name counts, as with tar(1).
+            if existing.is_some() {
+                self.fs.unlink(parent, name).map_err(about)?;
+            }
+            let node = |kind: FileType, rdev| {
+                self.fs
+                    .mknod(&owner, parent, name, kind.mode_bits() | perm, rdev)
+            };
+            match kind {
+                EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                    self.fs.create(&owner, parent, name, perm).map_err(about)?
+                }
+                EntryType::Symlink => {
+                    let target = self.link_name(entry)?;
+                    self.fs
+                        .symlink(&owner, parent, name, &target)
+                        .map_err(about)?
+                }
+                EntryType::Link => {
+                    let target = self.link_name(entry)?;
+                    let target = Path::new(std::ffi::OsStr::from_bytes(&target));
+                    let file = self.existing(&self.parts(target)?, target)?;
+                    // The file has its attributes already.
+                    let linked = self.fs.link(file, parent, name);
+                    return linked.map(drop).map_err(about);
+                }
+                EntryType::Char => {
+                    let rdev = device().map_err(|e| self.wrong(&e))?;
+                    node(FileType::CharDevice, rdev).map_err(about)?
+                }
+                EntryType::Block => {
+                    let rdev = device().map_err(|e| self.wrong(&e))?;
+                    node(FileType::BlockDevice, rdev).map_err(about)?
+                }
+                EntryType::Fifo => node(FileType::Fifo, 0).map_err(about)?,
+                // Remarks about the whole archive.
+                EntryType::XGlobalHeader => return Ok(()),
+                other => {
+                    let why = io::Error::other(format!(
+                        "{}: an entry of type {other:?}, which is not known",
+                        tree::name(&shown_path)
+                    ));
+                    return Err(self.wrong(&why));
+                }
+            }
+        };
+        let attributes = self.attributes(entry)?;
+        if made.kind == FileType::Regular {
+            self.contents(entry, made.ino, &shown_path)?;
+        }
+        for (name, value) in attributes {
+            self.fs
+                .setxattr(&Credentials::ROOT, made.ino, &name, &value, XattrMode::Set)
+                .map_err(about)?;
+        }
+        let set = SetAttr {
+            uid: Some(uid),
+            gid: Some(gid),
+            ..SetAttr::default()
+        };
+        let set_attr = |set: &SetAttr| self.fs.setattr(&Credentials::ROOT, made.ino, set);
+        set_attr(&set).map_err(about)?;
+        // The mode after the owner, whose change clears set-user-ID, and the contents.
+        let set = SetAttr {
+            perm: (made.kind != FileType::Symlink).then_some(perm),
+            mtime: Some(mtime),
+            ..SetAttr::default()
+        };
+        set_attr(&set).map_err(about)?;
+        if made.kind == FileType::Directory {
+            self.directories.push((made.ino, mtime));
+        }
+        Ok(())
+    }
+
+    /// Splits a name of the archive, which begins at the root with or without a slash.
+    fn parts(&self, path: &Path) -> Result<Vec<Vec<u8>>, Failure> {
+        let mut parts = Vec::new();
+        for component in path.components() {
+            match component {
+                Component::RootDir | Component::CurDir => {}
+                Component::Normal(name) => parts.push(name.as_bytes().to_vec()),
+                Component::ParentDir | Component::Prefix(_) => {
+                    let why = io::Error::other(format!("the name {} leads out of it", shown(path)));
+                    return Err(self.wrong(&why));
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    /// The directory of an entry, made if need be. Symbolic links are not followed.
+    fn parent(&self, parts: &[Vec<u8>]) -> Result<Ino, Failure> {
+        let mut at = Ino::ROOT;
+        for (number, name) in parts.iter().enumerate() {
+            let about = |e| tree::about(&parts[..=number].join(&b'/'), e);
+            at = match self.fs.lookup(at, name) {
+                Ok(found) if found.kind == FileType::Directory => found.ino,
+                Ok(_) => return Err(about(Error::NotDirectory)),
+                Err(Error::NotFound) => {
+                    let made = self.fs.mkdir(&Credentials::ROOT, at, name, 0o755);
+                    made.map_err(about)?.ino
+                }
+                Err(e) => return Err(about(e)),
+            };
+        }
+        Ok(at)
+    }
+
+    fn existing(&self, parts: &[Vec<u8>], path: &Path) -> Result<Ino, Failure> {
+        parts.iter().try_fold(Ino::ROOT, |at, name| {
+            let found = self.fs.lookup(at, name);
+            let about = |e| tree::about(path.as_os_str().as_bytes(), e);
+            found.map(|found| found.ino).map_err(about)
+        })
+    }
+
+    fn link_name(&self, entry: &Entry<'_, impl Read>) -> Result<Vec<u8>, Failure> {
+        let none = || self.wrong(&io::Error::other("a link without a target"));
+        let name = entry.link_name_bytes().ok_or_else(none)?;
+        Ok(name.into_owned())
+    }
+
+    fn attributes(
+        &self,
+        entry: &mut Entry<'_, impl Read>,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure> {
+        let mut found = Vec::new();
+        for extension in entry
+            .pax_extensions()
+            .map_err(|e| self.wrong(&e))?
+            .into_iter()
+            .flatten()
+        {
+            let extension = extension.map_err(|e| self.wrong(&e))?;
+            if let Some(name) = extension.key().ok().and_then(|key| key.strip_prefix(XATTR)) {
+                found.push((name.as_bytes().to_vec(), extension.value_bytes().to_vec()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Copies the bytes of a file. Chunks of zeros stay holes.
+    fn contents(
+        &mut self,
+        entry: &mut Entry<'_, impl Read>,
+        ino: Ino,
+        path: &[u8],
+    ) -> Result<(), Failure> {
+        let mut at = 0;
+        loop {
+            let n = match entry.read(&mut self.buffer) {
+                Ok(0) => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                n => n.map_err(|e| self.wrong(&e))?,
+            };
+            let mut rest = &self.buffer[..n];
+            if rest.iter().all(|&byte| byte == 0) {
+                at += n as u64;
+                rest = &[];
+            }
+            while !rest.is_empty() {
+                let written = self
+                    .fs
+                    .write(&Credentials::ROOT, ino, at, rest)
+                    .map_err(|e| tree::about(path, e))?;
+                at += written as u64;
+                rest = &rest[written..];
+            }
+        }
+        // It may end in zeros.
+        let set = SetAttr {
+            size: Some(at),
+            ..SetAttr::default()
+        };
+        let set = self.fs.setattr(&Credentials::ROOT, ino, &set);
+        set.map(drop).map_err(|e| tree::about(path, e))
+    }
+}
+
+/// An owner that no system has is nobody.
+fn clamp(id: u64) -> u32 {
+    u32::try_from(id).unwrap_or(65_534)
+}

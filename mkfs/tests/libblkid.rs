@@ -1,0 +1,82 @@
+//! The prober for libblkid in docs/libblkid.md: it compiles, and finds what we find.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::*;
+
+/// The first block of the page: the file of the prober.
+fn text() -> String {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/libblkid.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once("```c\n").unwrap();
+    rest.split("```").next().unwrap().to_owned()
+}
+
+fn compiled(dir: &std::path::Path) -> PathBuf {
+    let here = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libblkid");
+    let (source, program) = (dir.join("pramfs.c"), dir.join("probe"));
+    fs::write(&source, text()).unwrap();
+    let cc = Command::new("cc")
+        .args([
+            "-std=gnu11",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-I",
+            here,
+            "-o",
+        ])
+        .args([&program, &source, &PathBuf::from(here).join("main.c")])
+        .output()
+        .expect("a C compiler, which the build needs too");
+    assert!(
+        cc.status.success(),
+        "{}",
+        String::from_utf8_lossy(&cc.stderr)
+    );
+    program
+}
+
+#[test]
+fn prober_of_libblkid_finds_what_export_finds() {
+    let dir = scratch();
+    let probe = compiled(dir.path());
+    let probe = |path: &str| run(probe.to_str().unwrap(), [path]);
+    let path = dir.path().join("region").to_str().unwrap().to_owned();
+    mkfs(["-q", "-b", "1024", "-L", "my disk", &path, "16M"]).ok();
+    // Each property that both have.
+    let exported = pramfs(["info", "--export", &path]).ok().out;
+    let of_export = |name: &str| {
+        let line = exported
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        line.unwrap().to_owned()
+    };
+    let expected = format!(
+        "LABEL={}\nUUID={}\nVERSION={}\nBLOCK_SIZE={}\nTYPE={}\n",
+        of_export("ID_FS_LABEL"),
+        of_export("ID_FS_UUID"),
+        of_export("ID_FS_VERSION"),
+        of_export("ID_FS_BLOCKSIZE"),
+        of_export("ID_FS_TYPE"),
+    );
+    assert_eq!(probe(&path).ok().out, expected);
+    // A damaged first page, with and without its magic.
+    let region = fs::File::options().write(true).open(&path).unwrap();
+    for damaged in [100, 0] {
+        region.write_all_at(&[0xff; 8], damaged).unwrap();
+        assert_eq!(probe(&path).ok().out, expected, "{damaged}");
+    }
+    region.write_all_at(&[0xff; 8], (64 << 10) + 100).unwrap();
+    let none = probe(&path);
+    assert_eq!((none.status, &*none.out), (2, ""));
+    let other = dir.path().join("other");
+    fs::write(&other, [b"PRAMFSrs".as_slice(), &[0; 300_000]].concat()).unwrap();
+    assert_eq!(probe(other.to_str().unwrap()).status, 2);
+}

@@ -1,0 +1,171 @@
+//! `mkfs.pramfs -d`: from a directory and from tar archives, compared with what tar(1) and cp see.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use common::*;
+
+fn s(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn tree(at: &Path) {
+    fs::create_dir_all(at.join("d/empty")).unwrap();
+    fs::write(at.join("hello"), "hello, world\n").unwrap();
+    fs::write(
+        at.join(format!("d/{}", "long".repeat(50))),
+        "of a long name",
+    )
+    .unwrap();
+    let big: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 / 3) as u8).collect();
+    fs::write(at.join("d/big"), &big).unwrap();
+    symlink("../hello", at.join("d/link")).unwrap();
+    fs::hard_link(at.join("hello"), at.join("d/same")).unwrap();
+    let sparse = fs::File::create(at.join("sparse")).unwrap();
+    sparse.set_len(32 << 20).unwrap();
+    sparse.write_all_at(b"middle", 16 << 20).unwrap();
+    fs::set_permissions(at.join("hello"), fs::Permissions::from_mode(0o640)).unwrap();
+    fs::set_permissions(at.join("d"), fs::Permissions::from_mode(0o1711)).unwrap();
+    let old = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    let hello = fs::File::options()
+        .write(true)
+        .open(at.join("hello"))
+        .unwrap();
+    hello.set_modified(old).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, at.join("fifo"), fifo, mode, 0).unwrap();
+}
+
+/// Names, types, modes, owners, numbers of names and link targets of a tree, and sums of its files.
+fn listed(tree: &Path) -> String {
+    let script = r#"cd "$1" && find . -mindepth 1 -printf '%p %y %m %U %G %l ' \
+        \( -type d -printf '\n' -o -printf '%n %s\n' \) | sort; find . -type f -exec sha256sum {} + | sort"#;
+    let out = Command::new("sh")
+        .args(["-c", script, "sh", s(tree)])
+        .output()
+        .unwrap();
+    let says = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && says.is_empty(), "{says}");
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// The tree that comes out of a region.
+fn got(region: &str, to: &Path) -> String {
+    run(FSCK, ["-n", region]).ok();
+    fs::create_dir(to).unwrap();
+    pramfs(["get", "-r", region, "/.", s(to)]).ok();
+    listed(to)
+}
+
+#[test]
+fn mkfs_from_directory_or_archive_has_its_tree() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    tree(&at("tree"));
+    let expected = listed(&at("tree"));
+    let from_directory = at("of directory");
+    mkfs(["-q", "-d", s(&at("tree")), s(&from_directory), "64M"]).ok();
+    assert_eq!(got(s(&from_directory), &at("got")), expected);
+    for format in ["gnu", "pax", "ustar"] {
+        let archive = at(format);
+        let mut tar = Command::new("tar");
+        tar.args([
+            "--sparse",
+            "--format",
+            format,
+            "-C",
+            s(&at("tree")),
+            "-cf",
+            s(&archive),
+            ".",
+        ]);
+        if format == "ustar" {
+            // It has no sparse files.
+            tar = Command::new("tar");
+            tar.args([
+                "--format=ustar",
+                "-C",
+                s(&at("tree")),
+                "-cf",
+                s(&archive),
+                ".",
+            ]);
+        }
+        assert!(tar.status().unwrap().success());
+        let region = at(&format!("of {format}"));
+        mkfs(["-q", "-d", s(&archive), s(&region), "64M"]).ok();
+        assert_eq!(
+            got(s(&region), &at(&format!("got {format}"))),
+            expected,
+            "{format}"
+        );
+        let stat = pramfs(["stat", "--json", s(&region), "/hello"]).ok().json();
+        assert_eq!(
+            stat["mtime"].as_str().map(|t| &t[..19]),
+            Some("2001-09-09T01:46:40"),
+            "{stat}"
+        );
+        // Zeros take no blocks.
+        let stat = pramfs(["stat", "--json", s(&region), "/sparse"])
+            .ok()
+            .json();
+        assert!(stat["blocks"].as_u64().unwrap() < 8192, "{stat}");
+    }
+    // From standard input.
+    let region = at("of input");
+    let archive = fs::read(at("gnu")).unwrap();
+    run_with_input(MKFS, ["-q", "-d", "-", s(&region), "64M"], &archive).ok();
+    assert_eq!(got(s(&region), &at("got input")), expected);
+}
+
+#[test]
+fn mkfs_from_what_cannot_be_copied_makes_nothing() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    let region = at("region");
+    let refuse = |from: &str, words: &[&str]| {
+        mkfs(["-q", "-d", from, s(&region), "16M"]).refused(words);
+        assert!(!region.exists(), "{from}");
+    };
+    refuse("/nowhere/at/all", &["/nowhere/at/all"]);
+    fs::write(at("text"), "no archive\n".repeat(1000)).unwrap();
+    refuse(
+        s(&at("text")),
+        &["not filled", "is no tar archive", "zstd -dc"],
+    );
+    fs::write(at("empty"), "").unwrap();
+    refuse(s(&at("empty")), &["not filled", "no entries"]);
+    // One that is cut off.
+    tree(&at("tree"));
+    let archive = at("archive");
+    let tar = |arguments: &[&str]| {
+        let mut command = Command::new("tar");
+        command
+            .args(["-C", s(&at("tree")), "-cf", s(&archive)])
+            .args(arguments);
+        assert!(command.status().unwrap().success());
+    };
+    tar(&["d"]);
+    fs::File::options()
+        .write(true)
+        .open(&archive)
+        .unwrap()
+        .set_len(1_000_000)
+        .unwrap();
+    refuse(s(&archive), &["not filled"]);
+    // One that does not fit.
+    fs::write(at("tree/huge"), vec![7; 20 << 20]).unwrap();
+    tar(&["huge"]);
+    refuse(s(&archive), &["not filled", "huge"]);
+    // One that leads out of itself, or through a link.
+    tar(&["-P", "--transform=s|^hello|../hello|", "hello"]);
+    refuse(s(&archive), &["not filled", "leads out of it"]);
+    symlink("/etc", at("tree/out")).unwrap();
+    tar(&["out", "hello", "--transform=s|^hello|out/hello|"]);
+    refuse(s(&archive), &["not filled", "out"]);
+}
