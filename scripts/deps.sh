@@ -7,6 +7,7 @@
 #   scripts/deps.sh --suites    also third-party test suites that run on a mount
 #   scripts/deps.sh --programs  also third-party programs that run on a mount
 #   scripts/deps.sh --vm        also the requirements of the virtual machine tests
+#   scripts/deps.sh --python    also the requirements of the Python package and its tests
 #   scripts/deps.sh --bench     also the competitors of the benchmarks
 #
 # Several switches can be given. A missing requirement of suites and programs is an
@@ -55,9 +56,11 @@ for switch; do
         ;;
     # The kernel is not installed: tests/vm/run.sh unpacks its package.
     --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils kexec-tools systemd udev) ;;
+    # scripts/test-python.sh installs what the tests import, by pip.
+    --python) packages+=(python3 python3-venv) ;;
     --bench) packages+=(e2fsprogs fuse2fs bindfs dbench valgrind fio sqlite3 strace) ;;
     *)
-        say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--bench]"
+        say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--python] [--bench]"
         exit 2
         ;;
     esac
