@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import io
 import os
 import stat as stats
@@ -123,6 +124,13 @@ def open(
     }
     given = {name: value for name, value in options.items() if value is not None}
     name = encoded(region)
+    key, here = _identity(os.fsdecode(name)), os.getpid()
+    for fs in list(_mounted):
+        mine = fs._key == key and fs._process == here and not fs.closed
+        if mine and not (read_only and fs._options.get("read_only")):
+            raise _native.BusyError(
+                errno.EBUSY, "this process has it open: use that object", os.fsdecode(name)
+            )
     return FileSystem(_native.mount(name, given), name, given)
 
 
@@ -403,7 +411,7 @@ class FileSystem:
         """Make a directory and its missing parents."""
         name = encoded(path)
         if not exist_ok and self.exists(name):
-            raise FileExistsError(17, os.strerror(17), os.fsdecode(name))
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
         self._raw.makedirs(name)
 
     def listdir(self, path: Path = "/") -> list[str]:

@@ -179,12 +179,7 @@ impl RawFile {
         })
     }
 
-    fn preadinto(
-        &self,
-        py: Python<'_>,
-        buffer: &Bound<'_, PyAny>,
-        offset: u64,
-    ) -> PyResult<usize> {
+    fn preadinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let mut bytes = Bytes::writable(buffer)?;
         let into = bytes.as_mut_slice();
         self.on(py, |file| file.read_at(into, offset))
@@ -253,13 +248,7 @@ impl RawFile {
             .collect())
     }
 
-    fn map(
-        &self,
-        py: Python<'_>,
-        offset: u64,
-        len: Option<u64>,
-        writable: bool,
-    ) -> PyResult<Map> {
+    fn map(&self, py: Python<'_>, offset: u64, len: Option<u64>, writable: bool) -> PyResult<Map> {
         let opened = self.opened()?;
         let view = self.on(py, |file| {
             let size = file.metadata()?.len();

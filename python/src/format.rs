@@ -36,7 +36,10 @@ fn region(path: &Path, size: u64, force: bool) -> Result<Region, PmemError> {
 /// Makes an empty file system. See `pramfs.format`.
 #[pyfunction]
 #[pyo3(signature = (path, size, *, force, label, uuid, block_size, max_inodes, lanes, features))]
-#[expect(clippy::too_many_arguments, reason = "keyword arguments of a function of Python")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "keyword arguments of a function of Python"
+)]
 pub(crate) fn format(
     py: Python<'_>,
     path: &[u8],

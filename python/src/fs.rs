@@ -119,7 +119,10 @@ pub(crate) fn release(py: Python<'_>, shared: Arc<Shared>) -> PyResult<()> {
         // Its drop changes nothing that belongs to the parent.
         return Ok(());
     }
-    let fs = shared.fs.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let fs = shared
+        .fs
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     // A call in another thread that still has it unmounts at its end.
     match fs.and_then(Arc::into_inner) {
         Some(fs) => py.detach(|| fs.unmount_now()).map_err(raised),
@@ -174,10 +177,7 @@ pub(crate) fn mount(
     region: &[u8],
     options: &Bound<'_, PyDict>,
 ) -> PyResult<RawFileSystem> {
-    let Options {
-        region: how,
-        mount,
-    } = Options::of(options)?;
+    let Options { region: how, mount } = Options::of(options)?;
     let opened = py.detach(|| how.open(path_of(region)).map_err(Error::from));
     let opened = opened.about(py, region)?;
     let fs = py.detach(|| FileSystem::mount(opened, mount));
@@ -299,8 +299,14 @@ impl RawFileSystem {
         found.set_item("region", &region.name)?;
         found.set_item("backend", region.backend)?;
         found.set_item("medium", region.kind.map(|kind| kind.name()))?;
-        found.set_item("persistence", format!("{:?}", region.persistence).to_lowercase())?;
-        found.set_item("durability", format!("{:?}", region.durability).to_lowercase())?;
+        found.set_item(
+            "persistence",
+            format!("{:?}", region.persistence).to_lowercase(),
+        )?;
+        found.set_item(
+            "durability",
+            format!("{:?}", region.durability).to_lowercase(),
+        )?;
         found.set_item("protect", format!("{:?}", region.protect).to_lowercase())?;
         found.set_item("protect_notice", region.protect_notice)?;
         found.set_item("was_clean", was_clean)?;
@@ -309,7 +315,9 @@ impl RawFileSystem {
     }
 
     fn grow(&self, py: Python<'_>, size: Option<u64>) -> PyResult<(u64, u64)> {
-        self.on(py, b"", |fs| fs.grow(size).map(|grown| (grown.from, grown.to)))
+        self.on(py, b"", |fs| {
+            fs.grow(size).map(|grown| (grown.from, grown.to))
+        })
     }
 
     /// Opens a file. `how` is a combination of the letters r, w, a (append), t (truncate),

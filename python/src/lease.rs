@@ -97,12 +97,7 @@ impl RawLease {
         }
     }
 
-    fn preadinto(
-        &self,
-        py: Python<'_>,
-        buffer: &Bound<'_, PyAny>,
-        offset: u64,
-    ) -> PyResult<usize> {
+    fn preadinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let mut bytes = Bytes::writable(buffer)?;
         let into = bytes.as_mut_slice();
         self.on(py, |file| file.read_at(into, offset))
@@ -120,13 +115,7 @@ impl RawLease {
         self.on(py, |file| file.append(from))
     }
 
-    fn map(
-        &self,
-        py: Python<'_>,
-        offset: u64,
-        len: Option<u64>,
-        writable: bool,
-    ) -> PyResult<Map> {
+    fn map(&self, py: Python<'_>, offset: u64, len: Option<u64>, writable: bool) -> PyResult<Map> {
         let view = self.on(py, |file| {
             file.map(range(offset, len, file.len()?), access(writable))
         })?;

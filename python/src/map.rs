@@ -9,8 +9,8 @@ use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use pramfs::{Access, Error, MappedFile};
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pramfs::{Access, MappedFile};
+use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -104,6 +104,12 @@ impl Map {
             .view
             .clone()
             .ok_or_else(|| PyValueError::new_err("the map is closed"))
+    }
+
+    /// One buffer less.
+    fn released(&self) {
+        let mut state = locked(&self.state);
+        state.exports = state.exports.saturating_sub(1);
     }
 
     /// The range of a call, which may leave out its end.
@@ -239,7 +245,11 @@ impl Map {
         }
         let count = usize::try_from(range.end - range.start)
             .map_err(|_| PyValueError::new_err("the range is too long"))?;
-        PyBytes::new_with(py, count, |buf| call!(self, py, view => view.read(offset, buf)))
+        PyBytes::new_with(
+            py,
+            count,
+            |buf| call!(self, py, view => view.read(offset, buf)),
+        )
     }
 
     /// Copies bytes in. They are durable after persist().
@@ -286,8 +296,10 @@ impl Map {
         let view = self.view()?;
         match &*view {
             View::Owned(view, shared) => shared.run(py, &self.path, || view.populate()),
-            // The library has no call for it.
-            View::Leased(_) => Ok(()),
+            View::Leased(_) => Err(PyOSError::new_err((
+                libc::EOPNOTSUPP,
+                "a map of a lease is populated by its first use",
+            ))),
         }
     }
 
@@ -310,10 +322,16 @@ impl Map {
         }
         let len = isize::try_from(map.len)
             .map_err(|_| PyBufferError::new_err("the map is too long for a buffer"))?;
-        let mut state = locked(&map.state);
-        if state.view.is_none() {
-            return Err(PyBufferError::new_err("the map is closed"));
+        {
+            let mut state = locked(&map.state);
+            if state.view.is_none() {
+                return Err(PyBufferError::new_err("the map is closed"));
+            }
+            state.exports += 1;
         }
+        // Without the lock: an allocation can collect garbage, and release other buffers of
+        // this map.
+        //
         // SAFETY: a place for the result; the address is that of a view of `len` bytes, which
         // lives until the count of exports is 0 and the map is closed or dropped. The buffer
         // references the map.
@@ -327,12 +345,11 @@ impl Map {
                 flags,
             )
         };
-        if filled != 0 {
-            drop(state);
-            return Err(PyErr::fetch(slf.py()));
+        if filled == 0 {
+            return Ok(());
         }
-        state.exports += 1;
-        Ok(())
+        map.released();
+        Err(PyErr::fetch(slf.py()))
     }
 
     /// # Safety
@@ -340,12 +357,11 @@ impl Map {
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
         // In a forked child, the lock may be that of a thread of the parent.
         if self.owner.is_here() {
-            let mut state = locked(&self.state);
-            state.exports = state.exports.saturating_sub(1);
+            self.released();
         }
     }
 }
 
 fn check(py: Python<'_>, range: &Range<u64>, path: &[u8]) -> PyResult<()> {
-    checked(range).map_err(|e: Error| e).about(py, path)
+    checked(range).about(py, path)
 }

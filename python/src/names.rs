@@ -88,21 +88,26 @@ impl RawFileSystem {
     fn rename(
         &self,
         py: Python<'_>,
-        from: &[u8],
-        to: &[u8],
+        old: &[u8],
+        new: &[u8],
         replace: bool,
         exchange: bool,
     ) -> PyResult<()> {
+        // An exchange and a refusal exclude each other: the caller gives one of them.
         let flags = RenameFlags {
             noreplace: !replace,
             exchange,
             ..RenameFlags::default()
         };
-        self.on(py, from, |fs| fs.rename_with(path_of(from), path_of(to), flags))
+        self.on(py, old, |fs| {
+            fs.rename_with(path_of(old), path_of(new), flags)
+        })
     }
 
     fn link(&self, py: Python<'_>, original: &[u8], link: &[u8]) -> PyResult<()> {
-        self.on(py, link, |fs| fs.hard_link(path_of(original), path_of(link)))
+        self.on(py, link, |fs| {
+            fs.hard_link(path_of(original), path_of(link))
+        })
     }
 
     fn symlink(&self, py: Python<'_>, target: &[u8], link: &[u8]) -> PyResult<()> {
@@ -171,8 +176,8 @@ impl RawFileSystem {
         self.on(py, path, |fs| fs.set_times(path_of(path), times))
     }
 
-    fn copy(&self, py: Python<'_>, from: &[u8], to: &[u8]) -> PyResult<u64> {
-        self.on(py, from, |fs| fs.copy(path_of(from), path_of(to)))
+    fn copy(&self, py: Python<'_>, source: &[u8], target: &[u8]) -> PyResult<u64> {
+        self.on(py, source, |fs| fs.copy(path_of(source), path_of(target)))
     }
 
     fn getxattr<'py>(
@@ -203,7 +208,9 @@ impl RawFileSystem {
                 ));
             }
         };
-        self.on(py, path, |fs| fs.set_xattr(path_of(path), name, value, mode))
+        self.on(py, path, |fs| {
+            fs.set_xattr(path_of(path), name, value, mode)
+        })
     }
 
     fn listxattr<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Bound<'py, PyList>> {

@@ -46,7 +46,7 @@ def test_map_for_reading_refuses_stores(table):
             with pytest.raises(PermissionError) as caught:
                 refused()
             assert caught.value.errno == errno.EACCES
-        with pytest.raises(BufferError, match="reading only"), table.open("/table", "rb") as file:
+        with table.open("/table", "rb", 0) as file, pytest.raises(BufferError, match="reading only"):
             file.readinto(m)
 
 
@@ -71,7 +71,7 @@ def test_range_outside_of_file_or_map_is_refused(table):
     for at, length in ((0, 16385), (16384, 1), (0, 0), (2**63, 2**63)):
         with pytest.raises(OSError) as caught:
             table.map("/table", at, length)
-        assert caught.value.errno == errno.EINVAL
+        assert caught.value.errno in (errno.EINVAL, errno.EFBIG)
     with table.map("/table") as m:
         for at, length in ((0, 16385), (16385, None), (2**64 - 1, 1)):
             with pytest.raises(OSError):

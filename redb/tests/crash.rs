@@ -122,7 +122,11 @@ fn committed_transactions_survive_kills() {
         // Killed at an arbitrary point of the transactions after so many.
         while commits < 7 + 13 * turn {
             line.clear();
-            assert_ne!(said.read_line(&mut line).unwrap(), 0, "the victim has failed");
+            assert_ne!(
+                said.read_line(&mut line).unwrap(),
+                0,
+                "the victim has failed"
+            );
             if let Some((_, key)) = line.trim().rsplit_once("committed ") {
                 known = key.parse::<u64>().unwrap() + 1;
                 commits += 1;
@@ -175,7 +179,8 @@ fn file_that_holds_no_database_is_refused() {
     assert!(pramfs_redb::open(&fs, "/no").is_err());
     fs.write("/empty", "").unwrap();
     assert!(pramfs_redb::open(&fs, "/empty").is_err());
-    fs.write("/text", "this is no database".repeat(1000)).unwrap();
+    fs.write("/text", "this is no database".repeat(1000))
+        .unwrap();
     assert!(pramfs_redb::open(&fs, "/text").is_err());
     fs.unmount().unwrap();
 }
