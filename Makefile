@@ -67,7 +67,7 @@ endif
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings startup build install install-programs install-lib install-preload install-manuals uninstall deb test-deb test-packaging sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-python test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings startup build install install-programs install-lib install-preload install-manuals uninstall deb test-deb test-packaging sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -89,6 +89,10 @@ test-programs: deps-test ## compilers, databases, git, rsync, Python's tests on 
 
 test-load: deps-test ## 24 writers and readers for ten minutes, every byte accounted for
 	PRAMFS_LOAD_SECONDS=$(or $(LOAD_SECONDS),600) scripts/test.sh -p pramfs-tests --test load
+
+test-python: ## builds the wheel of the Python package and tests it, with pandas, pyarrow and zarr
+	@scripts/deps.sh --python
+	@scripts/test-python.sh $(PYTEST_ARGS)
 
 test-vm: ## power cuts and a systemd boot on an emulated NVDIMM, and virtiofs, in QEMU (VM_ARGS="--cuts 10")
 	@scripts/test-vm.sh $(VM_ARGS)
@@ -256,6 +260,7 @@ clippy: ## runs the lints, warnings denied
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) clippy -p pramfs -p pramfs-fsck -p pramfs-loom --all-targets -- -D warnings
 	$(CARGO) clippy -p pramfs-tests --all-targets -- -D warnings
+	$(CARGO) clippy -p pramfs-python -- -D warnings
 	$(CARGO) clippy -p pramfs-tests --features mutants --test mutants -- -D warnings
 
 docs: ## builds the API documentation, warnings denied

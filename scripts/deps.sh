@@ -7,6 +7,7 @@
 #   scripts/deps.sh --suites    also third-party test suites that run on a mount
 #   scripts/deps.sh --programs  also third-party programs that run on a mount
 #   scripts/deps.sh --vm        also the requirements of the virtual machine tests
+#   scripts/deps.sh --python    also the requirements of the Python package and its tests
 #   scripts/deps.sh --bench     also the competitors of the benchmarks
 #   scripts/deps.sh --packages  also the tools that build and test packages
 #
@@ -58,11 +59,13 @@ for switch; do
         ;;
     # The kernel is not installed: tests/vm/run.sh unpacks its package.
     --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils kexec-tools systemd udev) ;;
+    # scripts/test-python.sh installs what the tests import, by pip.
+    --python) packages+=(python3 python3-venv) ;;
     --bench) packages+=(e2fsprogs fuse2fs bindfs dbench valgrind fio sqlite3 strace) ;;
     # A clean Debian for the packages; the tools of other distributions, as far as Debian has them.
     --packages) packages+=(debhelper dpkg-dev lintian mmdebstrap python3 rpm nix-bin) ;;
     *)
-        say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--bench] [--packages]"
+        say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--python] [--bench] [--packages]"
         exit 2
         ;;
     esac

@@ -77,6 +77,11 @@ impl Installed {
         self.tree.join(PREFIX.trim_start_matches('/'))
     }
 
+    /// The root of the tree.
+    pub(crate) fn tree(&self) -> &Path {
+        &self.tree
+    }
+
     /// A file of the library directory.
     pub(crate) fn lib(&self, name: &str) -> PathBuf {
         self.prefix().join("lib").join(name)

@@ -1,9 +1,10 @@
-//! Programs in C and C++ against the installed library: shared and static, alone and under
+//! Programs in C, C++ and Go against the installed library: shared and static, alone and under
 //! valgrind.
 //!
 //! `make install-lib` puts the library of this build into a tree, and pkg-config finds it
 //! there, as a program of a user would.
 
+mod go;
 mod installed;
 mod leases;
 

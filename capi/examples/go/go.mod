@@ -1,0 +1,3 @@
+module example.org/counters
+
+go 1.19

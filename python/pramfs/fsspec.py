@@ -1,0 +1,325 @@
+"""A file system of fsspec: pandas, pyarrow, zarr, dask and others read and write through it.
+
+A URL names the region and the path in it, or the path alone with the region as an option::
+
+    pramfs:///dev/shm/region!/data/table.parquet
+    pramfs:///data/table.parquet        storage_options={"region": "/dev/shm/region"}
+"""
+
+from __future__ import annotations
+
+import os
+import stat as stats
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar
+
+try:
+    from fsspec import AbstractFileSystem
+    from fsspec.utils import stringify_path
+except ImportError as error:  # pragma: no cover - by a test without fsspec
+    raise ImportError("pramfs.fsspec needs fsspec: pip install fsspec") from error
+
+from ._filesystem import FileSystem, _reopen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["PramfsFileSystem"]
+
+#: Between a region and a path in a URL, as in the URL of a jar file.
+MARK = "!/"
+
+
+class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Files of a region, by the interface of fsspec.
+
+    Parameters
+    ----------
+    region:
+        The path of a region, which is opened, or which this process has open already; or a
+        :class:`pramfs.FileSystem`.
+    options:
+        Of :func:`pramfs.open`: ``read_only``, ``durability``, ...
+
+    A region has one writer: fork no worker processes that use this object; a pickled one opens
+    the region again, which is refused with the reason while another process has it open for
+    writing. Open it with ``read_only=True`` for several processes that read.
+
+    >>> import fsspec, pramfs
+    >>> fs = fsspec.filesystem("pramfs", region=pramfs.memory(4 << 20))
+    >>> fs.pipe("/a/b", b"contents")
+    >>> fs.cat("/a/b"), fs.ls("/a", detail=False)
+    (b'contents', ['/a/b'])
+    """
+
+    protocol = "pramfs"
+    root_marker = "/"
+    _OPTIONS: ClassVar[tuple[str, ...]] = (
+        "read_only",
+        "durability",
+        "protect",
+        "data",
+        "errors",
+        "atime",
+        "backend",
+        "cache_bytes",
+        "discard",
+        "require_dax",
+        "preallocate",
+        "fault_guard",
+        "room_to_grow",
+    )
+
+    def __init__(
+        self, region: str | os.PathLike[str] | FileSystem | None = None, **options: Any
+    ) -> None:
+        super().__init__(region=region, **options)
+        given = {name: options[name] for name in self._OPTIONS if name in options}
+        if region is None:
+            raise ValueError(
+                "no region: write pramfs:///PATH/OF/REGION!/PATH/OF/FILE, or give the option "
+                "region (storage_options of pandas)"
+            )
+        if isinstance(region, FileSystem):
+            if given:
+                raise ValueError("options apply to a region that is opened here")
+            self.fs = region
+        else:
+            # As pramfs.open keeps them.
+            given.setdefault("read_only", False)
+            self.fs = _reopen(os.path.abspath(region), given)
+
+    @property
+    def fsid(self) -> str:
+        """A name of this file system."""
+        return f"pramfs-{self.fs.region or id(self.fs)}"
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(p) for p in path]
+        name = stringify_path(path).removeprefix("pramfs://").removeprefix("pramfs:")
+        if MARK in name:
+            name = name[name.index(MARK) + 1 :]
+        return "/" + name.strip("/")
+
+    def unstrip_protocol(self, name: str) -> str:
+        """Return the URL of a path: with the region, unless it is in memory."""
+        path = self._strip_protocol(name)
+        return f"pramfs://{os.path.abspath(self.fs.region)}!{path}" if self.fs.region else (
+            f"pramfs://{path}"
+        )
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+        name = stringify_path(path).removeprefix("pramfs://").removeprefix("pramfs:")
+        return {"region": name[: name.index(MARK)]} if MARK in name else {}
+
+    def close(self) -> None:
+        """Close the region, unless files or maps of it are open."""
+        self.fs.close()
+        # fsspec keeps instances: the next one is to open the region again.
+        type(self)._cache.pop(getattr(self, "_fs_token_", None), None)
+
+    def _details(self, path: str, found: os.stat_result) -> dict[str, Any]:
+        kinds = {stats.S_IFREG: "file", stats.S_IFDIR: "directory", stats.S_IFLNK: "link"}
+        kind = kinds.get(stats.S_IFMT(found.st_mode), "other")
+        details = {
+            "name": path,
+            "size": found.st_size if kind == "file" else 0,
+            "type": kind,
+            "created": found.st_ctime,
+            "mtime": found.st_mtime,
+            "mode": found.st_mode,
+            "ino": found.st_ino,
+            "nlink": found.st_nlink,
+            "uid": found.st_uid,
+            "gid": found.st_gid,
+            "islink": kind == "link",
+        }
+        if kind == "link":
+            details["destination"] = self.fs.readlink(path)
+            if self.fs.exists(path):
+                target = self.fs.stat(path)
+                details["size"] = target.st_size
+                details["type"] = "directory" if stats.S_ISDIR(target.st_mode) else "file"
+        return details
+
+    def info(self, path: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return size, type and times of a path."""
+        name = self._strip_protocol(path)
+        return self._details(name, self.fs.lstat(name))
+
+    def ls(self, path: Any, detail: bool = False, **kwargs: Any) -> list[Any]:
+        """List a directory, or the one file of a path."""
+        name = self._strip_protocol(path)
+        found = self.info(name)
+        if found["type"] != "directory":
+            return [found] if detail else [name]
+        names = sorted(self.fs.listdir(name))
+        paths = [f"{name.rstrip('/')}/{entry}" for entry in names]
+        return list(self._listed(paths)) if detail else paths
+
+    def _listed(self, paths: list[str]) -> Iterator[dict[str, Any]]:
+        for path in paths:
+            try:
+                yield self.info(path)
+            except FileNotFoundError:
+                # Removed since it was listed.
+                continue
+
+    def mkdir(self, path: Any, create_parents: bool = True, **kwargs: Any) -> None:
+        """Make a directory."""
+        name = self._strip_protocol(path)
+        if self.fs.exists(name):
+            raise FileExistsError(name)
+        if create_parents:
+            self.fs.makedirs(name)
+        else:
+            self.fs.mkdir(name)
+
+    def makedirs(self, path: Any, exist_ok: bool = False) -> None:
+        """Make a directory and its missing parents."""
+        self.fs.makedirs(self._strip_protocol(path), exist_ok=exist_ok)
+
+    def rmdir(self, path: Any) -> None:
+        """Remove an empty directory."""
+        self.fs.rmdir(self._strip_protocol(path))
+
+    def rm_file(self, path: Any) -> None:
+        """Remove a file."""
+        self.fs.unlink(self._strip_protocol(path))
+
+    _rm = rm_file
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Remove files, and trees with ``recursive``."""
+        for each in path if isinstance(path, list) else [path]:
+            name = self._strip_protocol(each)
+            if maxdepth is not None or any(letter in name for letter in "*?["):
+                super().rm(name, recursive=recursive, maxdepth=maxdepth)
+            elif not self.fs.islink(name) and self.fs.isdir(name):
+                if not recursive:
+                    raise IsADirectoryError(21, os.strerror(21), name)
+                self.fs.rmtree(name)
+            else:
+                self.fs.unlink(name)
+
+    def cp_file(self, path1: Any, path2: Any, **kwargs: Any) -> None:
+        """Copy a file, on the medium."""
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.fs.isdir(source):
+            self.fs.makedirs(target, exist_ok=True)
+            return
+        self.fs.makedirs(self._parent(target), exist_ok=True)
+        self.fs.copy(source, target)
+
+    def mv(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Rename atomically: a file or a tree."""
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if any(letter in source for letter in "*?["):
+            super().mv(source, target, recursive=recursive, maxdepth=maxdepth, **kwargs)
+        else:
+            self.fs.rename(source, target)
+
+    mv_file = mv
+
+    def cat_file(
+        self, path: Any, start: int | None = None, end: int | None = None, **kwargs: Any
+    ) -> bytes:
+        """Read a file, or a range of it; negative numbers count from its end."""
+        with self.fs.open(self._strip_protocol(path), "rb", 0) as file:
+            size = file.size()
+            first, last, _ = slice(start, end).indices(size)
+            return file.pread(max(last - first, 0), first)
+
+    def pipe_file(self, path: Any, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        """Write a file, atomically: after a crash it is the old or the new one."""
+        name = self._strip_protocol(path)
+        self.fs.makedirs(self._parent(name), exist_ok=True)
+        if mode == "create":
+            with self.fs.open(name, "xb") as file:
+                file.write(value)
+        else:
+            self.fs.replace_bytes(name, value)
+
+    def touch(self, path: Any, truncate: bool = True, **kwargs: Any) -> None:
+        """Create an empty file, or set the times of an existing one without ``truncate``."""
+        name = self._strip_protocol(path)
+        with self.fs.open(name, "wb" if truncate else "ab", 0):
+            pass
+        self.fs.utime(name)
+
+    def created(self, path: Any) -> datetime:
+        """Return the time of the last change of attributes: fsspec has one name for both."""
+        return self._time(self.fs.stat(self._strip_protocol(path)).st_ctime)
+
+    def modified(self, path: Any) -> datetime:
+        """Return the time of the last change of the contents."""
+        return self._time(self.fs.stat(self._strip_protocol(path)).st_mtime)
+
+    @staticmethod
+    def _time(seconds: float) -> datetime:
+        return datetime.fromtimestamp(seconds, tz=timezone.utc)
+
+    def chmod(self, path: Any, mode: int) -> None:
+        """Set the permission bits."""
+        self.fs.chmod(self._strip_protocol(path), mode)
+
+    def open_map(self, path: Any, writable: bool = False) -> Any:
+        """Map a whole file as memory: a :class:`pramfs.Map`."""
+        return self.fs.map(self._strip_protocol(path), writable=writable)
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        name = self._strip_protocol(path)
+        if "r" not in mode and not self.fs.isdir(self._parent(name)):
+            self.fs.makedirs(self._parent(name), exist_ok=True)
+        if autocommit:
+            return self.fs.open(name, mode if "b" in mode else mode + "b")
+        return _Transacted(self.fs, name, mode)
+
+
+class _Transacted:
+    """A file of a transaction of fsspec: it has its name once the transaction is complete."""
+
+    def __init__(self, fs: FileSystem, path: str, mode: str) -> None:
+        if "w" not in mode and "x" not in mode:
+            raise ValueError(f"a transaction writes whole files: mode {mode!r} is not possible")
+        self._fs, self._path = fs, path
+        self._aside = f"{path}.{os.getpid()}-{id(self)}.new"
+        self._exclusive = "x" in mode
+        self._file = fs.open(self._aside, "xb")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _Transacted:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    def commit(self) -> None:
+        """Give the file its name, atomically."""
+        self._file.close()
+        self._fs.rename(self._aside, self._path, replace=not self._exclusive)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self._file.close()
+        self._fs.unlink(self._aside)

@@ -1,0 +1,127 @@
+"""The file system of fsspec."""
+
+import os
+import pickle
+
+import pytest
+
+import pramfs
+
+from conftest import needs, run
+
+fsspec = needs("fsspec")
+
+
+@pytest.fixture
+def spec(fs):
+    """The file system in memory, for fsspec."""
+    return fsspec.filesystem("pramfs", region=fs, skip_instance_cache=True)
+
+
+def test_url_names_region_and_path(region):
+    url = f"pramfs://{region}!/dir/file"
+    with fsspec.open(url, "wb") as file:
+        file.write(b"contents")
+    with fsspec.open("pramfs:///dir/file", "rt", region=str(region)) as file:
+        assert file.read() == "contents"
+    spec, path = fsspec.core.url_to_fs(url)
+    assert path == "/dir/file"
+    assert spec.unstrip_protocol(path) == url
+    # The region is open already: it is the same file system.
+    assert spec.fs is fsspec.core.url_to_fs(f"pramfs://{region}!/")[0].fs
+    spec.close()
+    with pramfs.open(region) as fs:
+        assert fs.read_bytes("/dir/file") == b"contents"
+
+
+def test_url_without_region_says_what_to_write():
+    with pytest.raises(ValueError, match="no region: write pramfs:///PATH/OF/REGION!/"):
+        fsspec.open("pramfs:///a").open()
+
+
+def test_operations_follow_fsspec(spec):
+    spec.pipe({"/a/one": b"1", "/a/two": b"22", "/a/b/three": b"333"})
+    assert spec.ls("/a", detail=False) == ["/a/b", "/a/one", "/a/two"]
+    assert spec.find("/") == ["/a/b/three", "/a/one", "/a/two"]
+    assert spec.glob("/a/*o*") == ["/a/one", "/a/two"]
+    assert spec.du("/a") == 6
+    assert spec.info("/a/two")["size"] == 2
+    assert (spec.isdir("/a"), spec.isfile("/a"), spec.exists("/no")) == (True, False, False)
+    assert spec.cat(["/a/one", "/a/two"]) == {"/a/one": b"1", "/a/two": b"22"}
+    assert spec.cat_file("/a/b/three", 1) == b"33"
+    assert spec.cat_file("/a/b/three", -1) == b"3"
+    assert spec.cat_ranges(["/a/two", "/a/two"], [0, 1], [1, 2]) == [b"2", b"2"]
+    spec.copy("/a", "/c", recursive=True)
+    assert spec.find("/c") == ["/c/b/three", "/c/one", "/c/two"]
+    spec.mv("/c", "/d")
+    assert not spec.exists("/c") and spec.exists("/d/b/three")
+    spec.rm("/d", recursive=True)
+    spec.touch("/a/new")
+    assert spec.created("/a/new") and spec.modified("/a/new")
+    with pytest.raises(FileNotFoundError):
+        spec.cat_file("/no")
+    with pytest.raises(FileExistsError):
+        spec.mkdir("/a")
+    with pytest.raises(IsADirectoryError):
+        spec.rm("/a")
+    with spec.open_map("/a/two") as m:
+        assert m.read() == b"22"
+
+
+def test_files_go_to_and_from_local_disk(spec, tmp_path):
+    (tmp_path / "in").write_bytes(b"x" * 100_000)
+    spec.put(str(tmp_path / "in"), "/deep/er/file")
+    spec.get("/deep/er/file", str(tmp_path / "out"))
+    assert (tmp_path / "out").read_bytes() == b"x" * 100_000
+
+
+def test_transaction_shows_all_files_or_none(spec):
+    with spec.transaction:
+        with spec.open("/t/one", "wb") as file:
+            file.write(b"1")
+        assert not spec.exists("/t/one")
+    assert spec.find("/t") == ["/t/one"]
+    with pytest.raises(RuntimeError), spec.transaction:
+        with spec.open("/t/two", "wb") as file:
+            file.write(b"2")
+        raise RuntimeError
+    assert spec.find("/t") == ["/t/one"]
+
+
+def test_pickled_file_system_opens_region_again_or_says_why(region):
+    spec = fsspec.filesystem("pramfs", region=str(region))
+    spec.pipe("/f", b"1")
+    kept = pickle.dumps(spec)
+    assert pickle.loads(kept).fs is spec.fs
+    program = """
+import pickle, sys
+try:
+    print(pickle.loads(bytes.fromhex(sys.argv[1])).cat("/f"))
+except OSError as error:
+    print(type(error).__name__)
+"""
+    assert run(program, kept.hex()) == "BusyError\n"
+    spec.close()
+    assert run(program, kept.hex()) == "b'1'\n"
+
+
+def test_memory_of_process_is_not_needed_for_import():
+    said = run(
+        """
+import sys
+sys.modules["fsspec"] = None
+import pramfs
+try:
+    import pramfs.fsspec
+except ImportError as error:
+    print(error)
+"""
+    )
+    assert "pip install fsspec" in said
+
+
+def test_relative_region_is_absolute_in_url(region, monkeypatch):
+    monkeypatch.chdir(os.path.dirname(region))
+    spec = fsspec.filesystem("pramfs", region="region", skip_instance_cache=True)
+    assert spec.unstrip_protocol("/f") == f"pramfs://{region}!/f"
+    spec.close()

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds the wheel of the Python package, installs it into a virtual environment of its own
+# below target/, and runs its tests there: doctests, types, pandas, pyarrow and zarr among them.
+#
+#   scripts/test-python.sh [ARGUMENTS of pytest]
+#
+# PYTHON chooses the interpreter: python3, or the one of a build without the GIL. PROFILE is the
+# profile of the build: dev.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+python=${PYTHON:-python3}
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+
+tag=$("$python" -c 'import sys, sysconfig; print(f"{sys.version_info[0]}.{sys.version_info[1]}" + ("t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""))')
+case $tag in
+3.1[1-9]*) ;;
+*)
+    echo "the package needs Python 3.11 or newer, and $python is $tag: set PYTHON" >&2
+    exit 1
+    ;;
+esac
+
+# Kept between runs, and made anew for other packages.
+venv=$target/python/$tag
+wanted=$(cat python/requirements-test.txt)
+if [[ ! -x $venv/bin/python || $(cat "$venv/wanted" 2>/dev/null) != "$wanted" ]]; then
+    echo "test-python: installing the packages of the tests for Python $tag"
+    rm -rf "$venv"
+    "$python" -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r python/requirements-test.txt
+    printf '%s\n' "$wanted" >"$venv/wanted"
+fi
+
+# The library of C, for the test of both in one process, and the program that mounts.
+cargo build --quiet -p pramfs-capi
+cargo build --quiet -p pramfs-fuse --bins
+wheels=$target/python/wheels-$tag
+rm -rf "$wheels"
+"$venv/bin/maturin" build --quiet --locked --profile "${PROFILE:-dev}" --compatibility linux \
+    --interpreter "$venv/bin/python" --manifest-path python/Cargo.toml --out "$wheels" --target-dir "$target"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$wheels"/*.whl
+echo "test-python: $(cd "$wheels" && ls -s --block-size=K ./*.whl)"
+
+# Outside of python/, so that the installed package is tested.
+export PRAMFS_LIBRARY=${PRAMFS_LIBRARY:-$target/debug/libpramfs_c.so}
+export PRAMFS_MOUNT=${PRAMFS_MOUNT:-$target/debug/mount-pramfs}
+exec "$venv/bin/python" -X dev -m pytest -c python/pyproject.toml --rootdir python -p no:cacheprovider \
+    --import-mode=append python/tests "$@"
