@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ControlError;
 use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket, Window};
+use crate::status::{Logging, SetLogging};
 
 /// Version of the messages. Both sides refuse any other version.
 pub const VERSION: u16 = 1;
@@ -80,6 +81,13 @@ pub enum Request {
     },
     /// How many requests of the kernel the mount has served.
     Requests,
+    /// The state of the mount, a piece of the document. The first piece makes a new one.
+    Report {
+        /// Offset of the piece in the document, bytes.
+        from: u64,
+    },
+    /// Sets what is logged.
+    SetLogging(SetLogging),
 }
 
 impl Request {
@@ -90,7 +98,9 @@ impl Request {
             | Request::Connection
             | Request::Leases { .. }
             | Request::Revoke { .. }
-            | Request::Requests => true,
+            | Request::Requests
+            | Request::Report { .. }
+            | Request::SetLogging(_) => true,
             Request::Lease { .. }
             | Request::Blocks { .. }
             | Request::Fill { .. }
@@ -130,6 +140,15 @@ pub enum Reply {
         /// protocol. Those that were not are missing.
         counts: BTreeMap<String, u64>,
     },
+    /// A piece of the state of the mount: a JSON document of a [`MountStatus`](crate::MountStatus).
+    Report {
+        /// The piece.
+        text: String,
+        /// Where the next one begins, if there is one.
+        next: Option<u64>,
+    },
+    /// What is logged now.
+    Logging(Logging),
     /// The request is done.
     Done,
     /// It refuses the request.

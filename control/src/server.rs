@@ -27,6 +27,7 @@ use crate::error::ControlError;
 use crate::identity::Identity;
 use crate::lease::Leases;
 use crate::message::{RequestCounts, Served};
+use crate::status::Report;
 use crate::wire;
 
 /// Time limit for a client without a lease, from one message to the next.
@@ -47,6 +48,7 @@ pub struct Service {
     pub(crate) connection: OwnedFd,
     pub(crate) leases: Option<Arc<dyn Leases>>,
     pub(crate) counts: Option<Arc<dyn RequestCounts>>,
+    pub(crate) report: Option<Arc<dyn Report>>,
     limits: Limits,
 }
 
@@ -75,6 +77,7 @@ impl Service {
             connection,
             leases: None,
             counts: None,
+            report: None,
             limits: Limits {
                 silence: IO_TIMEOUT,
                 ..Limits::default()
@@ -86,6 +89,13 @@ impl Service {
     #[must_use]
     pub fn with_counts(mut self, counts: Arc<dyn RequestCounts>) -> Service {
         self.counts = Some(counts);
+        self
+    }
+
+    /// Reports the state of the mount.
+    #[must_use]
+    pub fn with_report(mut self, report: Arc<dyn Report>) -> Service {
+        self.report = Some(report);
         self
     }
 

@@ -13,6 +13,7 @@
 //! * [`privileges`] limits the rights of the server;
 //! * [`mod@remount`] changes the flags of a live mount;
 //! * [`second_mount`] mounts a live region on another directory;
+//! * [`status`] reports the state of a mount;
 //! * [`takeover`] lets the mount survive its server;
 //! * [`unmount`] is the helper of umount(8);
 //! * [`virtiofsd`] serves guests instead of a mount.
@@ -46,6 +47,7 @@ pub mod remount;
 pub mod second_mount;
 pub mod session;
 pub mod shutdown;
+pub mod status;
 pub mod summary;
 pub mod takeover;
 pub mod transport;

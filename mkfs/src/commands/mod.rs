@@ -12,7 +12,10 @@ mod grow;
 mod info;
 mod leases;
 mod live;
+mod log_level;
 mod ls;
+mod metrics;
+mod prometheus;
 mod put;
 mod requests;
 #[cfg(feature = "save")]
@@ -23,6 +26,7 @@ mod save;
 mod scrub;
 mod set;
 mod stat;
+mod status;
 mod transports;
 mod trim;
 
@@ -71,6 +75,9 @@ const TABLE: &[Entry] = &[
     entry::<put::Put>(),
     entry::<extents::Extents>(),
     entry::<check::Check>(),
+    entry::<status::Status>(),
+    entry::<metrics::Metrics>(),
+    entry::<log_level::SetLogLevel>(),
     entry::<leases::Leases>(),
     entry::<requests::Requests>(),
     entry::<run::Run>(),

@@ -52,6 +52,7 @@ pub use mount::close::CloseError;
 pub use ops::grow::Grown;
 pub use ops::lease::{LeaseGrant, LeasedExtents};
 pub use ops::readdir::Taken;
+pub use ops::state::{FsState, RecordedError};
 pub use ops::statfs::MemoryUse;
 pub use ops::verify::VerifiedData;
 pub use options::{AtimePolicy, Clock, DataMode, ErrorPolicy, MountOptions, SystemClock};
