@@ -15,6 +15,7 @@ use crate::identity::Identity;
 use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket, Window};
 use crate::message::{self, Reply, Request, Served};
 use crate::snapshot::SnapshotReader;
+use crate::status::{Logging, MAX_STATUS, MountStatus, SetLogging};
 use crate::wire;
 
 /// Time limit of each step: a place in the queue, sending, the answer. The server
@@ -48,7 +49,7 @@ impl Client {
         directory: &Directory,
         identity: Identity,
     ) -> Result<Option<Client>, ControlError> {
-        let connected = connect(directory, &identity.socket_name())?;
+        let connected = connect(directory, &identity.socket_name(), IO_TIMEOUT)?;
         Ok(connected.map(|(socket, pid)| Client {
             socket,
             identity,
@@ -101,9 +102,13 @@ impl Client {
 
 /// Connects to a socket by its name, and checks that root or this user listens. `None` if
 /// no process does.
-fn connect(directory: &Directory, name: &str) -> Result<Option<(OwnedFd, i32)>, ControlError> {
+fn connect(
+    directory: &Directory,
+    name: &str,
+    time: Duration,
+) -> Result<Option<(OwnedFd, i32)>, ControlError> {
     let socket = wire::socket()?;
-    wire::limit(&socket, IO_TIMEOUT)?;
+    wire::limit(&socket, time)?;
     let address = SocketAddrUnix::new(directory.way_to(name)).map_err(ControlError::os(
         "the name of the control socket is too long",
     ))?;
@@ -114,7 +119,7 @@ fn connect(directory: &Directory, name: &str) -> Result<Option<(OwnedFd, i32)>, 
         Err(Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET) => return Ok(None),
         Err(error) => {
             let what = "cannot connect to the control socket";
-            return Err(wire::failure(error, IO_TIMEOUT, what));
+            return Err(wire::failure(error, time, what));
         }
     }
     let pid = wire::check_peer(&socket)?.pid.cast_signed();
@@ -134,6 +139,9 @@ fn unexpected(reply: Reply) -> ControlError {
 /// After an error other than [`ControlError::Refused`] it is of no further use.
 pub struct Connection {
     socket: OwnedFd,
+    pid: i32,
+    /// Time limit of each step.
+    time: Duration,
 }
 
 impl fmt::Debug for Connection {
@@ -149,7 +157,26 @@ impl Connection {
     /// [`ControlError::Peer`] if the server is neither root's nor this user's;
     /// [`ControlError::Timeout`].
     pub fn open(directory: &Directory, name: &str) -> Result<Option<Connection>, ControlError> {
-        Ok(connect(directory, name)?.map(|(socket, _)| Connection { socket }))
+        Connection::open_within(directory, name, IO_TIMEOUT)
+    }
+
+    /// As [`open`](Self::open), with another time limit than ten seconds for each step: a place
+    /// in the queue, sending, the answer.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_within(
+        directory: &Directory,
+        name: &str,
+        time: Duration,
+    ) -> Result<Option<Connection>, ControlError> {
+        let connected = connect(directory, name, time)?;
+        Ok(connected.map(|(socket, pid)| Connection { socket, pid, time }))
+    }
+
+    /// Returns the pid of the server, as reported by the kernel.
+    pub fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// Replaces the socket by what `keep` makes of it: a copy with another number. Returns what
@@ -162,12 +189,13 @@ impl Connection {
         keep: impl FnOnce(OwnedFd) -> std::io::Result<(T, OwnedFd)>,
     ) -> std::io::Result<(T, Connection)> {
         let (kept, socket) = keep(self.socket)?;
-        Ok((kept, Connection { socket }))
+        let (pid, time) = (self.pid, self.time);
+        Ok((kept, Connection { socket, pid, time }))
     }
 
     fn ask(&self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
-        wire::send(&self.socket, &message::encode(request)?, &[], IO_TIMEOUT)?;
-        let (bytes, descriptors) = wire::receive(&self.socket, IO_TIMEOUT)?;
+        wire::send(&self.socket, &message::encode(request)?, &[], self.time)?;
+        let (bytes, descriptors) = wire::receive(&self.socket, self.time)?;
         Ok((message::reply(&bytes)?, descriptors))
     }
 
@@ -326,6 +354,48 @@ impl Connection {
                 "a snapshot without its socket".into(),
             )),
             (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Returns the state of the mount. Only root and the user of the server may.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease); [`ControlError::Malformed`] for a document that is too long
+    /// or no state.
+    pub fn status(&self) -> Result<MountStatus, ControlError> {
+        let malformed = |what: String| ControlError::Malformed(what);
+        let (mut document, mut from) = (String::new(), 0);
+        loop {
+            match self.ask(&Request::Report { from })?.0 {
+                Reply::Report { text, next } => {
+                    document += &text;
+                    match next {
+                        None => break,
+                        Some(next)
+                            if next == document.len() as u64 && document.len() <= MAX_STATUS =>
+                        {
+                            from = next;
+                        }
+                        Some(next) => {
+                            return Err(malformed(format!("a state that goes on at {next}")));
+                        }
+                    }
+                }
+                other => return Err(unexpected(other)),
+            }
+        }
+        serde_json::from_str(&document).map_err(|error| malformed(error.to_string()))
+    }
+
+    /// Sets what the server logs. Returns what is in force then. Only root and the user of the
+    /// server may.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn set_logging(&self, change: SetLogging) -> Result<Logging, ControlError> {
+        match self.ask(&Request::SetLogging(change))?.0 {
+            Reply::Logging(logging) => Ok(logging),
+            other => Err(unexpected(other)),
         }
     }
 

@@ -15,6 +15,7 @@ use crate::error::ControlError;
 use crate::lease::{LeaseKey, MOST_EXTENTS, MOST_LEASES, Peer, Refused};
 use crate::message::{self, Refusal, Reply, Request};
 use crate::server::Service;
+use crate::status::{MAX_STATUS, Report};
 use crate::wire;
 
 /// A client never makes the thread wait.
@@ -22,6 +23,9 @@ const ACCEPTED: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Clients accepted before the next look at the messages.
 const AT_ONCE: usize = 64;
+
+/// Bytes of a document in one answer. Each of them takes at most two there.
+const PIECE: usize = 1900;
 
 /// Wait after an accept that failed for lack of resources.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -67,6 +71,8 @@ struct Connection {
     heard: Instant,
     /// The leases granted to it. Whether they still exist is left to the engine.
     leases: HashSet<LeaseKey>,
+    /// The state of the mount that it is reading.
+    document: String,
 }
 
 /// Whether a connection goes on.
@@ -205,6 +211,7 @@ impl<'s> Connections<'s> {
             is_administrator,
             heard: Instant::now(),
             leases: HashSet::new(),
+            document: String::new(),
         })
     }
 
@@ -305,6 +312,17 @@ impl Connection {
                 snapshots.start(memory, ours).map_err(failed)?;
                 self.say(&Reply::Done, &[theirs.as_fd()])
             }
+            Request::Report { from } => {
+                if from == 0 {
+                    self.document = document(reporter(service)?)?;
+                }
+                self.say(&piece(&self.document, from)?, &[])
+            }
+            Request::SetLogging(change) => {
+                let logging = reporter(service)?.set_logging(&change);
+                let logging = logging.map_err(|why| Refused::new(Refusal::Unsupported, why))?;
+                self.say(&Reply::Logging(logging), &[])
+            }
             Request::Lease { ticket } => {
                 if self.leases.len() >= most_leases {
                     let message = "this connection has too many leases";
@@ -369,4 +387,52 @@ impl Connection {
             )),
         }
     }
+}
+
+fn reporter(service: &Service) -> Result<&dyn Report, Refused> {
+    (service.report.as_deref()).ok_or_else(|| {
+        Refused::new(
+            Refusal::Unsupported,
+            "this server does not report its state",
+        )
+    })
+}
+
+/// Makes the document of the state.
+fn document(report: &dyn Report) -> Result<String, Refused> {
+    let text = serde_json::to_string(&report.status())
+        .map_err(|error| Refused::new(Refusal::System, error.to_string()))?;
+    match text.len() <= MAX_STATUS {
+        true => Ok(text),
+        false => Err(Refused::new(
+            Refusal::System,
+            format!(
+                "the state takes {} bytes, more than {MAX_STATUS}",
+                text.len()
+            ),
+        )),
+    }
+}
+
+/// Returns the piece of a document that begins at `from`.
+fn piece(document: &str, from: u64) -> Result<Reply, Refused> {
+    let rest = usize::try_from(from)
+        .ok()
+        .and_then(|from| document.get(from..));
+    let rest = rest.filter(|rest| !rest.is_empty()).ok_or_else(|| {
+        Refused::new(
+            Refusal::Malformed,
+            format!("no piece of the state begins at {from}"),
+        )
+    })?;
+    let mut end = rest.len().min(PIECE);
+    while !rest.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = &rest[..end];
+    let more = text.len() < rest.len();
+    Ok(Reply::Report {
+        text: text.to_owned(),
+        next: more.then(|| from + text.len() as u64),
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -25,8 +26,8 @@ pub enum ControlError {
     #[error("the process at the other end of the control socket belongs to user {0}, not to root")]
     Peer(u32),
     /// The other end does not answer in time.
-    #[error("the process that serves the region does not answer within {0} s")]
-    Timeout(u64),
+    #[error("the process that serves the region does not answer within {} s", .0.as_secs_f64())]
+    Timeout(Duration),
     /// The other end ended the connection.
     #[error("the process that serves the region ended the connection")]
     Gone,

@@ -1,7 +1,7 @@
 //! The control socket of a region that root's server has mounted.
 //!
-//! Purpose: a program that needs something from a live mount (a second mount, a lease; later
-//! its state, more space) finds the server process without trusting a name that
+//! Purpose: a program that needs something from a live mount (a second mount, a lease,
+//! its state) finds the server process without trusting a name that
 //! another user can choose.
 //!
 //! Each region has one socket, `/run/pramfs/NAME`, with NAME made of the region's device
@@ -30,10 +30,13 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod identity;
+mod latency;
 mod lease;
 mod message;
 mod server;
 pub mod snapshot;
+mod status;
+pub mod text;
 mod wire;
 
 pub use admission::{Admission, PeerGroups, Users};
@@ -41,8 +44,14 @@ pub use client::{Client, Connection, Proved};
 pub use directory::{DIRECTORY, Directory};
 pub use error::ControlError;
 pub use identity::Identity;
+pub use latency::{BUCKETS, Latency, bucket_end, bucket_of};
 pub use lease::{
     Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refused, Ticket, TicketReply, Window,
 };
 pub use message::{MAX_MESSAGE, Refusal, Reply, Request, RequestCounts, Served, VERSION};
 pub use server::{Listener, Server, Service};
+pub use status::{
+    DamageStatus, ErrorSeen, JournalStatus, LeaseCounts, LogLevel, Logging, MAX_STATUS,
+    MediumStatus, MemoryStatus, MountStatus, OperationStatus, Report, ScrubReport, SetLogging,
+    SlowOperation, Space, TakeoverStatus,
+};

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ControlError;
 use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket, Window};
+use crate::status::{Logging, SetLogging};
 
 /// Version of the messages. Both sides refuse any other version.
 pub const VERSION: u16 = 1;
@@ -86,6 +87,13 @@ pub enum Request {
         /// Bytes of memory for blocks that programs change before they are read.
         memory: u64,
     },
+    /// The state of the mount, a piece of the document. The first piece makes a new one.
+    Report {
+        /// Offset of the piece in the document, bytes.
+        from: u64,
+    },
+    /// Sets what is logged.
+    SetLogging(SetLogging),
 }
 
 impl Request {
@@ -97,7 +105,9 @@ impl Request {
             | Request::Leases { .. }
             | Request::Revoke { .. }
             | Request::Requests
-            | Request::Snapshot { .. } => true,
+            | Request::Snapshot { .. }
+            | Request::Report { .. }
+            | Request::SetLogging(_) => true,
             Request::Lease { .. }
             | Request::Blocks { .. }
             | Request::Fill { .. }
@@ -137,6 +147,15 @@ pub enum Reply {
         /// protocol. Those that were not are missing.
         counts: BTreeMap<String, u64>,
     },
+    /// A piece of the state of the mount: a JSON document of a [`MountStatus`](crate::MountStatus).
+    Report {
+        /// The piece.
+        text: String,
+        /// Where the next one begins, if there is one.
+        next: Option<u64>,
+    },
+    /// What is logged now.
+    Logging(Logging),
     /// The request is done.
     Done,
     /// It refuses the request.

@@ -28,6 +28,7 @@ use crate::identity::Identity;
 use crate::lease::Leases;
 use crate::message::{RequestCounts, Served};
 use crate::snapshot::Snapshots;
+use crate::status::Report;
 use crate::wire;
 
 /// Time limit for a client without a lease, from one message to the next.
@@ -49,6 +50,7 @@ pub struct Service {
     pub(crate) leases: Option<Arc<dyn Leases>>,
     pub(crate) counts: Option<Arc<dyn RequestCounts>>,
     pub(crate) snapshots: Option<Arc<dyn Snapshots>>,
+    pub(crate) report: Option<Arc<dyn Report>>,
     limits: Limits,
 }
 
@@ -78,6 +80,7 @@ impl Service {
             leases: None,
             counts: None,
             snapshots: None,
+            report: None,
             limits: Limits {
                 silence: IO_TIMEOUT,
                 ..Limits::default()
@@ -96,6 +99,13 @@ impl Service {
     #[must_use]
     pub fn with_snapshots(mut self, snapshots: Arc<dyn Snapshots>) -> Service {
         self.snapshots = Some(snapshots);
+        self
+    }
+
+    /// Reports the state of the mount.
+    #[must_use]
+    pub fn with_report(mut self, report: Arc<dyn Report>) -> Service {
+        self.report = Some(report);
         self
     }
 

@@ -106,7 +106,7 @@ pub(crate) fn receive_now(socket: impl AsFd) -> Result<Option<Vec<u8>>, ControlE
 pub(crate) fn failure(error: Errno, time: Duration, what: &'static str) -> ControlError {
     match error {
         // AGAIN also means that the queue of connections stays full.
-        Errno::AGAIN | Errno::TIMEDOUT | Errno::INPROGRESS => ControlError::Timeout(time.as_secs()),
+        Errno::AGAIN | Errno::TIMEDOUT | Errno::INPROGRESS => ControlError::Timeout(time),
         Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN => ControlError::Gone,
         error => ControlError::os(what)(error),
     }

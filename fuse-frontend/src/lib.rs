@@ -14,6 +14,7 @@
 //! * [`privileges`] limits the rights of the server;
 //! * [`mod@remount`] changes the flags of a live mount;
 //! * [`second_mount`] mounts a live region on another directory;
+//! * [`status`] reports the state of a mount;
 //! * [`tags`] finds a region by its uuid or label;
 //! * [`takeover`] lets the mount survive its server;
 //! * [`unmount`] is the helper of umount(8);
@@ -50,6 +51,7 @@ pub mod second_mount;
 pub mod session;
 pub mod shutdown;
 mod snapshots;
+pub mod status;
 pub mod summary;
 pub mod tags;
 pub mod takeover;

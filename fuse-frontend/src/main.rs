@@ -103,7 +103,7 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
             ended.map_err(|failure| std::process::exit(i32::from(failure.status as u8)))
         }
         ServerProcess::Foreground if invocation.settings.takeover => {
-            logging::to_stderr(invocation.verbose);
+            log_to_stderr(&invocation);
             supervisor::run(&invocation, args)
         }
         ServerProcess::BackgroundChild => serve_in_background(&invocation),
@@ -135,6 +135,15 @@ fn in_background(invocation: &Invocation, args: &[OsString]) -> Result<String, F
     })
 }
 
+/// Starts logging to standard error.
+fn log_to_stderr(invocation: &Invocation) {
+    let fields = [
+        ("PRAMFS_REGION", &*invocation.region),
+        ("PRAMFS_MOUNT_POINT", &*invocation.mountpoint),
+    ];
+    logging::to_stderr(invocation.verbose, &fields);
+}
+
 /// Checks both paths and changes nothing.
 fn fake(invocation: &Invocation) -> Result<(), Failure> {
     for path in [&invocation.region, &invocation.mountpoint] {
@@ -145,7 +154,7 @@ fn fake(invocation: &Invocation) -> Result<(), Failure> {
 }
 
 fn serve_in_foreground(invocation: &Invocation) -> Result<(), Failure> {
-    logging::to_stderr(invocation.verbose);
+    log_to_stderr(invocation);
     let mounted = session::mount(
         &invocation.region,
         &invocation.mountpoint,
@@ -206,7 +215,7 @@ fn log_summary(mounted: &Mounted) {
 /// Serves for a supervisor: mounts the region, or takes over from another server.
 fn serve_supervised(invocation: &Invocation, foreground: bool) -> Result<(), Failure> {
     match foreground {
-        true => logging::to_stderr(invocation.verbose),
+        true => log_to_stderr(invocation),
         false => logging::to_syslog(invocation.verbose),
     }
     // The supervisor passes on what the terminal sends.

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use pramfs::inode::{Fs, LeaseMode, RegionView};
 use pramfs::pmem::Region;
 use pramfs_control::{
-    Admission, ControlError, DIRECTORY, Directory, Identity, Leases, Listener, RequestCounts,
-    Served, Server, Service, Users,
+    Admission, ControlError, DIRECTORY, Directory, Identity, Leases, Listener, Report,
+    RequestCounts, Served, Server, Service, Users,
 };
 use pramfs_fuse_protocol::Opcode;
 
@@ -38,6 +38,7 @@ use crate::readonly;
 use crate::relock;
 use crate::shutdown::{Signals, Watch};
 use crate::snapshots::LiveSnapshots;
+use crate::status::Reporter;
 use crate::summary;
 use crate::takeover;
 use crate::takeover::first::{keep, locked, memory_to_survive};
@@ -56,6 +57,8 @@ pub struct Mounted {
     pub(crate) signals: Signals,
     pub(crate) own_mount: OwnMount,
     pub(crate) counts: Arc<Counts>,
+    /// Reports the state.
+    pub(crate) reporter: Arc<Reporter>,
     /// Answers queries about the region; only mounts of root have it.
     pub(crate) control: Option<Server>,
     /// The supervisor, with `takeover=on`.
@@ -148,9 +151,10 @@ pub fn mount(
             None
         }
     };
-    let counts = Arc::new(Counts::default());
+    let counts = Arc::new(Counts::new(settings.metrics, settings.slow));
+    let reporter = Reporter::new(&fs, &counts, &own_mount, settings);
     let answer = |listener| {
-        let offers = (&counts, direct.as_ref());
+        let offers = (&counts, &reporter, direct.as_ref());
         answer_for(
             &fs,
             listener,
@@ -209,6 +213,7 @@ pub fn mount(
             "WARNING: no io_uring, /dev/fuse is used instead: {why}"
         ));
     }
+    reporter.note_transport(&session);
     raise_read_ahead(&own_mount);
     let extra = Extra {
         io_uring: session.uses_io_uring(),
@@ -223,6 +228,7 @@ pub fn mount(
         signals,
         own_mount,
         counts,
+        reporter,
         control,
         link,
         memory: survives.map(|(memory, _)| memory),
@@ -406,7 +412,7 @@ pub(crate) fn answer_for(
     connection: impl AsFd,
     own_mount: &OwnMount,
     settings: &MountSettings,
-    (counts, direct): (&Arc<Counts>, Option<&Arc<Direct>>),
+    (counts, reporter, direct): (&Arc<Counts>, &Arc<Reporter>, Option<&Arc<Direct>>),
     resumes: bool,
 ) -> Result<Option<Server>, ControlError> {
     let user = rustix::process::geteuid();
@@ -432,7 +438,8 @@ pub(crate) fn answer_for(
     };
     let mut service = Service::new(served, region, connection)?
         .with_counts(Arc::clone(counts) as Arc<dyn RequestCounts>)
-        .with_snapshots(Arc::new(LiveSnapshots::new(fs)));
+        .with_snapshots(Arc::new(LiveSnapshots::new(fs)))
+        .with_report(Arc::clone(reporter) as Arc<dyn Report>);
     if let Some(direct) = direct {
         service = service.with_leases(Arc::clone(direct) as Arc<dyn Leases>);
     }
@@ -461,11 +468,12 @@ impl Mounted {
     /// # Errors
     /// The connection to the kernel, or the region, failed.
     pub fn serve(self) -> Result<(), Failure> {
-        let counts = self.counts;
+        let (counts, reporter) = (self.counts, self.reporter);
         let watch = Watch {
             own_mount: self.own_mount.clone(),
             fs: Arc::downgrade(&self.fs),
             writes: Box::new(move || counts.of(Opcode::Write)),
+            reports: Box::new(move || reporter.log()),
             leaves: Box::new({
                 let link = self.link.clone();
                 move || link.iter().for_each(Link::leaves)

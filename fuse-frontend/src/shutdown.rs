@@ -1,9 +1,9 @@
 //! The end of a mount by a signal.
 //!
 //! * SIGTERM and SIGINT unmount.
+//! * SIGUSR1 writes the state of the mount to the log.
 //! * Other signals whose default action ends a process do nothing: SIGHUP, so that
-//!   mounts survive the end of a session, and signals sent to request a report or log
-//!   rotation, or by mistake.
+//!   mounts survive the end of a session, and signals sent to request log rotation, or by mistake.
 //! * Signals that report a fault of the process (SIGSEGV, SIGABRT and the like) still
 //!   end it.
 //!
@@ -120,6 +120,8 @@ pub struct Watch {
     pub fs: Weak<Fs>,
     /// Returns how many writes the kernel has asked for.
     pub writes: Box<dyn Fn() -> u64 + Send>,
+    /// Writes the state of the mount to the log.
+    pub reports: Box<dyn Fn() + Send>,
     /// Is called before this process ends although it still serves.
     pub leaves: Box<dyn Fn() + Send>,
 }
@@ -138,6 +140,8 @@ impl Watch {
                 for signal in signals.0.forever() {
                     if END.contains(&signal) {
                         self.stop(signal, &has_ended);
+                    } else if signal == SIGUSR1 {
+                        (self.reports)();
                     } else {
                         tracing::debug!("{}: ignored", name(signal));
                     }

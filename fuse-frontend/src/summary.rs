@@ -110,7 +110,7 @@ fn medium(info: &RegionInfo) -> String {
     )
 }
 
-fn durability(info: &RegionInfo) -> &'static str {
+pub(crate) fn durability(info: &RegionInfo) -> &'static str {
     match (info.granularity, info.durability) {
         _ if info.read_only => "nothing is written: the region is mapped privately",
         (Granularity::Byte, _) => {
@@ -128,7 +128,7 @@ fn durability(info: &RegionInfo) -> &'static str {
     }
 }
 
-fn protection(info: &RegionInfo) -> String {
+pub(crate) fn protection(info: &RegionInfo) -> String {
     match (info.protect, &info.protect_notice) {
         _ if info.read_only => "none needed: the region is mapped privately".to_owned(),
         (Protect::Pkey, _) => {
@@ -144,7 +144,7 @@ fn protection(info: &RegionInfo) -> String {
     }
 }
 
-fn recovery(report: &RecoveryReport) -> String {
+pub(crate) fn recovery(report: &RecoveryReport) -> String {
     let mut text = if report.was_clean {
         "none needed, the last unmount was clean".to_owned()
     } else {

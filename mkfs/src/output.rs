@@ -46,7 +46,7 @@ fn to_stdout(e: std::io::Error) -> Failure {
 }
 
 /// The shell's status for a program that SIGPIPE ended.
-const BROKEN_PIPE: u8 = 141;
+pub(crate) const BROKEN_PIPE: u8 = 141;
 
 /// Prints a failure, and returns its exit status.
 pub(crate) fn failed(tool: &str, failure: &Failure, as_json: bool) -> ExitCode {

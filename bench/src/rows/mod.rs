@@ -7,6 +7,7 @@ mod dbench;
 pub mod leases;
 mod lookup;
 mod map;
+mod metrics;
 mod mount_io;
 mod mount_names;
 mod names;
@@ -36,6 +37,7 @@ pub const GROUPS: &[&Group] = &[
     &map::GROUP,
     &mount_io::GROUP,
     &mount_names::GROUP,
+    &metrics::GROUP,
     &dbench::GROUP,
     &leases::GROUP,
     &preload::GROUP,

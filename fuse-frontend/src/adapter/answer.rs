@@ -1,5 +1,6 @@
 //! What handlers answer, whatever carries it to the kernel.
 
+use super::counts::Noted;
 use pramfs_fuse_protocol::wire::{AttrOut, EntryOut, Kstatfs, OpenOut, StatxOut};
 use pramfs_fuse_protocol::{BadName, Errno, Fit, Listing, Message, NoRoom, reply};
 
@@ -175,5 +176,41 @@ impl<R: Reply> Reply for Option<R> {
         if let Some(reply) = self {
             reply.dismiss();
         }
+    }
+}
+
+impl<R: Reply> Reply for Noted<'_, R> {
+    const LISTS_BARE_NAMES: bool = R::LISTS_BARE_NAMES;
+
+    fn list(&mut self, listing: &mut Listing<'_>, of: &Listed<'_>) -> Result<Fit, BadName> {
+        self.reply.list(listing, of)
+    }
+
+    fn list_plus(
+        &mut self,
+        listing: &mut Listing<'_>,
+        of: &Listed<'_>,
+        node: Option<&EntryOut>,
+    ) -> Result<Fit, BadName> {
+        self.reply.list_plus(listing, of, node)
+    }
+
+    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.reply.room(len)
+    }
+
+    fn send_room(self, len: usize) {
+        self.reply.send_room(len);
+    }
+
+    fn send(self, answer: Answer<'_>) {
+        if let Answer::Refused(errno) = &answer {
+            self.errno.set(errno.number());
+        }
+        self.reply.send(answer);
+    }
+
+    fn dismiss(self) {
+        self.reply.dismiss();
     }
 }

@@ -1,6 +1,7 @@
 //! Maps each request to its handler.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 
 use pramfs_fuse_protocol::flags::FsyncFlags;
 use pramfs_fuse_protocol::wire::InHeader;
@@ -9,6 +10,7 @@ use pramfs_fuse_protocol::{Data, Errno, Operation};
 use super::Adapter;
 use super::answer::{Answer, Reply};
 use super::convert::{Handle, Node};
+use super::counts::Noted;
 
 /// Returns data in one piece.
 fn whole(data: Data<'_>) -> Cow<'_, [u8]> {
@@ -21,11 +23,17 @@ fn whole(data: Data<'_>) -> Cow<'_, [u8]> {
 impl Adapter {
     /// Serves a request, and answers it before this returns.
     pub fn serve_request(&self, header: &InHeader, asked: Operation<'_>, reply: impl Reply) {
-        self.counts.add(asked.opcode());
+        let begun = self.counts.begin(asked.opcode());
+        let errno = Cell::new(0);
+        let reply = Noted {
+            reply,
+            errno: &errno,
+        };
         match &self.takeover {
             None => self.dispatch(header, asked, reply),
             Some(memory) => self.dispatch_noted(memory, header, asked, reply),
         }
+        self.counts.end(begun, header.nodeid, errno.get());
     }
 
     /// Calls the handler.

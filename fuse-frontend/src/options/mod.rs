@@ -101,6 +101,10 @@ pub struct MountSettings {
     pub takeover: bool,
     /// With it, the deaths within a minute that end the mount.
     pub takeover_deaths: usize,
+    /// Record how long requests take.
+    pub metrics: bool,
+    /// Log requests that take so long.
+    pub slow: Option<Duration>,
     /// Change the flags of a live mount.
     pub remount: bool,
     /// Options that only a remount may repeat, by name.
@@ -145,6 +149,8 @@ impl Default for MountSettings {
             direct_write_is_root: false,
             takeover: false,
             takeover_deaths: takeover::DEATHS,
+            metrics: true,
+            slow: None,
             remount: false,
             kernel_options: Vec::new(),
             flags_given: Vec::new(),
@@ -157,6 +163,11 @@ impl MountSettings {
     /// `fuse` is identified by its source and its owner.
     pub fn is_type(&self, fs_type: &str) -> bool {
         fs_type == FS_TYPE || (self.plain_type && fs_type == "fuse")
+    }
+
+    /// Returns the options in force, as for `-o`: those that have a default too.
+    pub fn in_force(&self) -> String {
+        table::in_force(self)
     }
 
     /// Checks options that depend on each other, after all lists are parsed.

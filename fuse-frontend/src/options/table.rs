@@ -30,6 +30,8 @@ pub(super) enum Takes {
         /// The default, if it is a value.
         default: Option<fn() -> String>,
         set: fn(&mut MountSettings, &str) -> bool,
+        /// The value in force, if one was given or there is a default.
+        get: fn(&MountSettings) -> Option<String>,
     },
     /// A value or none, which does not matter.
     Anything,
@@ -61,6 +63,41 @@ pub(super) fn row(name: &str) -> Option<&'static Row> {
             None => name == *known,
         })
     })
+}
+
+/// Returns the options in force, in the order of the help.
+///
+/// An option is in force if it would change nothing.
+pub(super) fn in_force(settings: &MountSettings) -> String {
+    let now = MountSettings {
+        kernel_options: Vec::new(),
+        flags_given: Vec::new(),
+        ..settings.clone()
+    };
+    let changes_nothing = |set: &dyn Fn(&mut MountSettings)| {
+        let mut changed = now.clone();
+        set(&mut changed);
+        changed.flags_given.clear();
+        changed == now
+    };
+    let shown = OPTIONS.iter().filter(|row| !row.help.is_empty());
+    let options = shown.filter_map(|row| {
+        let name = row.names[0];
+        match &row.takes {
+            Takes::Nothing(set) => changes_nothing(&|s| {
+                set(s);
+                s.set(row.flags);
+            })
+            .then(|| name.to_owned()),
+            Takes::OneOf(choices) => {
+                let choice = choices.iter().find(|choice| changes_nothing(&choice.set))?;
+                Some(format!("{name}={}", choice.value))
+            }
+            Takes::Text { get, .. } => get(&now).map(|value| format!("{name}={value}")),
+            Takes::Anything | Takes::FromKernel | Takes::Refused(_) => None,
+        }
+    });
+    options.collect::<Vec<_>>().join(",")
 }
 
 const fn flag(names: &'static [&'static str], flags: Flags, help: &'static str) -> Row {
@@ -265,6 +302,7 @@ pub(super) const OPTIONS: &[Row] = &[
             what: "a number of bytes, with K, M or G after it if you like",
             default: Some(values::default_cache_mem),
             set: values::cache_mem,
+            get: values::cache_mem_in_force,
         },
         flags: &[],
         help: "limit of the inode cache",
@@ -286,6 +324,7 @@ pub(super) const OPTIONS: &[Row] = &[
             what: "a number from 1 to 64",
             default: None,
             set: values::threads,
+            get: values::threads_in_force,
         },
         flags: &[],
         help: "threads that serve requests (default: one for each processor)",
@@ -330,6 +369,7 @@ pub(super) const OPTIONS: &[Row] = &[
             what: "the name to show as the source",
             default: None,
             set: values::source,
+            get: values::source_in_force,
         },
         flags: &[],
         help: "the source that mount tables show (default: the path of the region)",
@@ -359,6 +399,7 @@ pub(super) const OPTIONS: &[Row] = &[
             what: "a number from 0 to 1000",
             default: Some(values::default_busy_poll),
             set: values::busy_poll,
+            get: values::busy_poll_in_force,
         },
         flags: &[],
         help: "with transport=dev: how long a serving thread looks for the next request before it sleeps; it keeps a processor busy meanwhile, and a client on another one need not wake it",
@@ -378,6 +419,7 @@ pub(super) const OPTIONS: &[Row] = &[
             what: "a number from 1 to 1000000",
             default: Some(values::default_takeover_deaths),
             set: values::takeover_deaths,
+            get: values::takeover_deaths_in_force,
         },
         flags: &[],
         help: "with takeover=on: so many deaths within a minute end the mount",
@@ -391,6 +433,26 @@ pub(super) const OPTIONS: &[Row] = &[
         ),
         flags: &[],
         help: "refused: the owner and the mode of the root directory are options of mkfs.pramfs",
+    },
+    one_of(
+        &["metrics"],
+        &[
+            to("on", |s| s.metrics = true),
+            to("off", |s| s.metrics = false),
+        ],
+        "whether the server records how long requests take, for pramfs status and metrics; it counts them in any case (status.md)",
+    ),
+    Row {
+        names: &["slow"],
+        takes: Takes::Text {
+            shown: "DURATION",
+            what: "a time: a number with us, ms or s after it, or off",
+            default: Some(values::default_slow),
+            set: values::slow,
+            get: values::slow_in_force,
+        },
+        flags: &[],
+        help: "log each request that takes the server so long, for example 50ms (logging.md)",
     },
     // For programs that only know the type `fuse`.
     one_of(

@@ -443,3 +443,40 @@ fn document_has_generated_option_table() {
         assert_eq!(table, wanted, "PRAMFS_BLESS=1 rewrites docs/mounting.md");
     }
 }
+
+#[test]
+fn options_in_force_are_complete_and_parse_to_the_same() {
+    let default = MountSettings::default().in_force();
+    for option in [
+        "rw",
+        "relatime",
+        "cache=auto",
+        "transport=auto",
+        "metrics=on",
+        "slow=off",
+    ] {
+        assert!(
+            default.split(',').any(|one| one == option),
+            "{option}: {default}"
+        );
+    }
+    for absent in ["ro", "noatime", "require-dax", "remount"] {
+        assert!(
+            default.split(',').all(|one| one != absent),
+            "{absent}: {default}"
+        );
+    }
+    let given = "ro,noatime,nosuid,cache=none,threads=3,slow=20ms,metrics=off,busy-poll=7,durability=process";
+    let mut settings = MountSettings::default();
+    parse(given, &mut settings).unwrap();
+    let shown = settings.in_force();
+    for option in given.replace("20ms", "20000us").split(',') {
+        assert!(
+            shown.split(',').any(|one| one == option),
+            "{option}: {shown}"
+        );
+    }
+    let mut again = MountSettings::default();
+    parse(&shown, &mut again).unwrap();
+    assert_eq!(again.in_force(), shown);
+}

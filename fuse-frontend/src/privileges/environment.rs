@@ -10,9 +10,11 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The variables that the server reads: log filter, log colours, and backtraces of a panic.
-pub const KEPT: [&str; 4] = [
+/// The variables that the server reads: log filter, whether standard error is the journal, log
+/// colours, and backtraces of a panic.
+pub const KEPT: [&str; 5] = [
     "PRAMFS_LOG",
+    "JOURNAL_STREAM",
     "NO_COLOR",
     "RUST_BACKTRACE",
     "RUST_LIB_BACKTRACE",

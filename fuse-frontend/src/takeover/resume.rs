@@ -36,6 +36,7 @@ use crate::privileges::{self, Extra, Privileges};
 use crate::remount;
 use crate::session::{Mounted, answer_for, listen};
 use crate::shutdown::Signals;
+use crate::status::Reporter;
 use crate::summary;
 use crate::takeover::first::identity;
 use crate::transport::Session;
@@ -84,9 +85,10 @@ pub fn resume(held: Held, settings: &MountSettings, link: Link) -> Result<Mounte
     let fs = open_engine(region, &state.region, &settings, protected, Some(&memory))?;
     let notifier = Notifier::new(connection.try_clone().map_err(failed)?);
     let opens = Opens::of(&fs, notifier.clone());
-    let counts = Arc::new(Counts::default());
+    let counts = Arc::new(Counts::new(settings.metrics, settings.slow));
+    let reporter = Reporter::new(&fs, &counts, &own_mount, &settings);
     let answer = |listener| {
-        let offers = (&counts, None);
+        let offers = (&counts, &reporter, None);
         answer_for(
             &fs, listener, connection, &own_mount, &settings, offers, true,
         )
@@ -116,6 +118,7 @@ pub fn resume(held: Held, settings: &MountSettings, link: Link) -> Result<Mounte
         state.agreed,
         settings.busy_poll,
     );
+    reporter.note_transport(&session);
     notices.extend(privileges.confine(own_mount.by_helper, Extra::default()));
     for notice in &notices {
         tracing::warn!("{notice}");
@@ -128,6 +131,7 @@ pub fn resume(held: Held, settings: &MountSettings, link: Link) -> Result<Mounte
         signals,
         own_mount,
         counts,
+        reporter,
         control,
         link: Some(link),
         memory: Some(memory),

@@ -190,6 +190,15 @@ impl Session {
         }
     }
 
+    /// Returns the name of the transport, as a mount option.
+    pub fn name(&self) -> &'static str {
+        match &self.kind {
+            Kind::Fuser(_) => "fuser",
+            Kind::Dev(_) => "dev",
+            Kind::Uring(_) => "uring",
+        }
+    }
+
     /// Whether the threads make system calls of io_uring.
     pub fn uses_io_uring(&self) -> bool {
         matches!(self.kind, Kind::Uring(_))

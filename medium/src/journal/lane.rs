@@ -83,6 +83,8 @@ pub struct Journal {
     pub outcomes: Option<Arc<dyn Outcomes>>,
     /// Failed fences of the medium at mount.
     failed_fences: u64,
+    /// Objects that have moved from one lane to another.
+    hand_overs: AtomicU64,
 }
 
 /// Switches that break a rule of the protocol, so that tests can show the purpose of each
@@ -207,7 +209,13 @@ impl Journal {
             rules,
             outcomes: None,
             failed_fences,
+            hand_overs: AtomicU64::new(0),
         }
+    }
+
+    /// Returns how often an object has moved from one lane to another.
+    pub fn hand_overs(&self) -> u64 {
+        self.hand_overs.load(Ordering::Relaxed)
     }
 
     /// Returns the lane of the calling thread.
@@ -287,6 +295,7 @@ impl Journal {
             && let Some(s) = place.last()
         {
             release(self.retire(medium, s.lane)?);
+            self.hand_overs.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }

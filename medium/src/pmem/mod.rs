@@ -54,6 +54,7 @@ mod scrub_ioctl;
 mod sim;
 mod source;
 mod stitch;
+mod tally;
 mod unlock_wait;
 mod view;
 mod window;
@@ -96,6 +97,7 @@ pub use source::{
 };
 pub use stitch::RegionOwner;
 pub use stitch::{Advice, Atom, Sent, StitchSource, StitchedMap, Stitcher};
+pub use tally::Tally;
 pub use unlock_wait::{is_being_released, open_when_unlocked, unmount_after_unlock};
 pub use view::RegionView;
 pub use window::{Fenced, Unfenced, WriteBack, WriteWindow};

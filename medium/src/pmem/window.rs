@@ -13,6 +13,7 @@ use super::live;
 use super::mutants::{self, Kind, has_bug};
 use super::protect::Opened;
 use super::region::{FLUSH_ALL_MIN, LINE, Region};
+use super::tally;
 use crate::sync::order::release;
 
 /// Stored and flushed by this thread, but not yet known to be durable.
@@ -170,6 +171,7 @@ impl<'a> WriteWindow<'a> {
             return Ok(Unfenced::none());
         }
         let dst = self.to_word(offset)?;
+        tally::stream(8);
         // SAFETY: dst is aligned and in the mapping.
         unsafe { self.region.backend.nt_store_u64(dst, value) };
         mutants::stored(&*self.region.backend);
@@ -197,6 +199,7 @@ impl<'a> WriteWindow<'a> {
         if bytes.len() >= FLUSH_ALL_MIN {
             self.region.backend.advise_willneed(dst, bytes.len());
         }
+        tally::stream(bytes.len() as u64);
         // SAFETY: as in store_unflushed.
         unsafe {
             let (src, len) = (bytes.as_ptr(), bytes.len());
@@ -224,6 +227,7 @@ impl<'a> WriteWindow<'a> {
             self.region.read(from, &mut bytes)?;
             return self.nt_store(offset, &bytes);
         }
+        tally::stream(len);
         // SAFETY: both have len bytes in the mapping, and do not overlap. If DIRECT is set,
         // backends also accept the medium as the source.
         unsafe { self.region.backend.nt_copy(dst, src, len as usize) };
@@ -245,6 +249,7 @@ impl<'a> WriteWindow<'a> {
         if len as usize >= FLUSH_ALL_MIN {
             self.region.backend.advise_willneed(dst, len as usize);
         }
+        tally::stream(len);
         // SAFETY: dst has len bytes in the mapping.
         unsafe { self.region.backend.nt_zero(dst, len as usize) };
         mutants::stored(&*self.region.backend);
@@ -300,6 +305,7 @@ impl WriteBack<'_> {
         if mutants::hit(Kind::Flush) {
             return Ok(Unfenced::none());
         }
+        tally::flush(offset, len);
         // SAFETY: the range lies in the mapping.
         unsafe {
             match self.region.cpu {
@@ -323,6 +329,7 @@ impl WriteBack<'_> {
         if fault::happened() || lines.iter().any(|line| *line >= whole) {
             return false;
         }
+        tally::lines(lines.len() as u64);
         // SAFETY: a mapping begins at a page boundary, so at a line boundary; each line
         // lies in it.
         unsafe { cpu.flush_lines(self.region.base, lines) };
@@ -341,6 +348,7 @@ impl WriteBack<'_> {
             mutants::later(&*self.region.backend);
             return fenced;
         }
+        tally::fence();
         match self.region.cpu {
             Some(cpu) => cpu.fence(),
             None => self.region.backend.fence(),

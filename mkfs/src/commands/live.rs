@@ -1,50 +1,437 @@
-//! Finds the server of a live mount, for the subcommands that ask it.
+//! Finds the servers of live mounts, for the subcommands that ask them.
+//!
+//! Invariant: no file of a mount is looked up here. A server that has stopped would not answer.
+//! The mount table, the region and the control sockets tell the rest.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
-use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Identity};
+use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Identity, MountStatus};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
 use crate::Failure;
 use crate::failure::shown;
+
+/// Time limit of each step with a server that is asked for its state. With the steps that need
+/// no server, the answer comes within a second.
+pub(super) const SOON: Duration = Duration::from_millis(400);
+
+/// Time limit of a system call that could ask a server.
+const STAT: Duration = Duration::from_millis(200);
+
+/// A pramfs mount, by the mount table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MountLine {
+    pub device: (u32, u32),
+    pub target: PathBuf,
+    pub source: PathBuf,
+    /// The user who mounted it.
+    pub user: u32,
+}
+
+/// Reads the pramfs mounts of the mount table.
+fn mounts() -> Vec<MountLine> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    table
+        .split(|byte| *byte == b'\n')
+        .filter_map(mount_line)
+        .collect()
+}
+
+fn mount_line(line: &[u8]) -> Option<MountLine> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let target = unescaped(fields.nth(1)?);
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    if rest.next()? != b"fuse.pramfs" {
+        return None;
+    }
+    let source = unescaped(rest.next()?);
+    let options = String::from_utf8_lossy(rest.next()?).into_owned();
+    let user = options
+        .split(',')
+        .find_map(|word| word.strip_prefix("user_id="))?;
+    Some(MountLine {
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        target: target.into(),
+        source: source.into(),
+        user: user.parse().ok()?,
+    })
+}
+
+/// Decodes the octal escapes of the kernel.
+fn unescaped(field: &[u8]) -> OsString {
+    let (mut out, mut rest) = (Vec::new(), field);
+    while let Some((byte, tail)) = rest.split_first() {
+        let octal = |digits: &[u8]| {
+            let text = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(text, 8).ok()
+        };
+        match tail.get(..3).filter(|_| *byte == b'\\').and_then(octal) {
+            Some(value) => {
+                out.push(value);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(out)
+}
+
+/// What a name stands for.
+enum Place {
+    /// A mount point, or a file of a mount.
+    Mount((u32, u32)),
+    /// A region, perhaps.
+    Region(Identity),
+}
+
+/// Runs a system call that could wait for a server, in bounded time. The thread of a call that
+/// never returns ends with this program.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, is_done) = mpsc::channel();
+    let started = std::thread::Builder::new().spawn(move || {
+        // The receiver may have given up.
+        let _late = done.send(work());
+    });
+    started.ok()?;
+    is_done.recv_timeout(STAT).ok()
+}
+
+fn place(path: &Path, mounts: &[MountLine]) -> Result<Place, Failure> {
+    let absolute = std::path::absolute(path).map_err(|e| Failure::os("cannot find", path, e))?;
+    // The last one hides those below it.
+    let mounted = mounts.iter().rev().find(|mount| mount.target == absolute);
+    if let Some(mount) = mounted {
+        return Ok(Place::Mount(mount.device));
+    }
+    let asked = absolute.clone();
+    let stat = in_time(move || {
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        rustix::fs::statx(CWD, &asked, flags, StatxFlags::TYPE | StatxFlags::INO)
+    });
+    let stat = match stat {
+        Some(stat) => stat.map_err(|e| Failure::os("cannot find", path, e))?,
+        None => {
+            return Err(Failure::new(
+                "no-answer",
+                format!(
+                    "{}: the file system that it is on does not answer; name the mount point itself, as in /proc/self/mounts",
+                    shown(path)
+                ),
+            ));
+        }
+    };
+    let device = (stat.stx_dev_major, stat.stx_dev_minor);
+    if mounts.iter().any(|mount| mount.device == device) {
+        return Ok(Place::Mount(device));
+    }
+    match FileType::from_raw_mode(stat.stx_mode.into()) {
+        FileType::RegularFile | FileType::BlockDevice | FileType::CharacterDevice => {
+            let identity = Identity::of_path(&absolute);
+            identity.map(Place::Region).map_err(|e| about(path, &e))
+        }
+        _ => Ok(Place::Mount(device)),
+    }
+}
+
+fn about(path: &Path, error: &ControlError) -> Failure {
+    Failure::new("os", format!("{}: {error}", shown(path)))
+}
+
+fn not_mounted(path: &Path) -> Failure {
+    Failure::new(
+        "not-mounted",
+        format!(
+            "{}: no server of root answers for it; name a mount point or a region, mounted by root",
+            shown(path)
+        ),
+    )
+}
+
+/// The name of the socket of a mount, by its source. The source of a mount is only a hint:
+/// whoever mounts chooses it. The server says which mount it serves.
+fn socket_by_source(mount: &MountLine) -> Option<String> {
+    if !mount.source.is_absolute() {
+        return None;
+    }
+    let source = mount.source.clone();
+    let identity = in_time(move || Identity::of_path(&source))?.ok()?;
+    Some(identity.socket_name())
+}
 
 /// Connects to the server of a mount point, or of a region that is mounted. Also returns the
 /// device number of its mount.
 ///
 /// # Errors
 /// No server of root answers for it; the system failed.
-pub(super) fn live_mount(place: &Path) -> Result<(Connection, u64), Failure> {
-    let meta = std::fs::metadata(place).map_err(|e| Failure::os("cannot find", shown(place), e))?;
-    let about = |e: ControlError| Failure::new("os", format!("{}: {e}", shown(place)));
-    let none = || {
-        Failure::new(
-            "not-mounted",
-            format!(
-                "{}: no server of root answers for it; name a mount point or a region, mounted by root",
-                shown(place)
-            ),
-        )
+pub(super) fn live_mount(path: &Path) -> Result<(Connection, u64), Failure> {
+    let found = find(path, None)?;
+    let served = found.served().map_err(|e| about(path, &e))?;
+    Ok((found, rustix::fs::makedev(served.device.0, served.device.1)))
+}
+
+/// As [`live_mount`], but each step with the server takes [`SOON`] at most.
+pub(super) fn live_mount_soon(path: &Path) -> Result<Connection, Failure> {
+    find(path, Some(SOON))
+}
+
+fn open(
+    directory: &Directory,
+    name: &str,
+    time: Option<Duration>,
+) -> Result<Option<Connection>, ControlError> {
+    match time {
+        Some(time) => Connection::open_within(directory, name, time),
+        None => Connection::open(directory, name),
+    }
+}
+
+fn find(path: &Path, time: Option<Duration>) -> Result<Connection, Failure> {
+    let mounts = mounts();
+    let place = place(path, &mounts)?;
+    let directory = Directory::open(DIRECTORY).map_err(|e| about(path, &e))?;
+    let Some(directory) = directory else {
+        return Err(without_server(path, &place, &mounts));
     };
-    let directory = Directory::open(DIRECTORY)
-        .map_err(about)?
-        .ok_or_else(none)?;
-    let is_region = meta.is_file() || meta.file_type().is_block_device();
-    let named = Identity::of_path(place).map_err(about)?.socket_name();
-    for name in directory.sockets().map_err(about)? {
-        if is_region && name != named {
-            continue;
+    let device = match &place {
+        Place::Region(identity) => {
+            let opened = open(&directory, &identity.socket_name(), time);
+            return opened
+                .map_err(|e| about(path, &e))?
+                .ok_or_else(|| without_server(path, &place, &mounts));
         }
-        // Servers of other mounts may be ending.
-        let Ok(Some(server)) = Connection::open(&directory, &name) else {
-            continue;
-        };
-        let Ok(served) = server.served() else {
-            continue;
-        };
-        let device = rustix::fs::makedev(served.device.0, served.device.1);
-        if is_region || device == meta.dev() {
-            return Ok((server, device));
+        Place::Mount(device) => *device,
+    };
+    let mount = mounts.iter().find(|mount| mount.device == device);
+    if let Some(name) = mount.and_then(socket_by_source)
+        && let Some(server) = open(&directory, &name, time).map_err(|e| about(path, &e))?
+    {
+        match server.served() {
+            Ok(served) if served.device == device => return Ok(server),
+            // That of another mount.
+            Ok(_) => {}
+            Err(error) => return Err(no_answer(path, &server, &error)),
         }
     }
-    Err(none())
+    for name in directory.sockets().map_err(|e| about(path, &e))? {
+        // Servers of other mounts may be ending, or have stopped.
+        let Ok(Some(server)) = Connection::open_within(&directory, &name, SOON / 4) else {
+            continue;
+        };
+        if !server.served().is_ok_and(|served| served.device == device) {
+            continue;
+        }
+        return open(&directory, &name, time)
+            .map_err(|e| about(path, &e))?
+            .ok_or_else(|| not_mounted(path));
+    }
+    Err(without_server(path, &place, &mounts))
+}
+
+/// Why there is nobody to ask.
+fn without_server(path: &Path, place: &Place, mounts: &[MountLine]) -> Failure {
+    let mount = match place {
+        Place::Mount(device) => mounts.iter().find(|mount| mount.device == *device),
+        Place::Region(identity) => mounts.iter().find(|mount| {
+            let source = mount.source.clone();
+            in_time(move || Identity::of_path(&source)).is_some_and(|of| of.ok() == Some(*identity))
+        }),
+    };
+    match mount {
+        Some(mount) => silent_mount(mount),
+        None => not_mounted(path),
+    }
+}
+
+/// Why nobody answers for a mount that the mount table has.
+fn silent_mount(mount: &MountLine) -> Failure {
+    let target = mount.target.clone();
+    let is_dead = in_time(move || rustix::fs::statfs(&target));
+    let on = shown(&mount.target);
+    match is_dead {
+        Some(Err(rustix::io::Errno::NOTCONN)) => Failure::new(
+            "dead",
+            format!(
+                "{on}: its server has died, and programs get ENOTCONN there; type `umount {on}`, then mount {} again, which recovers it; the log has the reason: journalctl -t mount.pramfs",
+                shown(&mount.source)
+            ),
+        ),
+        _ if mount.user != 0 => Failure::new(
+            "not-root",
+            format!(
+                "{on}: user {} has mounted it, and only mounts of root have a control socket",
+                mount.user
+            ),
+        ),
+        _ => not_mounted(&mount.target),
+    }
+}
+
+/// Explains why a server that is there does not answer, with its state.
+pub(super) fn no_answer(path: &Path, server: &Connection, error: &ControlError) -> Failure {
+    let on = shown(path);
+    if !matches!(error, ControlError::Timeout(_)) {
+        return about(path, error);
+    }
+    let pid = server.pid();
+    let what = match state_of(pid) {
+        Some('T' | 't') => format!(
+            "is stopped; `kill -CONT {pid}` lets it go on (a debugger may hold it)"
+        ),
+        Some('Z' | 'X') | None => format!(
+            "has ended; type `umount {on}` and mount the region again, which recovers it"
+        ),
+        Some('D') => "waits in the kernel, perhaps for its medium; see `cat /proc/PID/stack` and the kernel's log"
+            .replace("PID", &pid.to_string()),
+        Some(_) => format!(
+            "runs, but its control thread does not answer: the machine may be overloaded; ask again, and otherwise look at it with `gdb -p {pid}`"
+        ),
+    };
+    Failure::new(
+        "no-answer",
+        format!(
+            "{on}: no answer within {} ms: the server, process {pid}, {what}",
+            SOON.as_millis()
+        ),
+    )
+}
+
+/// The state of a process, as ps(1) shows it.
+fn state_of(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it may have any characters.
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The answer of one server.
+pub(super) type Answer = Result<MountStatus, Failure>;
+
+/// Asks the server of a mount point or region for its state.
+pub(super) fn status_of(path: &Path) -> Answer {
+    let server = live_mount_soon(path)?;
+    server
+        .status()
+        .map_err(|error| no_answer(path, &server, &error))
+}
+
+/// Asks the servers of all live mounts of root, at the same time.
+///
+/// # Errors
+/// The directory of the control sockets cannot be read.
+pub(super) fn status_of_all() -> Result<Vec<Answer>, Failure> {
+    let at = Path::new(DIRECTORY);
+    let Some(directory) = Directory::open(DIRECTORY).map_err(|e| about(at, &e))? else {
+        return Ok(silent(&[]));
+    };
+    let names = directory.sockets().map_err(|e| about(at, &e))?;
+    let by_socket = mounts_by_socket();
+    let answers: Vec<Option<Answer>> = std::thread::scope(|scope| {
+        let ask = |name: &String| {
+            let place = by_socket
+                .get(name)
+                .map_or(Path::new(name), |mount| &mount.target);
+            let server = match Connection::open_within(&directory, name, SOON) {
+                Ok(Some(server)) => server,
+                // Left by a server that was killed: see `silent`.
+                Ok(None) => return None,
+                Err(error) => return Some(Err(about(place, &error))),
+            };
+            let answer = server.status();
+            Some(answer.map_err(|error| no_answer(place, &server, &error)))
+        };
+        let asked: Vec<_> = names
+            .iter()
+            .map(|name| scope.spawn(move || ask(name)))
+            .collect();
+        let failed = |_| {
+            Some(Err(Failure::new(
+                "bug",
+                "a thread that asks a server panicked",
+            )))
+        };
+        asked
+            .into_iter()
+            .map(|one| one.join().unwrap_or_else(failed))
+            .collect()
+    });
+    // A server that is there and silent has its own message.
+    let mut told = Vec::new();
+    for (name, answer) in names.iter().zip(&answers) {
+        match answer {
+            Some(Ok(status)) => told.push(status.device),
+            Some(Err(_)) => told.extend(by_socket.get(name).map(|mount| mount.device)),
+            None => {}
+        }
+    }
+    let mut answers: Vec<Answer> = answers.into_iter().flatten().collect();
+    answers.extend(silent(&told));
+    Ok(answers)
+}
+
+/// The mounts of root, by the sockets of their servers as far as their sources tell.
+fn mounts_by_socket() -> BTreeMap<String, MountLine> {
+    let mounts = mounts().into_iter().filter(|mount| mount.user == 0);
+    mounts
+        .filter_map(|mount| Some((socket_by_source(&mount)?, mount)))
+        .collect()
+}
+
+/// The mounts of root of which no server answers, but for those of these devices.
+fn silent(devices: &[(u32, u32)]) -> Vec<Answer> {
+    let mut mounts = mounts();
+    mounts.retain(|mount| mount.user == 0 && !devices.contains(&mount.device));
+    mounts.dedup_by_key(|mount| mount.device);
+    mounts
+        .iter()
+        .map(|mount| Err(silent_mount(mount)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn mount_line_has_place_source_and_user() {
+        let line = br"36 25 0:57 / /mnt/a\040b\134 rw,relatime shared:5 - fuse.pramfs /reg\011ion rw,user_id=0,group_id=0";
+        let mount = mount_line(line).unwrap();
+        assert_eq!(mount.device, (0, 57));
+        assert_eq!(mount.target.as_os_str().as_bytes(), br"/mnt/a b\");
+        assert_eq!(mount.source.as_os_str().as_bytes(), b"/reg\tion");
+        assert_eq!(mount.user, 0);
+        for other in [
+            &b"36 25 0:57 / /mnt rw - fuse.other /r rw,user_id=0"[..],
+            b"36 25 0:57 / /mnt rw - fuse.pramfs /r rw",
+            b"36 25 0:57 / /mnt rw - fuse.pramfs",
+            b"36 25 x / /mnt rw - fuse.pramfs /r rw,user_id=0",
+            b"",
+        ] {
+            assert_eq!(mount_line(other), None);
+        }
+    }
+
+    #[test]
+    fn state_of_this_process_is_known() {
+        let pid = std::process::id().cast_signed();
+        assert!(state_of(pid).is_some_and(|state| "RSD".contains(state)));
+        assert_eq!(state_of(i32::MAX), None);
+    }
+
+    #[test]
+    fn call_that_does_not_return_is_given_up() {
+        assert_eq!(in_time(|| 7), Some(7));
+        let (_keep, wait) = mpsc::channel::<()>();
+        assert_eq!(in_time(move || wait.recv().is_ok()), None);
+    }
 }

@@ -14,8 +14,11 @@ mod help;
 mod info;
 mod leases;
 mod live;
+mod log_level;
 mod ls;
+mod metrics;
 mod names;
+mod prometheus;
 mod put;
 mod requests;
 #[cfg(feature = "save")]
@@ -26,6 +29,7 @@ mod save;
 mod scrub;
 mod set;
 mod stat;
+mod status;
 mod transports;
 mod trim;
 mod tune;
@@ -80,6 +84,9 @@ const TABLE: &[Entry] = &[
     entry::<names::Ln>(),
     entry::<extents::Extents>(),
     entry::<check::Check>(),
+    entry::<status::Status>(),
+    entry::<metrics::Metrics>(),
+    entry::<log_level::SetLogLevel>(),
     entry::<leases::Leases>(),
     entry::<requests::Requests>(),
     entry::<run::Run>(),

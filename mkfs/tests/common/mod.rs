@@ -81,7 +81,7 @@ pub fn run_at_terminal<A: AsRef<OsStr>>(
 }
 
 /// A terminal: the end where keys are typed, and the name of the other.
-fn terminal() -> (OwnedFd, String) {
+pub fn terminal() -> (OwnedFd, String) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&keys).unwrap();

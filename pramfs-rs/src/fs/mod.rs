@@ -53,6 +53,7 @@ pub use mount::snapshot::{Snapshot, SnapshotEnd};
 pub use ops::grow::Grown;
 pub use ops::lease::{LeaseGrant, LeasedExtents};
 pub use ops::readdir::Taken;
+pub use ops::state::{FsState, RecordedError};
 pub use ops::statfs::MemoryUse;
 pub use ops::verify::VerifiedData;
 pub use options::{AtimePolicy, Clock, DataMode, ErrorPolicy, MountOptions, SystemClock};

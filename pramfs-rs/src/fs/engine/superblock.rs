@@ -148,6 +148,12 @@ impl SuperState {
         store(medium, &dynamic)
     }
 
+    /// Returns the first and the latest error since mkfs or fsck.
+    pub(crate) fn errors(&self) -> (ErrorMark, ErrorMark) {
+        let dynamic = self.dynamic.lock();
+        (dynamic.first_error, dynamic.last_error)
+    }
+
     /// Marks the file system as unmounted; every record is dead.
     pub(crate) fn unmounted(&self, medium: Medium<'_>, checkpoint: u64) -> Result<()> {
         let mut dynamic = self.dynamic.lock();

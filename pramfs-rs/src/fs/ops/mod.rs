@@ -31,6 +31,7 @@ pub(crate) mod readdir;
 mod rename;
 mod seek;
 mod setattr;
+pub(crate) mod state;
 pub(crate) mod statfs;
 mod strip;
 mod symlink;

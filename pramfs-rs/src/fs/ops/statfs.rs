@@ -36,21 +36,26 @@ impl Engine {
                 self.free_forgotten_inodes();
                 self.vol.retire_pending()?;
             }
-            let (free, available) = self.vol.free_blocks();
-            let available = available.min(self.host_can_give(free));
-            let inodes = self.vol.inodes.count_free(self.vol.medium());
-            let (head, _) = self.info.fixed.uuid.split_at(8);
-            Ok(StatFs {
-                block_size: self.vol.geo.block_size as u32,
-                blocks: self.vol.geo.blocks(),
-                free,
-                available,
-                inodes: self.vol.geo.inodes_max(),
-                free_inodes: inodes,
-                name_max: NAME_MAX as u32,
-                fsid: head.iter().fold(0, |a, b| a << 8 | u64::from(*b)),
-            })
+            Ok(self.space())
         })
+    }
+
+    /// Returns sizes and free space as they are.
+    pub(crate) fn space(&self) -> StatFs {
+        let (free, available) = self.vol.free_blocks();
+        let available = available.min(self.host_can_give(free));
+        let inodes = self.vol.inodes.count_free(self.vol.medium());
+        let (head, _) = self.info.fixed.uuid.split_at(8);
+        StatFs {
+            block_size: self.vol.geo.block_size as u32,
+            blocks: self.vol.geo.blocks(),
+            free,
+            available,
+            inodes: self.vol.geo.inodes_max(),
+            free_inodes: inodes,
+            name_max: NAME_MAX as u32,
+            fsid: head.iter().fold(0, |a, b| a << 8 | u64::from(*b)),
+        }
     }
 
     /// Returns how many blocks the host can back: free blocks that have room, plus

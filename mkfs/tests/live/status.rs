@@ -1,0 +1,188 @@
+//! `pramfs status`.
+
+use std::time::{Duration, Instant};
+
+use pramfs_tests::mounted::Mounted;
+use rustix::process::Signal;
+
+use crate::common::{Answer, pramfs};
+use crate::{live, work};
+
+fn json(mount: &Mounted) -> serde_json::Value {
+    pramfs([
+        "status".as_ref(),
+        mount.path().as_os_str(),
+        "--json".as_ref(),
+    ])
+    .ok()
+    .json()
+}
+
+fn operation(status: &serde_json::Value, name: &str) -> serde_json::Value {
+    let all = status["operations"].as_array().unwrap();
+    let found = all.iter().find(|one| one["name"] == name);
+    found.unwrap_or_else(|| panic!("{name}: {status}")).clone()
+}
+
+#[test]
+fn status_shows_options_space_requests_and_latencies() {
+    let options = "cache=none,opens=server,noatime,slow=2s,metrics=on";
+    let Some((mount, _dog)) = live("status", options) else {
+        return;
+    };
+    work(&mount);
+    let status = json(&mount);
+    let shown = status["options"].as_str().unwrap();
+    for option in [
+        "cache=none",
+        "noatime",
+        "slow=2000000us",
+        "metrics=on",
+        "data=inplace",
+    ] {
+        assert!(
+            shown.split(',').any(|one| one == option),
+            "{option}: {shown}"
+        );
+    }
+    assert_eq!(status["pid"], mount.process().as_raw_nonzero().get());
+    assert_eq!(status["region"], mount.region().to_str().unwrap());
+    assert_eq!(status["mount_point"], mount.path().to_str().unwrap());
+    assert_eq!(status["medium"]["kind"], "tmpfs");
+    assert!(["fuser", "dev", "uring"].contains(&status["transport"].as_str().unwrap()));
+    assert!(status["writable"] == true && status["failed"] == false);
+    assert_eq!(status["damage"]["errors"], 0);
+    let space = &status["space"];
+    let used = space["blocks"].as_u64().unwrap() - space["free"].as_u64().unwrap();
+    assert!(
+        used * space["block_size"].as_u64().unwrap() >= 100_000,
+        "{space}"
+    );
+    assert!(status["journal"]["lanes"].as_u64().unwrap() >= 1);
+
+    let write = operation(&status, "WRITE");
+    assert_eq!(write["latency"]["count"], write["count"], "{write}");
+    assert!(write["latency"]["max_ns"].as_u64().unwrap() > 0);
+    let medium = write["lines"].as_u64().unwrap() * 64 + write["streamed_bytes"].as_u64().unwrap();
+    assert!(medium >= 100_000, "{write}");
+    assert!(operation(&status, "CREATE")["fences"].as_u64().unwrap() >= 1);
+    let lookup = operation(&status, "LOOKUP");
+    assert!(
+        lookup["errors"].as_u64().unwrap() >= 1 && lookup["io_errors"] == 0,
+        "{lookup}"
+    );
+    let slowest = status["slowest"].as_array().unwrap();
+    assert!(!slowest.is_empty() && slowest[0]["inode"].as_u64().unwrap() > 0);
+    assert!(!status.to_string().contains("secret-name"));
+
+    // By the region, as text, and as one of all.
+    let text = pramfs(["status".as_ref(), mount.region().as_os_str()]).ok();
+    for part in [
+        "read-write",
+        "durability:",
+        "P99",
+        "Slowest",
+        "slow operations: 2.00 s",
+    ] {
+        assert!(text.out.contains(part), "{part}: {}", text.out);
+    }
+    let all = pramfs(["status", "--json"]);
+    let ours = all.out.contains(mount.region().to_str().unwrap());
+    assert!(ours, "{all:?}");
+    // Asking stores nothing, and counts nothing.
+    assert_eq!(operation(&json(&mount), "WRITE"), write);
+}
+
+#[test]
+fn status_without_metrics_has_counts_and_no_latencies() {
+    let Some((mount, _dog)) = live("status without metrics", "metrics=off") else {
+        return;
+    };
+    work(&mount);
+    let status = json(&mount);
+    let create = operation(&status, "CREATE");
+    assert!(
+        create["count"] == 1 && create["latency"]["count"] == 0,
+        "{create}"
+    );
+    assert!(status["slowest"].as_array().unwrap().is_empty() && status["metrics"] == false);
+    let text = pramfs(["status".as_ref(), mount.path().as_os_str()]).ok();
+    assert!(text.out.contains("metrics=off"), "{}", text.out);
+}
+
+/// Runs a status, which must not wait for a server that is silent. A second is promised; a
+/// loaded machine takes longer to start a program.
+fn soon(args: &[&str]) -> Answer {
+    let begun = Instant::now();
+    let answer = pramfs(args);
+    assert!(begun.elapsed() < Duration::from_secs(8), "{answer:?}");
+    answer
+}
+
+#[test]
+fn status_of_stopped_server_names_its_process_and_remedy() {
+    let Some((mount, _dog)) = live("status of a stopped server", "") else {
+        return;
+    };
+    let pid = mount.process().as_raw_nonzero();
+    mount.stop();
+    let (path, region) = (mount.path(), mount.region());
+    let words = [
+        &*format!("process {pid}, is stopped"),
+        &*format!("kill -CONT {pid}"),
+    ];
+    for place in [&path, &region] {
+        soon(&["status", place.to_str().unwrap()]).refused(&words);
+        soon(&["log-level", place.to_str().unwrap(), "info"]).refused(&words);
+    }
+    let all = soon(&["status"]);
+    assert!(all.status == 1 && all.err.contains(words[0]), "{all:?}");
+    let inside = mount.at("missing");
+    soon(&["status", inside.to_str().unwrap()]).refused(&["does not answer", "mount point"]);
+    mount.signal(Signal::CONT);
+    pramfs(["status".as_ref(), path.as_os_str()]).ok();
+}
+
+#[test]
+fn status_of_dead_server_says_so_and_what_to_do() {
+    let Some((mount, _dog)) = live("status of a dead server", "takeover=off") else {
+        return;
+    };
+    mount.crash();
+    let path = mount.path();
+    let words = ["its server has died", "umount", "ENOTCONN"];
+    soon(&["status", path.to_str().unwrap()]).refused(&words);
+    soon(&["status", mount.region().to_str().unwrap()]).refused(&words);
+    let all = soon(&["status"]);
+    assert!(all.err.contains("its server has died"), "{all:?}");
+}
+
+#[test]
+fn status_of_what_is_not_mounted_is_refused() {
+    let dir = crate::common::scratch();
+    pramfs(["status".as_ref(), dir.path().as_os_str()]).refused(&["no server of root"]);
+    let region = crate::common::made(dir.path(), "8M");
+    pramfs(["status".as_ref(), region.as_os_str()]).refused(&["no server of root"]);
+    let missing = dir.path().join("missing");
+    pramfs(["status".as_ref(), missing.as_os_str()]).refused(&["cannot find"]);
+    for wrong in ["0", "x", "-1", "1e9"] {
+        let answer = pramfs(["status", &format!("--watch={wrong}")]);
+        assert_eq!(answer.status, 2, "{answer:?}");
+    }
+}
+
+#[test]
+fn server_of_other_options_is_refused_by_name() {
+    let Some((mount, _dog)) = live("wrong values", "") else {
+        return;
+    };
+    mount.unmount();
+    for (option, why) in [
+        ("metrics=maybe", "metrics=on"),
+        ("slow=5", "slow=5 is not a time"),
+    ] {
+        let said = mount.run(["-o", option]);
+        let words = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(!said.status.success() && words.contains(why), "{words}");
+    }
+}
