@@ -251,7 +251,7 @@ pub(super) const OPTIONS: &[Row] = &[
             to("inplace", |s| s.data = DataMode::InPlace),
             to("atomic", |s| s.data = DataMode::Atomic),
         ],
-        "what a crash leaves of a write: inplace: a part of it, in words of 8 bytes; atomic: all or nothing of each request, of at most 1 MiB, at about twice the cost; always atomic in a file system made with -O data_checksums",
+        "what a crash leaves of a write: inplace: a part of it, in words of 8 bytes; atomic: all or nothing of each request, of at most 1 MiB, at about twice the cost; always atomic in a file system made with mkfs.pramfs -O data_checksums",
     ),
     one_of(
         &["durability"],

@@ -24,28 +24,30 @@ impl Subcommand for Help {
     const ABOUT: &'static str = "Show the manual page of a command, or its help";
 
     fn run(&self) -> Result<(), Failure> {
-        let mut top = super::command_line();
-        top.build();
-        let (page, mut command) = match &self.command {
-            None => ("pramfs".to_owned(), top),
-            Some(name) => {
-                let found = top.find_subcommand(name).cloned();
-                let found = found.ok_or_else(|| Failure {
-                    // As for a command that does not exist.
-                    status: 2,
-                    ..Failure::usage(format!(
-                        "{} is not a command of pramfs; pramfs help lists them",
-                        printable(name)
-                    ))
-                })?;
-                // An alias has the page of its command.
-                (format!("pramfs-{}", found.get_name()), found)
-            }
-        };
+        let top = super::command_line();
+        let mut line = vec!["pramfs"];
+        let mut page = "pramfs".to_owned();
+        if let Some(name) = &self.command {
+            let found = top.find_subcommand(name).ok_or_else(|| Failure {
+                // As for a command that does not exist.
+                status: 2,
+                ..Failure::usage(format!(
+                    "{} is not a command of pramfs; pramfs help lists them",
+                    printable(name)
+                ))
+            })?;
+            line.push(name);
+            // An alias has the page of its command.
+            page = format!("pramfs-{}", found.get_name());
+        }
         if std::io::stdout().is_terminal() && shows_page(&page) {
             return Ok(());
         }
-        output::bytes(command.render_long_help().to_string().as_bytes())
+        line.push("--help");
+        match top.try_get_matches_from(line) {
+            Err(help) => output::bytes(help.render().to_string().as_bytes()),
+            Ok(_) => Ok(()),
+        }
     }
 }
 
