@@ -35,7 +35,8 @@ const FILES: u64 = 4;
 pub const MOST_BYTES: u64 = 1 << 20;
 /// Most bytes of an answer: a plan of 1 PiB.
 const MOST_ANSWER: u64 = 256 << 20;
-/// Time for an answer. The first waits for the end of all operations under way.
+/// Time for an answer, and from one request to the next. The first answer waits for the end of all
+/// operations under way.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a snapshot holds.
@@ -77,7 +78,10 @@ pub trait SnapshotSource {
     /// Blocks below this one are read.
     fn release_below(&self, block: u64);
     /// Files that are, or were, mapped for writing.
-    fn files(&self) -> Vec<SnapshotFile>;
+    ///
+    /// # Errors
+    /// The snapshot has ended: nothing that was read after its end is of its moment.
+    fn files(&self) -> Result<Vec<SnapshotFile>, Failed>;
 }
 
 /// Makes snapshots. The calls come from the thread that answers all clients.
@@ -102,6 +106,9 @@ pub fn serve_snapshot(
         Ok(source) => source,
         Err(failed) => return answer(&mut socket, Err(failed), &[]),
     };
+    // A reader that stops keeps no snapshot, which is in the way of others.
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
     let plan = source.plan();
     answer(&mut socket, Ok(()), &encode(&plan))?;
     let mut buffer = Vec::new();
@@ -123,8 +130,11 @@ pub fn serve_snapshot(
             RELEASE_FIXED => source.release_fixed(),
             RELEASE_BELOW => source.release_below(a),
             FILES => {
-                let files = serde_json::to_vec(&source.files()).map_err(io::Error::other)?;
-                answer(&mut socket, Ok(()), &files)?;
+                let files = source.files().map(|files| serde_json::to_vec(&files));
+                match files {
+                    Ok(files) => answer(&mut socket, Ok(()), &files.map_err(io::Error::other)?)?,
+                    Err(failed) => answer(&mut socket, Err(failed), &[])?,
+                }
             }
             _ => return Err(invalid("an unknown request about a snapshot")),
         }
@@ -255,10 +265,11 @@ impl SnapshotReader {
         self.send([RELEASE_BELOW, block, 0])
     }
 
-    /// Returns the files that programs may have stored to without the server, so far.
+    /// Returns the files that programs may have stored to without the server, so far. To be asked
+    /// after the last read: the snapshot has not ended before.
     ///
     /// # Errors
-    /// The server has ended.
+    /// The snapshot or the server has ended.
     pub fn files(&self) -> io::Result<Vec<SnapshotFile>> {
         self.send([FILES, 0, 0])?;
         let mut bytes = Vec::new();

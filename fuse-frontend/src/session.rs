@@ -12,6 +12,7 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use pramfs::inode::{Fs, LeaseMode, RegionView};
 use pramfs::pmem::Region;
@@ -525,7 +526,7 @@ impl Mounted {
         let region = self.fs.region().info().name;
         // The session has dropped its adapter, so this is the last reference, unless the
         // thread for signals, or a save that begins, holds one for a moment.
-        if let Some(fs) = Arc::into_inner(self.fs) {
+        if let Some(fs) = last_of(self.fs) {
             fs.close().map_err(|error| {
                 Failure::system(format!("closing the region of {path}: {error}"))
             })?;
@@ -535,6 +536,18 @@ impl Mounted {
         link.iter().for_each(Link::leaves);
         Ok(())
     }
+}
+
+/// Waits until the other references are gone, for a few seconds at most.
+fn last_of<T>(mut shared: Arc<T>) -> Option<T> {
+    for _ in 0..5000 {
+        match Arc::try_unwrap(shared) {
+            Ok(last) => return Some(last),
+            Err(still) => shared = still,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Arc::into_inner(shared)
 }
 
 /// Returns the source that the kernel shows: the path without links. Exception: names

@@ -81,10 +81,10 @@ impl SnapshotSource for Live {
         self.0.release_below(block);
     }
 
-    fn files(&self) -> Vec<SnapshotFile> {
-        let files = self.0.mapped_files().into_iter();
-        files
+    fn files(&self) -> Result<Vec<SnapshotFile>, Failed> {
+        let files = self.0.mapped_files().map_err(failed)?.into_iter();
+        Ok(files
             .map(|(ino, path)| SnapshotFile { inode: ino.0, path })
-            .collect()
+            .collect())
     }
 }

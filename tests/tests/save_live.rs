@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use pramfs::format::{FormatOptions, format};
 use pramfs::inode::{Credentials, Fs, Ino, Snapshot, SnapshotEnd};
 use pramfs::pmem::{HeapBackend, Region, RegionOptions};
-use pramfs::{FileType, MountOptions};
+use pramfs::{DataMode, FileType, MountOptions};
 use pramfs_fsck::{CheckOptions, check, check_fs};
 use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::mounted::{self, Mounted, wait_until};
@@ -119,15 +119,40 @@ fn assert_whole(fs: &Fs) -> usize {
     count
 }
 
-fn mounted_in_memory() -> Fs {
+fn mounted_in_memory(features: &[&str], data: DataMode) -> Fs {
     let region = Region::new("region", HeapBackend::boxed(LEN as usize));
-    format(&region, &FormatOptions::default()).unwrap();
-    Fs::open(region, MountOptions::default()).unwrap()
+    let options = FormatOptions {
+        features: features
+            .iter()
+            .map(|name| ((*name).to_owned(), true))
+            .collect(),
+        ..FormatOptions::default()
+    };
+    format(&region, &options).unwrap();
+    let options = MountOptions {
+        data,
+        ..MountOptions::default()
+    };
+    Fs::open(region, options).unwrap()
 }
 
 #[test]
 fn snapshot_under_load_is_one_moment_and_checks_clean() {
-    let fs = mounted_in_memory();
+    snapshots_under_load(mounted_in_memory(&[], DataMode::InPlace));
+}
+
+/// The data of atomic writes are in blocks that no bitmap names, until their record is dead.
+#[test]
+fn snapshot_under_load_of_atomic_writes_is_one_moment() {
+    snapshots_under_load(mounted_in_memory(&[], DataMode::Atomic));
+}
+
+#[test]
+fn snapshot_under_load_with_checksums_is_one_moment() {
+    snapshots_under_load(mounted_in_memory(&["data_checksums"], DataMode::InPlace));
+}
+
+fn snapshots_under_load(fs: Fs) {
     let (stop, changes) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for seed in 0..4 {
@@ -172,12 +197,15 @@ fn snapshot_under_load_is_one_moment_and_checks_clean() {
 /// A writer waits for a reader that does nothing, and not for ever.
 #[test]
 fn reader_that_stops_ends_snapshot_and_writer_goes_on() {
-    let fs = mounted_in_memory();
+    let fs = mounted_in_memory(&[], DataMode::InPlace);
     let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap();
     fs.write(&CX, file.ino, 0, &[1; PIECE]).unwrap();
     let snapshot = fs.snapshot(4096).unwrap();
-    let start = Instant::now();
+    // More than the limit, so that the next operation waits.
     assert_eq!(fs.write(&CX, file.ino, 0, &[2; PIECE]).unwrap(), PIECE);
+    assert_eq!(snapshot.end(), None);
+    let start = Instant::now();
+    assert_eq!(fs.write(&CX, file.ino, 0, &[3; PIECE]).unwrap(), PIECE);
     assert!(start.elapsed() >= Duration::from_secs(9));
     assert_eq!(snapshot.end(), Some(SnapshotEnd::Slow));
     let failed = snapshot.read(0, &mut vec![0; snapshot.block_size() as usize]);
@@ -265,6 +293,10 @@ fn save_of_mount_under_load_restores_whole_files() {
             .unwrap();
         assert!(again.status.success(), "{again:?}");
         assert_restores(dir.path(), &file);
+        // Not onto itself.
+        let inside = save(&mount, &mount.at("saved")).output().unwrap();
+        let words = String::from_utf8_lossy(&inside.stdout).into_owned();
+        assert!(words.contains("would wait for itself"), "{inside:?}");
         // By the region, too; and the region itself is no place for it.
         let region = mount.region();
         let refused = tool("pramfs")

@@ -40,9 +40,9 @@ impl SnapshotSource for Numbers {
         self.released.lock().unwrap().push(block);
     }
 
-    fn files(&self) -> Vec<SnapshotFile> {
+    fn files(&self) -> Result<Vec<SnapshotFile>, Failed> {
         let path = Some("/a\n\"b\"".to_owned());
-        vec![SnapshotFile { inode: 12, path }]
+        Ok(vec![SnapshotFile { inode: 12, path }])
     }
 }
 
@@ -77,7 +77,7 @@ fn reader_gets_plan_blocks_and_files() {
         assert!(blocks.iter().copied().eq(expected));
         reader.release_fixed().unwrap();
         reader.release_below(3005).unwrap();
-        assert_eq!(reader.files().unwrap(), source.files());
+        assert_eq!(reader.files().unwrap(), source.files().unwrap());
     });
     served.unwrap();
     assert_eq!(*source.released.lock().unwrap(), [0, 3005]);

@@ -115,6 +115,7 @@ region_access! {
     fn lend(offset: u64, len: u64) -> Result<Lent<'_>, PmemError>;
     fn begin_aside(plan: AsidePlan) -> Option<Arc<Aside>>;
     fn end_aside(aside: &Arc<Aside>, why: AsideEnd) -> ();
+    fn wait_for_aside() -> ();
     fn window() -> WriteWindow<'_>;
     fn write_scope() -> Option<WriteScope<'_>>;
     fn close_for_wait() -> ();

@@ -8,13 +8,16 @@
 //!   reads, take the lock of the block's shard, and a store begins after it has had that lock.
 //! * Blocks that were free at the moment have no copy. Which were is known from the bitmaps,
 //!   whose blocks keep their copies until the end.
-//! * Memory for copies is bounded. A store waits until the reader has released some. If it
-//!   releases none in [`PATIENCE`], the copies end: a reader that stops delays no store for
-//!   longer.
+//! * Memory for copies is bounded. An operation that may store waits at its start, with no lock
+//!   held, until the reader has released some. If it releases none in [`PATIENCE`], or the
+//!   operations under way need [`EXCESS`] more, the copies end: a reader that stops delays no
+//!   operation for longer.
+//! * The end is noted before the first store without a copy. So what is read is of the moment if
+//!   the end is not noted after the read.
 //!
 //! Not here: stores without a [`WriteWindow`](super::WriteWindow), by views and leases.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +27,11 @@ use super::region::Region;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, RwLock, rank};
 
-/// Time for which a store waits for a reader that releases nothing.
+/// Time for which an operation waits for a reader that releases nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes that the operations under way may need beside the limit.
+const EXCESS: u64 = 64 << 20;
 
 const SHARDS: usize = 64;
 
@@ -40,6 +46,8 @@ pub struct AsidePlan {
     pub per_group: u64,
     /// The block of each group's bitmap; `None`: all of its blocks are free.
     pub bitmaps: Vec<Option<u64>>,
+    /// The same blocks, sorted.
+    pub bitmap_blocks: Vec<u64>,
     /// Most bytes of copies, without those of bitmaps.
     pub most: u64,
 }
@@ -56,8 +64,9 @@ impl AsideSlot {
     /// Whether stores must ask for copies.
     #[inline(always)]
     pub(super) fn is_active(&self) -> bool {
-        // The operations that follow see it through the gate, which was held exclusively.
-        self.active.load(Ordering::Relaxed)
+        // The operations that follow the begin see it through the gate, which was held
+        // exclusively. Acquire: after the end, the end is seen as noted.
+        self.active.load(Ordering::Acquire)
     }
 
     fn get(&self) -> Option<Arc<Aside>> {
@@ -68,8 +77,10 @@ impl AsideSlot {
 /// Why copies have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AsideEnd {
-    /// The reader released nothing while a store waited.
+    /// The reader released nothing while an operation waited, or too little.
     Slow,
+    /// The system has no memory for a copy.
+    NoMemory,
     /// The file system is being closed, or no reader is left.
     Closed,
 }
@@ -77,14 +88,16 @@ pub enum AsideEnd {
 #[derive(Debug, Default)]
 struct Shard {
     copies: HashMap<u64, Box<[u8]>>,
+    /// Of the blocks of bitmaps.
+    bitmaps: HashMap<u64, Box<[u8]>>,
+    /// Nothing is copied any more.
+    ended: bool,
 }
 
 /// The copies since one moment.
 #[derive(Debug)]
 pub struct Aside {
     plan: AsidePlan,
-    /// The blocks of `plan.bitmaps`.
-    bitmaps: HashSet<u64>,
     shards: Vec<Mutex<Shard, rank::Aside>>,
     /// Bytes of copies, without those of bitmaps.
     bytes: AtomicU64,
@@ -111,31 +124,59 @@ impl Region {
         Some(aside)
     }
 
-    /// Ends the copies. Stores that wait go on.
+    /// Ends the copies, and frees them. Operations that wait go on.
     pub(crate) fn end_aside(&self, aside: &Arc<Aside>, why: AsideEnd) {
+        // Before the first store without a copy.
+        aside.end.lock().get_or_insert(why);
         let mut current = self.aside.current.write();
         if current.as_ref().is_some_and(|of| Arc::ptr_eq(of, aside)) {
-            self.aside.active.store(false, Ordering::Relaxed);
+            self.aside.active.store(false, Ordering::Release);
             *current = None;
         }
         drop(current);
-        aside.note_end(why);
+        aside.clear();
+        aside.changed.notify_all();
     }
 
     /// Copies the blocks of a range before they are stored to.
     #[cold]
     pub(super) fn copy_aside(&self, offset: u64, len: u64) {
-        let Some(aside) = self.aside.get() else {
-            return;
-        };
-        if aside.before_store(self, offset, len).is_err() {
-            tracing::warn!(
-                "{}: a save of the file system was given up: its reader took nothing for {} s, and stores waited for it",
-                self.info().name,
-                PATIENCE.as_secs()
-            );
-            self.end_aside(&aside, AsideEnd::Slow);
+        if let Some(aside) = self.aside.get()
+            && let Err(why) = aside.before_store(self, offset, len)
+        {
+            self.give_up(&aside, why);
         }
+    }
+
+    /// Waits until there is room for copies, before an operation that may store. The caller
+    /// holds no lock and no window.
+    #[inline]
+    pub(crate) fn wait_for_aside(&self) {
+        if self.aside.is_active() {
+            self.wait_for_reader();
+        }
+    }
+
+    #[cold]
+    fn wait_for_reader(&self) {
+        if let Some(aside) = self.aside.get()
+            && aside.wait_for_room().is_err()
+        {
+            self.give_up(&aside, AsideEnd::Slow);
+        }
+    }
+
+    fn give_up(&self, aside: &Arc<Aside>, why: AsideEnd) {
+        let reason = match why {
+            AsideEnd::NoMemory => "there is no memory for copies of what programs change".into(),
+            _ => format!(
+                "its reader took too little for {} s, and programs that write waited for it",
+                PATIENCE.as_secs()
+            ),
+        };
+        let name = self.info().name;
+        tracing::warn!("{name}: a save of the file system was given up: {reason}");
+        self.end_aside(aside, why);
     }
 }
 
@@ -145,7 +186,6 @@ struct Slow;
 impl Aside {
     fn new(plan: AsidePlan) -> Aside {
         Aside {
-            bitmaps: plan.bitmaps.iter().flatten().copied().collect(),
             plan,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             bytes: AtomicU64::new(0),
@@ -171,9 +211,14 @@ impl Aside {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    fn note_end(&self, why: AsideEnd) {
-        self.end.lock().get_or_insert(why);
-        self.changed.notify_all();
+    fn clear(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.ended = true;
+            shard.copies = HashMap::new();
+            shard.bitmaps = HashMap::new();
+        }
+        self.bytes.store(0, Ordering::Relaxed);
     }
 
     fn shard(&self, block: u64) -> &Mutex<Shard, rank::Aside> {
@@ -186,7 +231,7 @@ impl Aside {
     }
 
     fn is_bitmap(&self, block: u64) -> bool {
-        self.bitmaps.contains(&block)
+        self.plan.bitmap_blocks.binary_search(&block).is_ok()
     }
 
     fn bitmap_of(&self, group: u64) -> Option<u64> {
@@ -202,7 +247,7 @@ impl Aside {
     }
 
     /// Copies the blocks of a range that need it.
-    fn before_store(&self, region: &Region, offset: u64, len: u64) -> Result<(), Slow> {
+    fn before_store(&self, region: &Region, offset: u64, len: u64) -> Result<(), AsideEnd> {
         if len == 0 {
             return Ok(());
         }
@@ -212,30 +257,40 @@ impl Aside {
             if !is_bitmap && (self.is_released(block) || !self.was_in_use(region, block)) {
                 continue;
             }
-            if !is_bitmap {
-                self.wait_for_room()?;
-            }
             let mut shard = self.shard(block).lock();
-            // Released meanwhile: nobody would free the copy.
-            if !is_bitmap && self.is_released(block) || shard.copies.contains_key(&block) {
+            let known = match is_bitmap {
+                true => shard.bitmaps.contains_key(&block),
+                // Released meanwhile: nobody would free the copy.
+                false => self.is_released(block) || shard.copies.contains_key(&block),
+            };
+            if known || shard.ended {
                 continue;
             }
-            let mut copy = vec![0; size as usize].into_boxed_slice();
+            let mut copy = Vec::new();
+            let reserved = copy.try_reserve_exact(size as usize);
+            reserved.map_err(|_| AsideEnd::NoMemory)?;
+            copy.resize(size as usize, 0);
             if region.read(block * size, &mut copy).is_err() {
                 // The page has failed. The reader meets the same error.
                 continue;
             }
-            shard.copies.insert(block, copy);
-            drop(shard);
-            if !is_bitmap {
-                self.bytes.fetch_add(size, Ordering::Relaxed);
+            let copies = match is_bitmap {
+                true => &mut shard.bitmaps,
+                false => &mut shard.copies,
+            };
+            copies.try_reserve(1).map_err(|_| AsideEnd::NoMemory)?;
+            copies.insert(block, copy.into_boxed_slice());
+            // Under the lock: whoever frees the copy subtracts it later.
+            if !is_bitmap
+                && self.bytes.fetch_add(size, Ordering::Relaxed) >= self.plan.most + EXCESS
+            {
+                return Err(AsideEnd::Slow);
             }
         }
         Ok(())
     }
 
-    /// Waits until there is room for a copy. Other stores may take it first, so that there are
-    /// at most as many bytes too many as threads have blocks under way.
+    /// Waits until there is room for a copy.
     fn wait_for_room(&self) -> Result<(), Slow> {
         let is_full = || self.bytes.load(Ordering::Relaxed) >= self.plan.most;
         if !is_full() {
@@ -277,7 +332,7 @@ impl Aside {
         };
         let at = (bit / 64 * 8) as usize;
         let shard = self.shard(bitmap).lock();
-        let word = match shard.copies.get(&bitmap) {
+        let word = match shard.bitmaps.get(&bitmap) {
             Some(copy) => copy.get(at..).and_then(|rest| rest.first_chunk()).copied(),
             None => {
                 let mut word = [0; 8];
@@ -289,20 +344,19 @@ impl Aside {
         word.is_none_or(|word| u64::from_le_bytes(word) >> (bit % 64) & 1 != 0)
     }
 
-    /// Reads whole blocks as they were at the moment. Those that were free hold anything.
+    /// Reads a block as it was at the moment. One that was free holds anything. Returns whether
+    /// it comes from the region, and not from a copy.
     ///
     /// # Errors
     /// Those of reading the region.
-    pub fn read(&self, region: &Region, first: u64, into: &mut [u8]) -> Result<(), PmemError> {
-        let size = self.plan.block_size;
-        for (block, into) in (first..).zip(into.chunks_mut(size as usize)) {
-            let shard = self.shard(block).lock();
-            match shard.copies.get(&block) {
-                Some(copy) if copy.len() == into.len() => into.copy_from_slice(copy),
-                _ => region.read(block * size, into)?,
-            }
+    pub fn read(&self, region: &Region, block: u64, into: &mut [u8]) -> Result<bool, PmemError> {
+        let shard = self.shard(block).lock();
+        let copy = shard.copies.get(&block).or(shard.bitmaps.get(&block));
+        match copy.filter(|copy| copy.len() == into.len()) {
+            Some(copy) => into.copy_from_slice(copy),
+            None => region.read(block * self.plan.block_size, into)?,
         }
-        Ok(())
+        Ok(copy.is_none())
     }
 
     /// The fixed blocks are read, and are copied no more.
@@ -318,17 +372,14 @@ impl Aside {
     }
 
     fn drop_released(&self) {
-        let size = self.plan.block_size;
         for shard in &self.shards {
-            let mut freed = 0;
-            shard.lock().copies.retain(|block, _| {
-                let keep = self.is_bitmap(*block) || !self.is_released(*block);
-                freed += u64::from(!keep);
-                keep
-            });
-            self.bytes.fetch_sub(freed * size, Ordering::Relaxed);
+            let mut shard = shard.lock();
+            let before = shard.copies.len();
+            shard.copies.retain(|block, _| !self.is_released(*block));
+            let freed = (before - shard.copies.len()) as u64 * self.plan.block_size;
+            self.bytes.fetch_sub(freed, Ordering::Relaxed);
         }
-        // Under the lock, so that no store misses it between its look and its wait.
+        // Under the lock, so that no operation misses it between its look and its wait.
         drop(self.end.lock());
         self.changed.notify_all();
     }

@@ -62,6 +62,16 @@ impl BadBlocks {
         !self.is_empty() && self.end_of(block).1
     }
 
+    /// Returns the listed blocks, in ascending order.
+    pub fn runs(&self) -> Vec<BlockRun> {
+        let known = self.known.lock();
+        let runs = known.iter().map(|(start, len)| BlockRun {
+            start: Bno(*start),
+            len: *len,
+        });
+        runs.collect()
+    }
+
     /// Divides a run into parts that are listed or not, in order.
     pub fn parts(&self, run: BlockRun) -> Vec<(BlockRun, bool)> {
         let mut parts = Vec::new();

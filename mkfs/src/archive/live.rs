@@ -44,7 +44,7 @@ impl Live {
         };
         let size = reader.plan().block_size;
         let page = |offset: u64| -> io::Result<Vec<u8>> {
-            let end = (offset + PAGE).div_ceil(size);
+            let end = offset.saturating_add(PAGE).div_ceil(size);
             let mut bytes = vec![0; ((end - offset / size) * size) as usize];
             reader.read(offset / size, &mut bytes)?;
             Ok(bytes.split_off((offset % size) as usize))
@@ -148,18 +148,23 @@ impl Contents for Live {
         let fixed: u64 = (self.reader.plan().fixed.iter())
             .map(|run| run.end - run.start)
             .sum();
-        let mut done = 0;
+        let (mut done, mut unreleased) = (0, 0);
         self.each(|mut run| {
             while !run.is_empty() {
                 let piece = run.start..run.end.min(run.start + most);
                 run.start = piece.end;
                 f(piece.clone())?;
                 done += piece.end - piece.start;
-                match done {
-                    // The others do not begin inside of them.
-                    done if done < fixed => {}
-                    done if done == fixed => self.reader.release_fixed()?,
-                    _ => self.reader.release_below(piece.end)?,
+                // The others do not begin inside of them.
+                if done == fixed {
+                    self.reader.release_fixed()?;
+                } else if done > fixed {
+                    // Not each run: many have one block.
+                    unreleased += piece.end - piece.start;
+                    if unreleased >= most {
+                        self.reader.release_below(piece.end)?;
+                        unreleased = 0;
+                    }
                 }
             }
             Ok(())

@@ -79,7 +79,7 @@ impl Subcommand for Save {
             return Err(exists(&self.file));
         }
         let report = match self.live_mount()? {
-            Some((server, _)) => self.save_live(&server, &name)?,
+            Some((server, device)) => self.save_live(&server, device, &name)?,
             None => self.save_region(exists_now, &name)?,
         };
         if self.json {
@@ -99,15 +99,27 @@ impl Save {
     fn live_mount(&self) -> Result<Option<(Connection, u64)>, Failure> {
         match live_mount(&self.region) {
             Ok(live) => Ok(Some(live)),
-            // Opening it says what it is.
-            Err(failure) if failure.reason == "not-mounted" && !self.region.is_dir() => Ok(None),
+            // Opening it says what it is. Only root can look for servers.
+            Err(_) if !self.region.is_dir() => Ok(None),
             Err(failure) => Err(failure),
         }
     }
 
     /// Saves a live mount from one moment.
-    fn save_live(&self, server: &Connection, name: &str) -> Result<Report, Failure> {
+    fn save_live(&self, server: &Connection, device: u64, name: &str) -> Result<Report, Failure> {
         let about = |e: ControlError| Failure::new("os", format!("{name}: {e}"));
+        let beside = (self.file.parent())
+            .filter(|dir| !dir.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        if std::fs::metadata(beside).is_ok_and(|dir| dir.dev() == device) {
+            return Err(Failure::new(
+                "same",
+                format!(
+                    "{}: is on the mount that is to be saved, which would wait for itself; name a file elsewhere",
+                    shown(&self.file)
+                ),
+            ));
+        }
         // What the kernel holds back is not in the region. Only a mount point reaches it.
         if let Some(on) = match self.region.is_dir() {
             true => Some(self.region.clone()),
@@ -115,6 +127,10 @@ impl Save {
         } {
             let synced = File::open(&on).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
             synced.map_err(|e| Failure::os("cannot sync", &on, e))?;
+        } else {
+            eprintln!(
+                "pramfs: warning: {name}: is mounted in another namespace: what its kernel has not written back (cache=writeback) is not saved"
+            );
         }
         let region = server.region().map_err(about)?;
         let region = Identity::of(&region).map_err(about)?;

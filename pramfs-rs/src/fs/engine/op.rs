@@ -41,6 +41,9 @@ impl Engine {
     /// [runs again](Self::retry_for_room).
     #[inline]
     pub(crate) fn op<T>(&self, need: Need, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        if need == Need::Write {
+            self.vol.region.wait_for_aside();
+        }
         // Over all attempts: room is taken through windows that the scope joins.
         let _scope = match need {
             Need::Write => self.vol.region.write_scope(),

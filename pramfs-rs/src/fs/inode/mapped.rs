@@ -13,6 +13,8 @@ struct State {
     views: BTreeMap<Ino, u32>,
     /// Files that were or became mapped since the moment of a snapshot.
     since: Option<BTreeSet<Ino>>,
+    /// Snapshots so far.
+    snapshots: u64,
 }
 
 /// See the module.
@@ -47,23 +49,30 @@ impl MappedFiles {
         }
     }
 
-    /// From now on collects the files, beginning with those that are mapped and `leased`.
-    pub(crate) fn collect(&self, leased: impl IntoIterator<Item = Ino>) {
+    /// From now on collects the files, beginning with those that are mapped and `leased`, for a
+    /// snapshot whose number it returns.
+    pub(crate) fn collect(&self, leased: impl IntoIterator<Item = Ino>) -> u64 {
         let mut state = self.0.lock();
         let mut since: BTreeSet<Ino> = leased.into_iter().collect();
         since.extend(state.views.keys());
         state.since = Some(since);
+        state.snapshots += 1;
+        state.snapshots
     }
 
-    /// Returns the files so far.
-    pub(crate) fn collected(&self) -> Vec<Ino> {
+    /// Returns the files so far of the snapshot of this number. `None`: there is a later one.
+    pub(crate) fn collected(&self, snapshot: u64) -> Option<Vec<Ino>> {
         let state = self.0.lock();
-        state.since.iter().flatten().copied().collect()
+        let since = state.since.as_ref().filter(|_| state.snapshots == snapshot);
+        since.map(|since| since.iter().copied().collect())
     }
 
-    /// Collects no longer.
-    pub(crate) fn forget(&self) {
-        self.0.lock().since = None;
+    /// Collects no longer for the snapshot of this number.
+    pub(crate) fn forget(&self, snapshot: u64) {
+        let mut state = self.0.lock();
+        if state.snapshots == snapshot {
+            state.since = None;
+        }
     }
 }
 
@@ -80,14 +89,21 @@ mod tests {
         mapped.end(Ino(7));
         mapped.note(Ino(6));
         mapped.end(Ino(8));
-        assert!(mapped.collected().is_empty());
-        mapped.collect([Ino(20)]);
+        assert_eq!(mapped.collected(0), None);
+        let first = mapped.collect([Ino(20)]);
         mapped.end(Ino(8));
         mapped.begin(Ino(9));
         mapped.end(Ino(9));
         mapped.note(Ino(10));
-        assert_eq!(mapped.collected(), [Ino(8), Ino(9), Ino(10), Ino(20)]);
-        mapped.forget();
-        assert!(mapped.collected().is_empty());
+        let files = [Ino(8), Ino(9), Ino(10), Ino(20)];
+        assert_eq!(mapped.collected(first).unwrap(), files);
+        // The end of the first one ends nothing of the second.
+        let second = mapped.collect([]);
+        mapped.note(Ino(11));
+        mapped.forget(first);
+        assert_eq!(mapped.collected(first), None);
+        assert_eq!(mapped.collected(second).unwrap(), [Ino(11)]);
+        mapped.forget(second);
+        assert_eq!(mapped.collected(second), None);
     }
 }

@@ -171,18 +171,18 @@ impl Fs {
     fn unmount(&mut self) -> Result<()> {
         let background = self.background.get_mut().take();
         let scrub = self.scrub.get_mut().take();
-        let snapshot = self.snapshot.get_mut().take();
+        let snapshot = self.snapshot.get_mut().upgrade();
         if self.engine().open.is_inherited() {
             // The threads and their channels belong to the parent.
             std::mem::forget((background, scrub, snapshot));
             return Err(self.engine().ended());
         }
-        if let Some(scrub) = scrub {
-            scrub.stop();
-        }
         // Before anything that stores, which might wait for its reader.
         if let Some(snapshot) = snapshot {
             snapshot.end();
+        }
+        if let Some(scrub) = scrub {
+            scrub.stop();
         }
         if let Some(background) = background {
             background.stop();

@@ -25,8 +25,8 @@ mod scrub;
 pub(crate) mod snapshot;
 
 use pramfs_medium::pmem::RegionAccess as _;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::fs::Engine;
@@ -73,7 +73,7 @@ pub struct Fs {
     /// The last scrub.
     scrub: Mutex<Option<ScrubTask>, rank::Mount>,
     /// The last snapshot.
-    snapshot: Mutex<Option<Arc<SnapshotState>>, rank::Mount>,
+    snapshot: Mutex<Weak<SnapshotState>, rank::Mount>,
 }
 
 impl std::ops::Deref for Fs {
@@ -130,7 +130,7 @@ impl Fs {
             background: Mutex::new(None),
             unfinished: Mutex::new(unfinished),
             scrub: Mutex::new(None),
-            snapshot: Mutex::new(None),
+            snapshot: Mutex::new(Weak::new()),
         };
         if !read_only {
             if !fs.is_read_only() {
@@ -187,8 +187,11 @@ impl Fs {
         }
         let mut background = self.background.lock();
         if self.become_writable()? {
-            // As the kernel named them at the mount: a server may open no file by now.
+            // As the kernel named them at the mount: a server may open no file by now. Under the
+            // gate: a snapshot begins without a record under way.
+            let gate = self.enter()?;
             self.take_out_known(&self.vol.region.bad_ranges(), true);
+            drop(gate);
             self.end_leases_of_last_mount();
             // The mount is writable now. Even without a reserve, it frees the orphans
             // and starts the timer.

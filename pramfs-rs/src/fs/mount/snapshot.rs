@@ -1,9 +1,10 @@
 //! Reading a mounted file system as it was at one moment, while programs change it.
 //!
 //! The moment has no operation under way, so the snapshot is what a crash would leave at that
-//! moment, with all that had returned: a mount recovers it. It costs as much as waiting for the
-//! operations, and a look at the descriptor of each block group: the size of the region does
-//! not matter otherwise. From then on, [`Aside`] copies each block in use before its first
+//! moment, with all that had returned: a mount recovers it. Its records are dead, since those of
+//! atomic writes have their data in blocks that no bitmap names. The moment takes as long as the
+//! operations under way, two fences for each lane, and a look at the descriptor of each block
+//! group: the size of the region does not matter otherwise. From then on, [`Aside`] copies each block in use before its first
 //! store.
 //!
 //! Stores that pass no engine are not held back: those of views for writing and of leases to
@@ -11,18 +12,21 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::fs::{Engine, Fs};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{Aside, AsideEnd, AsidePlan, RegionAccess as _};
-use pramfs_medium::sync::{Mutex, rank};
-use pramfs_medium::types::{Ino, LeaseMode, RegionOffset};
+use pramfs_medium::sync::{Mutex, MutexGuard, rank};
+use pramfs_medium::types::{BlockRun, Bno, Ino, LeaseMode};
 
 /// Why a snapshot has ended before its reader did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotEnd {
-    /// Stores waited for memory, and the reader released none for ten seconds.
+    /// Programs that write waited for memory, and the reader released none for ten seconds.
     Slow,
+    /// The system had no memory for a copy.
+    NoMemory,
     /// The file system was closed.
     Closed,
 }
@@ -30,17 +34,21 @@ pub enum SnapshotEnd {
 /// What a snapshot and its mount share.
 #[derive(Debug)]
 pub(crate) struct SnapshotState {
-    /// `None` from the end of the mount on.
+    /// `None` from the end of the mount, or the begin of another snapshot, on.
     engine: Mutex<Option<Arc<Engine>>, rank::Mount>,
     aside: Arc<Aside>,
+    /// Blocks that were listed as bad at the moment.
+    bad: Vec<BlockRun>,
+    /// Number of the snapshot for `Engine::mapped`.
+    number: u64,
 }
 
 impl SnapshotState {
-    /// Ends it, once no read is under way. Stores that wait for its reader go on.
+    /// Ends it, once no read is under way. Operations that wait for its reader go on.
     pub(crate) fn end(&self) {
         if let Some(engine) = self.engine.lock().take() {
             engine.vol.region.end_aside(&self.aside, AsideEnd::Closed);
-            engine.mapped.forget();
+            engine.mapped.forget(self.number);
         }
     }
 }
@@ -88,22 +96,28 @@ impl Fs {
         if !self.is_up() {
             return Err(self.ended());
         }
-        let mut last = self.snapshot.lock();
-        if last
-            .as_ref()
-            .is_some_and(|last| last.aside.ended().is_none())
-        {
-            return Err(Error::Busy(
-                "a save of this file system runs already; wait for its end".into(),
-            ));
+        let last = self.snapshot.lock().upgrade();
+        if let Some(last) = last {
+            if last.aside.ended().is_none() {
+                return Err(running());
+            }
+            // Its reader has not gone yet.
+            last.end();
         }
         let engine = self.engine();
-        let aside = engine.begin_snapshot(most)?;
+        let begun = engine.begin_snapshot(most);
+        if let Err(e @ Error::Corrupt { .. }) = &begun {
+            engine.note_damage(e);
+        }
+        let (aside, bad, number) = begun?;
         let state = Arc::new(SnapshotState {
             engine: Mutex::new(Some(Arc::clone(engine))),
             aside,
+            bad,
+            number,
         });
-        *last = Some(Arc::clone(&state));
+        // Copies can begin once at a time, so this is the only one.
+        *self.snapshot.lock() = Arc::downgrade(&state);
         Ok(Snapshot {
             state,
             process: std::process::id(),
@@ -111,37 +125,63 @@ impl Fs {
     }
 }
 
+fn running() -> Error {
+    Error::Busy("a save of this file system runs already; wait for its end".into())
+}
+
 impl Engine {
-    fn begin_snapshot(&self, most: u64) -> Result<Arc<Aside>> {
+    fn begin_snapshot(&self, most: u64) -> Result<(Arc<Aside>, Vec<BlockRun>, u64)> {
         let _all = self.gate.write().map_err(|_| self.ended())?;
         if !self.is_up() {
             return Err(self.ended());
         }
+        if self.has_unknown_lease.load(Ordering::Relaxed) {
+            return Err(Error::Busy(
+                "a process maps blocks of this file system, and the lease that says which is damaged; unmount it and run fsck.pramfs".into(),
+            ));
+        }
+        if self.is_read_only() {
+            // Such a mount may have live records, and must not retire them.
+            if !self.quiet.load(Ordering::Relaxed) {
+                return Err(Error::io(
+                    "damage was found, and the mount became read-only; unmount it, run fsck.pramfs, then save it",
+                ));
+            }
+        } else {
+            // The records of atomic writes have their data in blocks that no bitmap names.
+            self.vol.retire_all()?;
+        }
         let geo = &self.vol.geo;
         let per_group = geo.bits_per_group();
         let groups = geo.blocks().div_ceil(per_group);
-        let mut bitmaps = Vec::new();
-        bitmaps
-            .try_reserve_exact(usize::try_from(groups).unwrap_or(usize::MAX))
-            .map_err(|_| Error::OutOfMemory(groups * 16))?;
+        let (mut bitmaps, mut bitmap_blocks) = (Vec::new(), Vec::new());
+        let room = usize::try_from(groups).unwrap_or(usize::MAX);
+        let reserved = bitmaps.try_reserve_exact(room).is_ok()
+            && bitmap_blocks.try_reserve_exact(room).is_ok();
+        if !reserved {
+            return Err(Error::OutOfMemory(groups.saturating_mul(24)));
+        }
         for group in 0..groups {
             let at = self.vol.blocks.bitmap_offset(self.vol.medium(), group)?;
-            bitmaps.push(at.map(|(bitmap, _)| geo.block_at(bitmap).0));
+            let block = at.map(|(bitmap, _)| geo.block_at(bitmap).0);
+            bitmaps.push(block);
+            bitmap_blocks.extend(block);
         }
+        bitmap_blocks.sort_unstable();
         let plan = AsidePlan {
             block_size: geo.block_size,
             fixed: merged(geo.fixed_blocks()),
             per_group,
             bitmaps,
+            bitmap_blocks,
             most,
         };
-        let aside = self.vol.region.begin_aside(plan).ok_or_else(|| {
-            Error::Busy("a save of this file system runs already; wait for its end".into())
-        })?;
+        let bad = self.vol.bad.runs();
+        let aside = self.vol.region.begin_aside(plan).ok_or_else(running)?;
         let leases = self.leases();
         let written = leases.iter().filter(|held| held.mode == LeaseMode::Write);
-        self.mapped.collect(written.map(|held| held.ino));
-        Ok(aside)
+        let number = self.mapped.collect(written.map(|held| held.ino));
+        Ok((aside, bad, number))
     }
 }
 
@@ -194,14 +234,9 @@ impl Snapshot {
         if !(into.len() as u64).is_multiple_of(size) {
             return Err(Error::Invalid("a snapshot is read by whole blocks"));
         }
-        let engine = self.state.engine.lock();
-        let Some(engine) = engine.as_ref().filter(|_| self.end().is_none()) else {
-            return Err(Error::io(match self.end() {
-                Some(SnapshotEnd::Slow) => {
-                    "the save was given up: programs that write waited 10 s for memory, and it took nothing; save to a faster disk, or with more memory"
-                }
-                _ => "the file system has been unmounted",
-            }));
+        let engine = self.engine()?;
+        let Some(engine) = engine.as_ref() else {
+            return Err(self.ended());
         };
         let geo = &engine.vol.geo;
         let count = into.len() as u64 / size;
@@ -213,23 +248,49 @@ impl Snapshot {
         }
         let region = &engine.vol.region;
         for (block, into) in (first..).zip(into.chunks_mut(size as usize)) {
-            if geo.is_bad(block, 1) {
+            if self.state.bad.iter().any(|run| run.contains(Bno(block))) {
                 into.fill(0);
                 continue;
             }
-            self.state.aside.read(region, block, into)?;
-            if region.is_faulted(block * size, size) {
+            let from_region = self.state.aside.read(region, block, into)?;
+            if from_region && region.is_faulted(block * size, size) {
                 return Err(Error::io(format!(
                     "the page at offset {} cannot be read; run pramfs scrub, then fsck.pramfs",
-                    RegionOffset(block * size).0
+                    block * size
                 )));
             }
         }
-        // Stores may not have waited any more while they were read.
+        // Stores made no copies any more after that.
         match self.end() {
             None => Ok(()),
-            Some(_) => Err(Error::io("the save was given up while it read")),
+            Some(_) => Err(self.ended()),
         }
+    }
+
+    /// Locks the engine, in the process that made the snapshot.
+    fn engine(&self) -> Result<MutexGuard<'_, Option<Arc<Engine>>>> {
+        if self.process != std::process::id() {
+            return Err(Error::io(
+                "the snapshot was made before this process was forked; only its process can read it",
+            ));
+        }
+        let engine = self.state.engine.lock();
+        match self.end() {
+            None => Ok(engine),
+            Some(_) => Err(self.ended()),
+        }
+    }
+
+    fn ended(&self) -> Error {
+        Error::io(match self.end() {
+            Some(SnapshotEnd::Slow) => {
+                "the save was given up: programs that write waited 10 s for memory, and it took too little; save to a faster disk, or with more memory"
+            }
+            Some(SnapshotEnd::NoMemory) => {
+                "the save was given up: the system had no memory for copies of what programs changed"
+            }
+            _ => "the file system has been unmounted, or another save has begun",
+        })
     }
 
     /// The blocks of [`fixed`](Self::fixed) are read.
@@ -251,19 +312,22 @@ impl Snapshot {
     pub fn end(&self) -> Option<SnapshotEnd> {
         self.state.aside.ended().map(|end| match end {
             AsideEnd::Slow => SnapshotEnd::Slow,
+            AsideEnd::NoMemory => SnapshotEnd::NoMemory,
             AsideEnd::Closed => SnapshotEnd::Closed,
         })
     }
 
     /// The files that were mapped for writing, or leased to write, at the moment or later. What
     /// was read of them may be of any moment. Each with its path, if the engine has seen one.
-    pub fn mapped_files(&self) -> Vec<(Ino, Option<String>)> {
-        let engine = self.state.engine.lock();
-        let Some(engine) = engine.as_ref() else {
-            return Vec::new();
-        };
-        let all = engine.mapped.collected().into_iter();
-        all.map(|ino| (ino, engine.path_hint(ino))).collect()
+    ///
+    /// # Errors
+    /// The snapshot has ended.
+    pub fn mapped_files(&self) -> Result<Vec<(Ino, Option<String>)>> {
+        let engine = self.engine()?;
+        let engine = engine.as_ref().ok_or_else(|| self.ended())?;
+        let files = engine.mapped.collected(self.state.number);
+        let files = files.ok_or_else(|| self.ended())?.into_iter();
+        Ok(files.map(|ino| (ino, engine.path_hint(ino))).collect())
     }
 }
 

@@ -72,7 +72,7 @@ fn snapshot_has_files_as_they_were_and_mounts() {
     other.lookup(Ino::ROOT, b"removed later").unwrap();
     assert!(other.lookup(Ino::ROOT, b"later").is_err());
     assert!(snapshot.held_bytes() > 0);
-    assert!(snapshot.mapped_files().is_empty());
+    assert!(snapshot.mapped_files().unwrap().is_empty());
     drop(snapshot);
     fs.close().unwrap();
     other.close().unwrap();
@@ -97,7 +97,7 @@ fn read_after_unmount_says_that_it_is_unmounted() {
     let mut block = vec![0; snapshot.block_size() as usize];
     let failed = snapshot.read(0, &mut block).unwrap_err();
     assert!(failed.to_string().contains("unmounted"), "{failed}");
-    // The region is not held any more than by the engine of the mount.
+    assert!(snapshot.mapped_files().is_err());
     snapshot.release_fixed();
     drop(snapshot);
 }
@@ -136,6 +136,7 @@ fn files_mapped_for_writing_are_named() {
     drop(during.map(0..4096, Access::Write).unwrap());
     let named: Vec<Ino> = snapshot
         .mapped_files()
+        .unwrap()
         .into_iter()
         .map(|(ino, _)| ino)
         .collect();
@@ -147,16 +148,35 @@ fn files_mapped_for_writing_are_named() {
 }
 
 #[test]
-fn writer_without_room_goes_on_at_unmount_of_reader() {
+fn new_snapshot_ends_one_whose_reader_was_too_slow() {
+    let fs = mounted(region());
+    let first = fs.snapshot(MOST).unwrap();
+    let region = &fs.vol.region;
+    region.end_aside(&first.state.aside, AsideEnd::Slow);
+    assert_eq!(first.end(), Some(SnapshotEnd::Slow));
+    let second = fs.snapshot(MOST).unwrap();
+    // Its end ends nothing of the second.
+    drop(first);
+    assert_eq!(second.end(), None);
+    assert!(second.mapped_files().unwrap().is_empty());
+    drop(second);
+    fs.close().unwrap();
+}
+
+#[test]
+fn writer_that_waits_goes_on_when_reader_is_dropped() {
     let fs = mounted(region());
     let file = fs.create(&ROOT, Ino::ROOT, b"file", 0o644).unwrap();
     fs.write(&ROOT, file.ino, 0, &[1; 100_000]).unwrap();
-    // Less than the write needs.
     let snapshot = fs.snapshot(4096).unwrap();
+    // More than the limit, so that the next one waits.
+    fs.write(&ROOT, file.ino, 0, &[2; 100_000]).unwrap();
+    let start = std::time::Instant::now();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| fs.write(&ROOT, file.ino, 0, &[2; 100_000]));
+        let writer = scope.spawn(|| fs.write(&ROOT, file.ino, 0, &[3; 100_000]));
         drop(snapshot);
         assert_eq!(writer.join().unwrap().unwrap(), 100_000);
     });
+    assert!(start.elapsed() < std::time::Duration::from_secs(10));
     fs.close().unwrap();
 }
