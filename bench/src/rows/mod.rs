@@ -3,6 +3,7 @@
 mod append;
 mod atomic;
 pub mod builds;
+mod databases;
 mod dbench;
 pub mod leases;
 mod lookup;
@@ -40,6 +41,7 @@ pub const GROUPS: &[&Group] = &[
     &leases::GROUP,
     &preload::GROUP,
     &programs::GROUP,
+    &databases::GROUP,
     &server_memory::GROUP,
     &threads::GROUP,
     &transports::IO,
