@@ -134,7 +134,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let m = interleave(cx, Ops::Calibrated, &mut sides)?;
     drop(sides);
     let us = |side| Duration::from_nanos(m.median_ns(side) as u64);
-    out.record(commit, &m, (0, 1), &[described.clone()]);
+    out.record(commit, &m, (0, 1), std::slice::from_ref(&described));
     if disk.is_ok() {
         let note = format!("a transaction on tmpfs: {:?}", us(1));
         out.record(commit_ext4, &m, (0, 2), &[described.clone(), note]);
