@@ -5,7 +5,8 @@
 #   scripts/test-python.sh [ARGUMENTS of pytest]
 #
 # PYTHON chooses the interpreter: python3, or the one of a build without the GIL. PROFILE is the
-# profile of the build: dev.
+# profile of the build: dev. PRAMFS_LIBRARY and PRAMFS_MOUNT are a libpramfs and a mount.pramfs that
+# exist; without them, they are built.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
@@ -33,8 +34,14 @@ if [[ ! -x $venv/bin/python || $(cat "$venv/wanted" 2>/dev/null) != "$wanted" ]]
 fi
 
 # The library of C, for the test of both in one process, and the program that mounts.
-cargo build --quiet -p pramfs-capi
-cargo build --quiet -p pramfs-fuse --bins
+if [[ -z ${PRAMFS_LIBRARY:-} ]]; then
+    cargo build --quiet -p pramfs-capi
+    export PRAMFS_LIBRARY=$target/debug/libpramfs_c.so
+fi
+if [[ -z ${PRAMFS_MOUNT:-} ]]; then
+    cargo build --quiet -p pramfs-fuse --bins
+    export PRAMFS_MOUNT=$target/debug/mount-pramfs
+fi
 wheels=$target/python/wheels-$tag
 rm -rf "$wheels"
 "$venv/bin/maturin" build --quiet --locked --profile "${PROFILE:-dev}" --compatibility linux \
@@ -43,7 +50,5 @@ rm -rf "$wheels"
 echo "test-python: $(cd "$wheels" && ls -s --block-size=K ./*.whl)"
 
 # Outside of python/, so that the installed package is tested.
-export PRAMFS_LIBRARY=${PRAMFS_LIBRARY:-$target/debug/libpramfs_c.so}
-export PRAMFS_MOUNT=${PRAMFS_MOUNT:-$target/debug/mount-pramfs}
 exec "$venv/bin/python" -X dev -m pytest -c python/pyproject.toml --rootdir python -p no:cacheprovider \
     --import-mode=append python/tests "$@"

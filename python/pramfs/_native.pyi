@@ -4,6 +4,23 @@ from typing import Any, TypeAlias, final
 
 from typing_extensions import Buffer, Self
 
+__all__ = [
+    "BusyError",
+    "CorruptError",
+    "ForkedError",
+    "LostError",
+    "Map",
+    "NotMountableError",
+    "RawFile",
+    "RawFileSystem",
+    "RawLease",
+    "VERSION",
+    "format",
+    "lease",
+    "memory",
+    "mount",
+]
+
 VERSION: str
 
 #: (mode, ino, nlink, uid, gid, size), (blksize, blocks, rdev), and times in nanoseconds: of the

@@ -73,7 +73,8 @@ class memmap(np.ndarray[Any, np.dtype[Any]]):
                 shape = (left // kind.itemsize,)
             # Beyond 2 MiB, the kernel maps huge pages where the blocks allow it.
             mapped = file.map(offset, _bytes(shape, kind), writable=mode != "r")
-        array = super().__new__(cls, shape, kind, buffer=mapped, order=order)
+        # Its types name those that have a buffer, and not the protocol.
+        array = super().__new__(cls, shape, kind, buffer=mapped, order=order)  # type: ignore[arg-type]
         array._map = mapped
         return array
 

@@ -3,6 +3,7 @@
 mod append;
 mod atomic;
 pub mod builds;
+mod databases;
 mod dbench;
 pub mod leases;
 mod lookup;
@@ -42,6 +43,7 @@ pub const GROUPS: &[&Group] = &[
     &leases::GROUP,
     &preload::GROUP,
     &programs::GROUP,
+    &databases::GROUP,
     &server_memory::GROUP,
     &threads::GROUP,
     &transports::IO,

@@ -1,6 +1,6 @@
 // A log and a mapped counter, from Go: as log_and_counters.c.
 //
-//	cd capi/examples/go && go build -o counters . && ./counters /dev/shm/region
+//	cd capi/examples/go && go build -o counters . && ./counters region
 //
 // cgo finds the library by pkg-config: make install-lib.
 package main
