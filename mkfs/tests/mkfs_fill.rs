@@ -74,8 +74,9 @@ fn mkfs_from_directory_or_archive_has_its_tree() {
     for format in ["gnu", "pax", "ustar"] {
         let archive = at(format);
         let mut tar = Command::new("tar");
-        // The others have no sparse files, or none that can be read.
+        // The others have no sparse files, or none that can be read; ustar no long names either.
         tar.args((format == "gnu").then_some("--sparse"));
+        tar.args((format == "ustar").then_some("--exclude=longlong*"));
         tar.args([
             "--format",
             format,
@@ -88,11 +89,10 @@ fn mkfs_from_directory_or_archive_has_its_tree() {
         assert!(tar.status().unwrap().success());
         let region = at(&format!("of {format}"));
         mkfs(["-q", "-d", s(&archive), s(&region), "64M"]).ok();
-        assert_eq!(
-            got(s(&region), &at(&format!("got {format}"))),
-            expected,
-            "{format}"
-        );
+        let is_there = |line: &&str| format != "ustar" || !line.contains("longlong");
+        let expected: Vec<_> = expected.lines().filter(is_there).collect();
+        let got = got(s(&region), &at(&format!("got {format}")));
+        assert_eq!(got.lines().collect::<Vec<_>>(), expected, "{format}");
         let stat = pramfs(["stat", "--json", s(&region), "/hello"]).ok().json();
         assert_eq!(
             stat["mtime"].as_str().map(|t| &t[..19]),
