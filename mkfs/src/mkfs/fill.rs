@@ -23,6 +23,8 @@ use crate::tree::{self, CHUNK};
 
 /// How the PAX format names an extended attribute.
 const XATTR: &str = "SCHILY.xattr.";
+/// Name and value of an extended attribute.
+type Xattr = (Vec<u8>, Vec<u8>);
 /// How the PAX format begins what it says of sparse files: their contents are not their bytes then.
 const SPARSE: &[u8] = b"GNU.sparse.";
 
@@ -271,10 +273,7 @@ impl<'a> Filler<'a> {
         Ok(name.into_owned())
     }
 
-    fn attributes(
-        &self,
-        entry: &mut Entry<'_, impl Read>,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure> {
+    fn attributes(&self, entry: &mut Entry<'_, impl Read>) -> Result<Vec<Xattr>, Failure> {
         let mut found = Vec::new();
         for extension in entry
             .pax_extensions()
