@@ -74,8 +74,10 @@ fn mkfs_from_directory_or_archive_has_its_tree() {
     for format in ["gnu", "pax", "ustar"] {
         let archive = at(format);
         let mut tar = Command::new("tar");
+        // The others have no sparse files, or none that can be read; ustar no long names either.
+        tar.args((format == "gnu").then_some("--sparse"));
+        tar.args((format == "ustar").then_some("--exclude=longlong*"));
         tar.args([
-            "--sparse",
             "--format",
             format,
             "-C",
@@ -84,26 +86,13 @@ fn mkfs_from_directory_or_archive_has_its_tree() {
             s(&archive),
             ".",
         ]);
-        if format == "ustar" {
-            // It has no sparse files.
-            tar = Command::new("tar");
-            tar.args([
-                "--format=ustar",
-                "-C",
-                s(&at("tree")),
-                "-cf",
-                s(&archive),
-                ".",
-            ]);
-        }
         assert!(tar.status().unwrap().success());
         let region = at(&format!("of {format}"));
         mkfs(["-q", "-d", s(&archive), s(&region), "64M"]).ok();
-        assert_eq!(
-            got(s(&region), &at(&format!("got {format}"))),
-            expected,
-            "{format}"
-        );
+        let is_there = |line: &&str| format != "ustar" || !line.contains("longlong");
+        let expected: Vec<_> = expected.lines().filter(is_there).collect();
+        let got = got(s(&region), &at(&format!("got {format}")));
+        assert_eq!(got.lines().collect::<Vec<_>>(), expected, "{format}");
         let stat = pramfs(["stat", "--json", s(&region), "/hello"]).ok().json();
         assert_eq!(
             stat["mtime"].as_str().map(|t| &t[..19]),
@@ -162,6 +151,9 @@ fn mkfs_from_what_cannot_be_copied_makes_nothing() {
     fs::write(at("tree/huge"), vec![7; 20 << 20]).unwrap();
     tar(&["huge"]);
     refuse(s(&archive), &["not filled", "huge"]);
+    // Sparse files whose entries do not have their bytes.
+    tar(&["--sparse", "--format=pax", "sparse"]);
+    refuse(s(&archive), &["not filled", "sparse", "--format=gnu"]);
     // One that leads out of itself, or through a link.
     tar(&["-P", "--transform=s|^hello|../hello|", "hello"]);
     refuse(s(&archive), &["not filled", "leads out of it"]);

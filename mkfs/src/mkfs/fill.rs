@@ -23,6 +23,10 @@ use crate::tree::{self, CHUNK};
 
 /// How the PAX format names an extended attribute.
 const XATTR: &str = "SCHILY.xattr.";
+/// Name and value of an extended attribute.
+type Xattr = (Vec<u8>, Vec<u8>);
+/// How the PAX format begins what it says of sparse files: their contents are not their bytes then.
+const SPARSE: &[u8] = b"GNU.sparse.";
 
 /// Fills the file system in a region that was just formatted. `-` is an archive on standard input.
 pub(super) fn fill(region: Region, name: &str, from: &Path) -> Result<(), Failure> {
@@ -111,6 +115,8 @@ impl<'a> Filler<'a> {
             (Ok(uid), Ok(gid)) => (clamp(uid), clamp(gid)),
             (Err(e), _) | (_, Err(e)) => return Err(self.wrong(&e)),
         };
+        let attributes = self.attributes(entry)?;
+        let header = entry.header();
         let owner = Credentials::new(uid, gid);
         let perm = header.mode().map_err(|e| self.wrong(&e))? & 0o7777;
         let mtime = SetTime::At(Time {
@@ -191,7 +197,6 @@ impl<'a> Filler<'a> {
                 }
             }
         };
-        let attributes = self.attributes(entry)?;
         if made.kind == FileType::Regular {
             self.contents(entry, made.ino, &shown_path)?;
         }
@@ -268,10 +273,7 @@ impl<'a> Filler<'a> {
         Ok(name.into_owned())
     }
 
-    fn attributes(
-        &self,
-        entry: &mut Entry<'_, impl Read>,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure> {
+    fn attributes(&self, entry: &mut Entry<'_, impl Read>) -> Result<Vec<Xattr>, Failure> {
         let mut found = Vec::new();
         for extension in entry
             .pax_extensions()
@@ -280,6 +282,15 @@ impl<'a> Filler<'a> {
             .flatten()
         {
             let extension = extension.map_err(|e| self.wrong(&e))?;
+            if extension.key_bytes().starts_with(SPARSE) {
+                return Err(Failure::new(
+                    "unsupported",
+                    format!(
+                        "{}: has a sparse file in the PAX format, which is not read; make the archive without --sparse, or with --format=gnu",
+                        shown(self.from)
+                    ),
+                ));
+            }
             if let Some(name) = extension.key().ok().and_then(|key| key.strip_prefix(XATTR)) {
                 found.push((name.as_bytes().to_vec(), extension.value_bytes().to_vec()));
             }
