@@ -36,7 +36,7 @@ impl core::fmt::Display for LoadError {
             LoadError::Missing { name, why } => {
                 write!(
                     f,
-                    "{name} cannot be loaded ({why}): install libpmem2 (Debian: apt-get install libpmem2-1)"
+                    "{name} cannot be loaded ({why}): install libpmem2 (Debian: apt-get install libpmem2)"
                 )
             }
             LoadError::TooOld { name, symbol } => {
