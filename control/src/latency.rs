@@ -36,7 +36,7 @@ pub fn bucket_of(nanos: u64) -> usize {
 /// `None` for the last bucket.
 pub fn bucket_end(bucket: usize) -> Option<u64> {
     let nth = u32::try_from(bucket).ok()?;
-    if nth >= (LAST - FIRST) * PARTS + 1 {
+    if nth > (LAST - FIRST) * PARTS {
         return None;
     }
     let (power, part) = (FIRST + nth / PARTS, nth % PARTS);
