@@ -108,9 +108,12 @@ fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Opti
 
 fn place(path: &Path, mounts: &[MountLine]) -> Result<Place, Failure> {
     let absolute = std::path::absolute(path).map_err(|e| Failure::os("cannot find", path, e))?;
-    // The last one hides those below it.
-    let mounted = mounts.iter().rev().find(|mount| mount.target == absolute);
-    if let Some(mount) = mounted {
+    // By the text: to look for the file would be a request to the server. The last one hides
+    // those below it.
+    let above = mounts
+        .iter()
+        .filter(|mount| absolute.starts_with(&mount.target));
+    if let Some(mount) = above.max_by_key(|mount| mount.target.as_os_str().len()) {
         return Ok(Place::Mount(mount.device));
     }
     let asked = absolute.clone();

@@ -66,11 +66,8 @@ fn status_shows_options_space_requests_and_latencies() {
     let medium = write["lines"].as_u64().unwrap() * 64 + write["streamed_bytes"].as_u64().unwrap();
     assert!(medium >= 100_000, "{write}");
     assert!(operation(&status, "CREATE")["fences"].as_u64().unwrap() >= 1);
-    let lookup = operation(&status, "LOOKUP");
-    assert!(
-        lookup["errors"].as_u64().unwrap() >= 1 && lookup["io_errors"] == 0,
-        "{lookup}"
-    );
+    // A look-up of a missing name is answered, and no error.
+    assert_eq!(operation(&status, "LOOKUP")["io_errors"], 0);
     let slowest = status["slowest"].as_array().unwrap();
     assert!(!slowest.is_empty() && slowest[0]["inode"].as_u64().unwrap() > 0);
     assert!(!status.to_string().contains("secret-name"));
@@ -138,7 +135,7 @@ fn status_of_stopped_server_names_its_process_and_remedy() {
     let all = soon(&["status"]);
     assert!(all.status == 1 && all.err.contains(words[0]), "{all:?}");
     let inside = mount.at("missing");
-    soon(&["status", inside.to_str().unwrap()]).refused(&["does not answer", "mount point"]);
+    soon(&["status", inside.to_str().unwrap()]).refused(&words);
     mount.signal(Signal::CONT);
     pramfs(["status".as_ref(), path.as_os_str()]).ok();
 }
