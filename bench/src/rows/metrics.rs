@@ -69,7 +69,7 @@ fn contender(cx: &Context, name: &'static str, option: &str) -> Result<Contender
         name,
         dir: File::open(mount.daemon.path()).context(name)?,
         file: open_rw(&path, true)?,
-        mount: mount,
+        mount,
     })
 }
 

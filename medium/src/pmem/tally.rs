@@ -98,7 +98,7 @@ pub(super) fn stream(bytes: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pmem::{HeapBackend, Region, RegionAccess as _};
+    use crate::pmem::{HeapBackend, Region};
 
     #[test]
     fn stores_flushes_and_fences_are_counted_for_their_thread() {
