@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser};
 
@@ -41,6 +42,8 @@ Exit status: 0, 1 wrong invocation, 2 system error, 4 bug, 8 interrupted,
 )]
 struct Arguments {
     /// The region: a file, a device-DAX or a pmem device, or UUID=... or LABEL=...
+    // The parser of paths refuses an empty one without saying where it comes from.
+    #[arg(value_parser = OsStringValueParser::new().map(PathBuf::from))]
     region: PathBuf,
     /// The directory to mount on
     mountpoint: PathBuf,

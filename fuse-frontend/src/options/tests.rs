@@ -326,10 +326,10 @@ fn examples(row: &Row) -> Vec<String> {
             .iter()
             .map(|c| format!("{}={}", row.names[0], c.value))
             .collect(),
-        Takes::Text { .. } => with(if row.names[0] == "fsname" {
-            "=pool"
-        } else {
-            "=4"
+        Takes::Text { .. } => with(match row.names[0] {
+            "fsname" => "=pool",
+            "slow" => "=4ms",
+            _ => "=4",
         }),
         Takes::FromKernel => with("=1"),
         Takes::Refused(_) => Vec::new(),
