@@ -104,11 +104,11 @@ used() { expect user.service active "$(state_of user.service)"; }
 write() { printf 'written by %s' "$1" >"$place/$1"; }
 reads() { expect "$place/$1" "written by $1" "$(cat "$place/$1")"; }
 
-# The server says how the mount before this one had ended.
+# The server of $place says how the mount before this one had ended.
 ended_cleanly() {
     local recovery
     journalctl --sync
-    recovery=$(journalctl -q --no-pager -o cat -t mount.pramfs | sed -n 's/.*; \(recovery: .*\)/\1/p' | tail -n 1)
+    recovery=$(journalctl -q --no-pager -o cat -t mount.pramfs | sed -n "s|.* on $place (.*; \(recovery: .*\)|\1|p" | tail -n 1)
     say "log: $recovery"
     [[ $recovery == *"the last unmount was clean"* ]]
 }
