@@ -220,7 +220,14 @@ service() {
     server=$(systemctl show -p MainPID --value $name)
     expect "its OOM score" -1000 "$(cat "/proc/$server/oom_score_adj")"
     kill -KILL "$server"
-    until [[ $(systemctl show -p NRestarts --value $name) == 1 && $(state_of $name) == active ]]; do sleep 0.1; done
+    until [[ $(systemctl show -p NRestarts --value $name) == 1 && $(state_of $name) == active ]]; do
+        # Between death and restart it is "activating".
+        if [[ $(systemctl show -p SubState --value $name) =~ ^(dead|failed)$ ]]; then
+            systemctl status --no-pager $name || true
+            return 1
+        fi
+        sleep 0.1
+    done
     expect "after its death" "of a service" "$(cat $where/file)"
     systemctl stop $name
     if findmnt $where; then
@@ -239,11 +246,12 @@ service() {
     journalctl --sync
     journalctl -q --no-pager -o cat -u $name | grep 'LABEL=nowhere: no such region' | head -n 1 | sed 's/^/   /'
     systemctl stop $name
-    # No file at all.
+    # No file at all. (A unit that has ended may be unloaded, and then has no state to reset.)
     rm $file
-    systemctl reset-failed $name
+    systemctl reset-failed $name || true
     ! systemctl start $name || return 1
     journalctl --sync
     journalctl -q --no-pager -o cat -u $name | tail -n 8 | sed 's/^/   /'
-    systemctl reset-failed $name
+    systemctl stop $name
+    systemctl reset-failed $name || true
 }
