@@ -204,7 +204,7 @@ ended_by_reset() {
 
 # A region as a service (docs/mounting.md): its state, its death, its end, and wrong files.
 service() {
-    local region=/run/service/region where=/srv/service name=pramfs@srv-service.service file server
+    local region=/run/service/region where=/srv/service name=pramfs@srv-service.service file server state
     file=/etc/pramfs/mounts/srv-service.conf
     mkdir -p ${region%/*} $where ${file%/*}
     mkfs.pramfs -q -U 11111111-2222-3333-4444-555555555555 $region 16M
@@ -221,8 +221,9 @@ service() {
     expect "its OOM score" -1000 "$(cat "/proc/$server/oom_score_adj")"
     kill -KILL "$server"
     until [[ $(systemctl show -p NRestarts --value $name) == 1 && $(state_of $name) == active ]]; do
-        # Between death and restart it is "activating".
-        if [[ $(systemctl show -p SubState --value $name) =~ ^(dead|failed)$ ]]; then
+        # Before the restart it is "auto-restart", or "dead" with a job.
+        state=$(systemctl show -p SubState -p Job $name)
+        if [[ $state$'\n' =~ SubState=(dead|failed)$'\n' && ! $state =~ Job=[1-9] ]]; then
             systemctl status --no-pager $name || true
             return 1
         fi
