@@ -249,10 +249,10 @@ service() {
     systemctl stop $name
     # No file at all. (A unit that has ended may be unloaded, and then has no state to reset.)
     rm $file
-    systemctl reset-failed $name || true
+    systemctl reset-failed $name 2>/dev/null || true
     ! systemctl start $name || return 1
     journalctl --sync
     journalctl -q --no-pager -o cat -u $name | tail -n 8 | sed 's/^/   /'
     systemctl stop $name
-    systemctl reset-failed $name || true
+    systemctl reset-failed $name 2>/dev/null || true
 }
