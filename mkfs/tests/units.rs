@@ -231,6 +231,22 @@ fn unit_of_mount_makes_no_namespace() {
     }
 }
 
+/// stat(2) of a dead mount fails, so such a condition would keep the unit from restarting.
+#[test]
+fn unit_of_mount_has_no_condition_on_its_mount_point() {
+    let units = units();
+    let (_, text) = units
+        .iter()
+        .find(|(name, _)| name == "pramfs@.service")
+        .unwrap();
+    let conditions: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("Condition") || line.starts_with("Assert"))
+        .filter(|line| line.contains("%f"))
+        .collect();
+    assert!(conditions.is_empty(), "{conditions:?}");
+}
+
 /// The lines that decide when a unit starts.
 #[test]
 fn units_delay_no_boot() {

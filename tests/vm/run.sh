@@ -141,7 +141,7 @@ build() {
     say "building the programs"
     local what=(-p pramfs-tests -p pramfs-medium --lib --test media --test host_full --test protect --test protect_openings --test poison)
     local used='media\|host_full\|protect\|protect_openings\|poison\|pramfs_medium'
-    if [[ -z $build_all && ($media =~ ^(systemd|virtiofs|dax)$) ]]; then
+    if [[ -z $build_all && "$media " =~ ^((systemd|virtiofs|dax)\ +)+$ ]]; then
         cargo build -q -p pramfs-tools -p pramfs-fuse --bins
         return
     fi

@@ -104,11 +104,11 @@ used() { expect user.service active "$(state_of user.service)"; }
 write() { printf 'written by %s' "$1" >"$place/$1"; }
 reads() { expect "$place/$1" "written by $1" "$(cat "$place/$1")"; }
 
-# The server says how the mount before this one had ended.
+# The server of $place says how the mount before this one had ended.
 ended_cleanly() {
     local recovery
     journalctl --sync
-    recovery=$(journalctl -q --no-pager -o cat -t mount.pramfs | sed -n 's/.*; \(recovery: .*\)/\1/p' | tail -n 1)
+    recovery=$(journalctl -q --no-pager -o cat -t mount.pramfs | sed -n "s|.* on $place (.*; \(recovery: .*\)|\1|p" | tail -n 1)
     say "log: $recovery"
     [[ $recovery == *"the last unmount was clean"* ]]
 }
@@ -204,7 +204,7 @@ ended_by_reset() {
 
 # A region as a service (docs/mounting.md): its state, its death, its end, and wrong files.
 service() {
-    local region=/run/service/region where=/srv/service name=pramfs@srv-service.service file server
+    local region=/run/service/region where=/srv/service name=pramfs@srv-service.service file server state
     file=/etc/pramfs/mounts/srv-service.conf
     mkdir -p ${region%/*} $where ${file%/*}
     mkfs.pramfs -q -U 11111111-2222-3333-4444-555555555555 $region 16M
@@ -220,7 +220,15 @@ service() {
     server=$(systemctl show -p MainPID --value $name)
     expect "its OOM score" -1000 "$(cat "/proc/$server/oom_score_adj")"
     kill -KILL "$server"
-    until [[ $(systemctl show -p NRestarts --value $name) == 1 && $(state_of $name) == active ]]; do sleep 0.1; done
+    until [[ $(systemctl show -p NRestarts --value $name) == 1 && $(state_of $name) == active ]]; do
+        # Before the restart it is "auto-restart", or "dead" with a job.
+        state=$(systemctl show -p SubState -p Job $name)
+        if [[ $state$'\n' =~ SubState=(dead|failed)$'\n' && ! $state =~ Job=[1-9] ]]; then
+            systemctl status --no-pager $name || true
+            return 1
+        fi
+        sleep 0.1
+    done
     expect "after its death" "of a service" "$(cat $where/file)"
     systemctl stop $name
     if findmnt $where; then
@@ -239,11 +247,12 @@ service() {
     journalctl --sync
     journalctl -q --no-pager -o cat -u $name | grep 'LABEL=nowhere: no such region' | head -n 1 | sed 's/^/   /'
     systemctl stop $name
-    # No file at all.
+    # No file at all. (A unit that has ended may be unloaded, and then has no state to reset.)
     rm $file
-    systemctl reset-failed $name
+    systemctl reset-failed $name 2>/dev/null || true
     ! systemctl start $name || return 1
     journalctl --sync
     journalctl -q --no-pager -o cat -u $name | tail -n 8 | sed 's/^/   /'
-    systemctl reset-failed $name
+    systemctl stop $name
+    systemctl reset-failed $name 2>/dev/null || true
 }
