@@ -89,7 +89,7 @@ impl Parts {
         MINE.with(|mine| {
             let mut mine = mine.borrow_mut();
             if let Some(mine) = &*mine
-                && std::ptr::eq(mine.of.as_ptr(), Arc::as_ptr(self))
+                && std::ptr::eq(Weak::as_ptr(&mine.of), Arc::as_ptr(self))
             {
                 return work(&mine.part);
             }
