@@ -143,7 +143,10 @@ fn silent_client_does_not_stop_metrics() {
     let silent: Vec<_> = (0..20)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    let (head, body) = get(TcpStream::connect(address).unwrap(), "GET /metrics");
+    let stream = TcpStream::connect(address).unwrap();
+    let limit = Some(std::time::Duration::from_secs(30));
+    stream.set_read_timeout(limit).unwrap();
+    let (head, body) = get(stream, "GET /metrics");
     assert!(
         head.starts_with("HTTP/1.1 200") && body.contains("pramfs_mounts "),
         "{head}"

@@ -2,21 +2,65 @@
 //! sockets to the process that started it.
 
 use std::io::{self, Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-use tiny_http::{Header, Method, Request, Response, Server, StatusCode};
+use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// Threads that answer. Each can wait for a client that does not read.
-const THREADS: usize = 4;
+/// Clients that are answered at a time, each by a thread. Others are disconnected.
+const CLIENTS: usize = 64;
+
+/// Time for a client to send its request, and for each part of the answer that it reads.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Longest head of a request, in bytes.
+const MAX_HEAD: usize = 8 << 10;
+
+/// Most headers of a request.
+const MAX_HEADERS: usize = 64;
 
 /// Longest metrics, in bytes.
 const MAX_TEXT: u32 = 64 << 20;
 
-const CONTENT_TYPE: &[u8] = b"text/plain; version=0.0.4; charset=utf-8";
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// A connection to a client.
+trait Client: Read + Write + Send {
+    /// Limits the time of the calls that follow.
+    fn limit(&self, time: Duration) -> io::Result<()>;
+}
+
+impl Client for TcpStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+impl Client for UnixStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+/// What clients connect to.
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    fn accept(&self) -> io::Result<Box<dyn Client>> {
+        Ok(match self {
+            Listener::Tcp(listener) => Box::new(listener.accept()?.0),
+            Listener::Unix(listener) => Box::new(listener.accept()?.0),
+        })
+    }
+}
 
 /// Serves HTTP until the pair of sockets or the listener ends.
 ///
@@ -40,24 +84,14 @@ pub(super) fn serve(user: u32, is_tcp: bool) -> Result<(), Failure> {
     rustix::net::getpeername(&pair).map_err(not_ours)?;
     rustix::net::getsockname(&listener).map_err(not_ours)?;
     let listener = match is_tcp {
-        true => tiny_http::Listener::from(TcpListener::from(listener)),
-        false => tiny_http::Listener::from(UnixListener::from(listener)),
+        true => Listener::Tcp(listener.into()),
+        false => Listener::Unix(listener.into()),
     };
-    let server = Server::from_listener(listener, None)
-        .map_err(|e| Failure::new("os", format!("cannot serve HTTP: {e}")))?;
-    let (server, pair) = (
-        Arc::new(server),
-        Arc::new(Mutex::new(UnixStream::from(pair))),
-    );
-    for _ in 0..THREADS {
-        let (server, pair) = (Arc::clone(&server), Arc::clone(&pair));
-        let started = std::thread::Builder::new().spawn(move || {
-            for request in server.incoming_requests() {
-                reply(request, &pair);
-            }
-        });
-        started.map_err(|e| Failure::os("cannot start", "a thread that speaks HTTP", e))?;
-    }
+    let pair = Arc::new(Mutex::new(UnixStream::from(pair)));
+    let of = Arc::clone(&pair);
+    std::thread::Builder::new()
+        .spawn(move || accept(&listener, &of))
+        .map_err(|e| Failure::os("cannot start", "a thread that speaks HTTP", e))?;
     // The threads end with this process: one may wait for a client.
     wait_for_end(&pair);
     Ok(())
@@ -103,25 +137,107 @@ fn wait_for_end(pair: &Mutex<UnixStream>) {
     }
 }
 
-/// Answers one request.
-fn reply(request: Request, pair: &Mutex<UnixStream>) {
-    let path = request.url().split('?').next().unwrap_or_default();
-    let is_read = matches!(request.method(), Method::Get | Method::Head);
-    let (status, body) = match (path, is_read) {
-        (_, false) => (405, "only GET and HEAD\n".to_owned()),
-        ("/metrics", _) => match ask(pair) {
-            Ok(text) => (200, text),
-            Err(e) => (503, format!("no metrics: {e}\n")),
-        },
-        ("/", _) => (200, "pramfs: the metrics are at /metrics\n".to_owned()),
-        _ => (404, "the metrics are at /metrics\n".to_owned()),
-    };
-    let mut response = Response::from_data(body.into_bytes()).with_status_code(StatusCode(status));
-    if let Ok(header) = Header::from_bytes(&b"Content-Type"[..], CONTENT_TYPE) {
-        response.add_header(header);
+/// Answers each client in a thread of its own: a silent one keeps no other waiting.
+fn accept(listener: &Listener, pair: &Arc<Mutex<UnixStream>>) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    loop {
+        let Ok(client) = listener.accept() else {
+            // No descriptor is left, or the client has gone.
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
+            clients.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let (pair, here) = (Arc::clone(pair), Arc::clone(&clients));
+        let started = std::thread::Builder::new().spawn(move || {
+            // The client has gone, or was too slow: nobody to tell.
+            let _answered = serve_client(client, &pair);
+            here.fetch_sub(1, Ordering::Relaxed);
+        });
+        if started.is_err() {
+            clients.fetch_sub(1, Ordering::Relaxed);
+        }
     }
-    // The client has gone: nobody to tell.
-    let _gone = request.respond(response);
+}
+
+/// Reads a request and answers it.
+fn serve_client(mut client: Box<dyn Client>, pair: &Mutex<UnixStream>) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    let mut head = Vec::new();
+    let asked = loop {
+        let rest = until.saturating_duration_since(Instant::now());
+        if rest.is_zero() || head.len() > MAX_HEAD {
+            return Ok(());
+        }
+        client.limit(rest)?;
+        let mut part = [0; 1024];
+        let read = client.read(&mut part)?;
+        if read == 0 {
+            return Ok(());
+        }
+        head.extend_from_slice(&part[..read]);
+        if let Some(asked) = Asked::parse(&head) {
+            break asked;
+        }
+    };
+    client.limit(PATIENCE)?;
+    let (status, body) = reply(&asked, pair);
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    client.write_all(head.as_bytes())?;
+    if !matches!(&asked, Asked::For { method, .. } if method == "HEAD") {
+        client.write_all(body.as_bytes())?;
+    }
+    client.flush()
+}
+
+/// What a client asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    For {
+        method: String,
+        path: String,
+    },
+    /// It is no request.
+    Nothing,
+}
+
+impl Asked {
+    /// Parses the head of a request; `None`: there is more of it.
+    fn parse(head: &[u8]) -> Option<Asked> {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(head) {
+            Ok(httparse::Status::Partial) => None,
+            Ok(httparse::Status::Complete(_)) => Some(Asked::For {
+                method: request.method.unwrap_or_default().to_owned(),
+                path: request.path.unwrap_or_default().to_owned(),
+            }),
+            Err(_) => Some(Asked::Nothing),
+        }
+    }
+}
+
+/// Returns the status and the body of an answer.
+fn reply(asked: &Asked, pair: &Mutex<UnixStream>) -> (&'static str, String) {
+    let Asked::For { method, path } = asked else {
+        return ("400 Bad Request", "no request of HTTP/1\n".to_owned());
+    };
+    let path = path.split('?').next().unwrap_or_default();
+    let is_read = matches!(method.as_str(), "GET" | "HEAD");
+    match (path, is_read) {
+        (_, false) => ("405 Method Not Allowed", "only GET and HEAD\n".to_owned()),
+        ("/metrics", _) => match ask(pair) {
+            Ok(text) => ("200 OK", text),
+            Err(e) => ("503 Service Unavailable", format!("no metrics: {e}\n")),
+        },
+        ("/", _) => ("200 OK", "pramfs: the metrics are at /metrics\n".to_owned()),
+        _ => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
+    }
 }
 
 /// Asks for the metrics, one thread at a time.
@@ -137,4 +253,25 @@ fn ask(pair: &Mutex<UnixStream>) -> io::Result<String> {
     let mut text = vec![0; len as usize];
     pair.read_exact(&mut text)?;
     String::from_utf8(text).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_is_parsed_when_its_head_is_complete() {
+        let text = b"GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n";
+        for len in 0..text.len() {
+            assert_eq!(Asked::parse(&text[..len]), None, "{len} bytes");
+        }
+        let (method, path) = ("GET".to_owned(), "/metrics?x=1".to_owned());
+        assert_eq!(Asked::parse(text), Some(Asked::For { method, path }));
+        for wrong in [&b"\x16\x03\x01\x02"[..], b"GET /\r\n\r\n", b"\0\0"] {
+            assert_eq!(Asked::parse(wrong), Some(Asked::Nothing), "{wrong:?}");
+        }
+        let many = "a: b\r\n".repeat(MAX_HEADERS + 1);
+        let many = format!("GET / HTTP/1.1\r\n{many}\r\n");
+        assert_eq!(Asked::parse(many.as_bytes()), Some(Asked::Nothing));
+    }
 }
