@@ -240,7 +240,7 @@ cat <<END
 
 Everything worked, $SECONDS s after the build. Next:
   make test                                    all tests, a few minutes
-  sudo make install                            then, for a file system that you keep:
+  make build && sudo make install                            then, for a file system that you keep:
   mkdir -m 0700 /dev/shm/pramfs && mkfs.pramfs /dev/shm/pramfs/region 4G
   mount.pramfs /dev/shm/pramfs/region /mnt
   pramfs doctor /dev/pmem0                     the properties of a path, and how to improve them

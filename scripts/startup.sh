@@ -5,15 +5,15 @@
 #
 #   scripts/startup.sh [TIMES [OPTIONS]]     e.g. scripts/startup.sh 200 takeover=on
 #
-# Needs root and /dev/fuse. PRAMFS_PROGRAMS names the directory of the programs; the default is
+# Needs root and /dev/fuse. PRAMFS_BIN names the directory of the programs; the default is
 # target/release, built by `make build`. Measure on an idle machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 times=${1:-100} options=${2:-rw} limit_ms=15
-programs=${PRAMFS_PROGRAMS:-${CARGO_TARGET_DIR:-target}/release}
+programs=${PRAMFS_BIN:-${CARGO_TARGET_DIR:-target}/release}
 mount=$programs/mount-pramfs
 for program in "$mount" "$programs/mkfs-pramfs" "$programs/pramfs"; do
-    [[ -x $program ]] || { echo "$program is missing: type 'make build', or set PRAMFS_PROGRAMS" >&2; exit 2; }
+    [[ -x $program ]] || { echo "$program is missing: type 'make build', or set PRAMFS_BIN" >&2; exit 2; }
 done
 [[ $EUID == 0 && -e /dev/fuse ]] || { echo "mounting takes root and /dev/fuse" >&2; exit 2; }
 
