@@ -126,6 +126,11 @@ fn find(tag: &Tag, places: &Places) -> Result<PathBuf, Failure> {
             continue;
         }
         match candidate.superblock() {
+            // Whoever uses a device anew leaves the backup, and a mount would write over him.
+            Ok(Some(info)) if tag.is_of(&info) && info.from_copy => notes.push(format!(
+                "{} matches, but only by its backup superblock: if it is the region, name it by its path",
+                places::shown(&candidate.path)
+            )),
             Ok(Some(info)) if tag.is_of(&info) => match candidate.objection() {
                 Some(why) => notes.push(why),
                 None => found.push(candidate),
@@ -139,7 +144,7 @@ fn find(tag: &Tag, places: &Places) -> Result<PathBuf, Failure> {
         (Some(region), None) => Ok(region),
         (Some(region), Some(other)) => {
             let more: Vec<_> = [region, other].into_iter().chain(found).collect();
-            let names: Vec<_> = more.iter().map(|path| path.display().to_string()).collect();
+            let names: Vec<_> = more.iter().map(|path| places::shown(path)).collect();
             Err(Failure::mount(format!(
                 "{tag} is ambiguous: {} match; name the region by its path, or give one of them another label (pramfs tune -L)",
                 names.join(" and ")

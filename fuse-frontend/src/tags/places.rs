@@ -17,6 +17,8 @@ const LIST: &str = "/etc/pramfs/regions";
 const MAX_LIST: u64 = 1 << 20;
 /// Most files that are looked at in a directory of the list.
 const MAX_FILES: usize = 1024;
+/// Most names that are read of a directory.
+const MAX_NAMES: usize = 1 << 16;
 
 /// Directories and files in which regions are looked for.
 #[derive(Debug, Clone)]
@@ -58,7 +60,10 @@ impl Candidate {
         let path = path.canonicalize()?;
         // Not opened for reading: that has effects on devices that are no memory.
         let handle = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        let objection = objection(&handle)?;
+        let objection = match objection(&handle)? {
+            None => objection_above(&path)?,
+            why => why,
+        };
         let meta = File::from(handle).metadata()?;
         let kind = meta.file_type();
         let is_device = kind.is_block_device() || kind.is_char_device();
@@ -79,7 +84,7 @@ impl Candidate {
 
     pub(super) fn objection(&self) -> Option<String> {
         let why = self.objection.as_ref()?;
-        let shown = self.path.display();
+        let shown = shown(&self.path);
         Some(format!(
             "{shown} matches, but {why}: if you trust it, name it by its path"
         ))
@@ -91,13 +96,57 @@ fn objection(handle: impl std::os::fd::AsFd) -> std::io::Result<Option<String>> 
     Ok(Ownership::of(handle)?.objection(user))
 }
 
+/// Why somebody else could put another file in the place of this one: a directory above it.
+fn objection_above(path: &Path) -> std::io::Result<Option<String>> {
+    let user = rustix::process::geteuid().as_raw();
+    for directory in path.ancestors().skip(1) {
+        let meta = directory.metadata()?;
+        let is_owned = meta.uid() == 0 || meta.uid() == user;
+        // In a sticky directory, others can neither rename nor remove it.
+        let is_shared = meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0;
+        if !is_owned || is_shared {
+            return Ok(Some(format!(
+                "other users can change names in {}",
+                shown(directory)
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// A path for a message: others may have chosen a part of it.
+pub(super) fn shown(path: &Path) -> String {
+    path.to_string_lossy().escape_debug().to_string()
+}
+
+/// A label as in the name of its link: as `pramfs info --export` gives it to udev.
+fn encoded(label: &str) -> String {
+    let is_dots = !label.is_empty() && label.bytes().all(|byte| byte == b'.');
+    let mut name = String::new();
+    for (at, c) in label.char_indices() {
+        let is_kept = match c.is_ascii() {
+            true => c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c),
+            false => !c.is_control() && !c.is_whitespace(),
+        };
+        // A name of dots alone would be a directory.
+        if is_kept && !(is_dots && at == 0) {
+            name.push(c);
+        } else {
+            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                name.push_str(&format!("\\x{byte:02x}"));
+            }
+        }
+    }
+    name
+}
+
 impl Searched {
     fn look_at(&mut self, path: &Path) {
         match Candidate::new(path) {
             Ok(candidate) => self.candidates.push(candidate),
             // A link or a device that has just gone, or a region that is not there yet.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => self.notes.push(format!("{}: {error}", path.display())),
+            Err(error) => self.notes.push(format!("{}: {error}", shown(path))),
         }
     }
 }
@@ -133,14 +182,12 @@ impl Places {
     /// Everything that may be the region, the likeliest first.
     pub(super) fn candidates(&self, tag: &Tag) -> Searched {
         let mut searched = Searched::default();
-        // The name of a link by a label has escapes; the uuid of a link is as in `Display`.
-        if let Tag::Uuid(uuid) = tag {
-            searched.look_at(&self.link_directory(tag).join(uuid.to_string()));
-        } else {
-            for name in names_in(&self.link_directory(tag)) {
-                searched.look_at(&self.link_directory(tag).join(name));
-            }
-        }
+        // No other device: one that hangs must not keep this one from its mount.
+        let link = match tag {
+            Tag::Uuid(uuid) => uuid.to_string(),
+            Tag::Label(label) => encoded(label),
+        };
+        searched.look_at(&self.link_directory(tag).join(link));
         for name in names_in(&self.block) {
             let is_pmem = name.as_encoded_bytes().starts_with(b"pmem");
             // The device mapper shows the contents of its devices by names of its own.
@@ -172,16 +219,17 @@ impl Places {
                 let note = format!("{list}, line {number}: {line:?} is no absolute path");
                 searched.notes.push(note);
             } else if path.is_dir() {
-                let names = names_in(path);
-                if names.len() > MAX_FILES {
+                let files: Vec<_> = (names_in(path).iter())
+                    .map(|name| path.join(name))
+                    .filter(|file| is_listed(file))
+                    .take(MAX_FILES + 1)
+                    .collect();
+                if files.len() > MAX_FILES {
                     let note = format!("{line}: has more than {MAX_FILES} files: list the regions");
                     searched.notes.push(note);
                 }
-                for name in names.iter().take(MAX_FILES) {
-                    let file = path.join(name);
-                    if file.is_file() {
-                        searched.look_at(&file);
-                    }
+                for file in files.iter().take(MAX_FILES) {
+                    searched.look_at(file);
                 }
             } else {
                 searched.look_at(path);
@@ -217,10 +265,22 @@ impl Places {
     }
 }
 
+/// Whether a file of a listed directory is looked at: in such a directory others may make files,
+/// and links to regions that nobody has listed.
+fn is_listed(file: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    file.symlink_metadata()
+        .is_ok_and(|meta| meta.is_file() && (meta.uid() == 0 || meta.uid() == user))
+}
+
 /// Names in a directory, in order; none if it cannot be read.
 fn names_in(directory: &Path) -> Vec<std::ffi::OsString> {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
-    let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    let mut names: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.file_name())
+        .take(MAX_NAMES)
+        .collect();
     names.sort();
     names
 }
@@ -380,6 +440,48 @@ mod tests {
         std::fs::remove_file(list).unwrap();
         std::fs::create_dir(list).unwrap();
         machine.refuses(&label("x"), &["is no file"]);
+    }
+
+    #[test]
+    fn link_in_listed_directory_is_not_followed() {
+        let machine = Machine::new();
+        let elsewhere = machine.region("elsewhere", ONE, "one");
+        symlink(&elsewhere, machine.at("files/link")).unwrap();
+        machine.list(&format!("{}\n", machine.at("files").display()));
+        machine.refuses(&label("one"), &["no such region"]);
+        machine.list(&format!("{}\n", elsewhere.display()));
+        assert!(machine.find(&label("one")).is_ok());
+    }
+
+    #[test]
+    fn region_below_directory_that_others_may_change_is_not_taken() {
+        let machine = Machine::new();
+        let path = machine.region("files/region", ONE, "one");
+        machine.list(&format!("{}\n", path.display()));
+        let files = machine.at("files");
+        std::fs::set_permissions(&files, PermissionsExt::from_mode(0o777)).unwrap();
+        machine.refuses(&label("one"), &["other users can change names in"]);
+        std::fs::set_permissions(&files, PermissionsExt::from_mode(0o1777)).unwrap();
+        assert!(machine.find(&label("one")).is_ok());
+    }
+
+    #[test]
+    fn region_with_backup_superblock_alone_is_not_taken() {
+        use std::os::unix::fs::FileExt;
+        let machine = Machine::new();
+        let path = machine.region("files/region", ONE, "one");
+        machine.list(&format!("{}\n", path.display()));
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&[0; 4096], 0).unwrap();
+        machine.refuses(&label("one"), &["backup superblock", "by its path"]);
+    }
+
+    #[test]
+    fn label_is_encoded_as_in_its_link() {
+        assert_eq!(encoded("three words/x"), "three\\x20words\\x2fx");
+        assert_eq!(encoded("a#+-.:=@_é"), "a#+-.:=@_é");
+        assert_eq!(encoded(".."), "\\x2e.");
+        assert_eq!(encoded("\u{a0}"), "\\xc2\\xa0");
     }
 
     #[test]

@@ -25,6 +25,9 @@ use crate::tree::{self, CHUNK};
 const XATTR: &str = "SCHILY.xattr.";
 /// Name and value of an extended attribute.
 type Xattr = (Vec<u8>, Vec<u8>);
+/// Largest file that is taken from an archive if the region is not larger, bytes: what it holds may be
+/// zeros that the archive does not.
+const MOST_SPARSE: u64 = 1 << 40;
 /// How the PAX format begins what it says of sparse files: their contents are not their bytes then.
 const SPARSE: &[u8] = b"GNU.sparse.";
 
@@ -107,8 +110,23 @@ impl<'a> Filler<'a> {
 
     fn entry(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<(), Failure> {
         let path = entry.path().map_err(|e| self.wrong(&e))?.into_owned();
-        let parts = self.parts(&path)?;
         let shown_path = path.as_os_str().as_bytes().to_vec();
+        // Before anything is made or removed for it.
+        match entry.header().entry_type() {
+            // Remarks about the whole archive.
+            EntryType::XGlobalHeader => return Ok(()),
+            EntryType::Directory
+            | EntryType::Regular
+            | EntryType::Continuous
+            | EntryType::GNUSparse
+            | EntryType::Symlink
+            | EntryType::Link
+            | EntryType::Char
+            | EntryType::Block
+            | EntryType::Fifo => {}
+            other => return Err(self.unknown(other, &shown_path)),
+        }
+        let parts = self.parts(&path)?;
         let about = |e| tree::about(&shown_path, e);
         let header = entry.header();
         let (uid, gid) = match (header.uid(), header.gid()) {
@@ -186,15 +204,7 @@ impl<'a> Filler<'a> {
                     node(FileType::BlockDevice, rdev).map_err(about)?
                 }
                 EntryType::Fifo => node(FileType::Fifo, 0).map_err(about)?,
-                // Remarks about the whole archive.
-                EntryType::XGlobalHeader => return Ok(()),
-                other => {
-                    let why = io::Error::other(format!(
-                        "{}: an entry of type {other:?}, which is not known",
-                        tree::name(&shown_path)
-                    ));
-                    return Err(self.wrong(&why));
-                }
+                other => return Err(self.unknown(other, &shown_path)),
             }
         };
         if made.kind == FileType::Regular {
@@ -223,6 +233,14 @@ impl<'a> Filler<'a> {
             self.directories.push((made.ino, mtime));
         }
         Ok(())
+    }
+
+    fn unknown(&self, kind: EntryType, path: &[u8]) -> Failure {
+        let why = io::Error::other(format!(
+            "{}: an entry of type {kind:?}, which is not known",
+            tree::name(path)
+        ));
+        self.wrong(&why)
     }
 
     /// Splits a name of the archive, which begins at the root with or without a slash.
@@ -305,6 +323,16 @@ impl<'a> Filler<'a> {
         ino: Ino,
         path: &[u8],
     ) -> Result<(), Failure> {
+        // First: a sparse file may claim any size, in zeros that take years to read.
+        let set = SetAttr {
+            size: Some(entry.size()),
+            ..SetAttr::default()
+        };
+        let set = self.fs.setattr(&Credentials::ROOT, ino, &set);
+        set.map_err(|e| tree::about(path, e))?;
+        if entry.size() > MOST_SPARSE.max(self.fs.region().len()) {
+            return Err(tree::about(path, Error::TooLarge(entry.size())));
+        }
         let mut at = 0;
         loop {
             let n = match entry.read(&mut self.buffer) {
