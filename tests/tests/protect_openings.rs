@@ -250,6 +250,7 @@ fn contents(c: &Counted, dir: Ino) {
     c.read("lost_ranges", |fs| fs.lost_ranges(holes));
     c.read("verify_data", |fs| fs.verify_data(holes, 0..1 << 20));
     c.read("statfs", |fs| fs.statfs());
+    c.read("state", |fs| Ok(fs.state()));
     c.count("memory", Engine::memory);
     c.write("copy_range", |fs| {
         fs.copy_range(&CTX, (file, 100), (holes, 300), 2 << 20)

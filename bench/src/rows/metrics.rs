@@ -75,8 +75,8 @@ fn contender(cx: &Context, name: &'static str, option: &str) -> Result<Contender
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let both = [
-        contender(cx, "metrics-on", "metrics=on")?,
-        contender(cx, "metrics-off", "metrics=off")?,
+        contender(cx, "metrics-on", ",metrics=on")?,
+        contender(cx, "metrics-off", ",metrics=off")?,
     ];
     let names = list();
     let rounds = Ops::Fixed(cx.scaled(10) * names.len() as u64);

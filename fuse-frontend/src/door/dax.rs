@@ -153,6 +153,9 @@ pub(super) struct Dax {
     /// The files in the table, and the numbers of their leases. Never held for long.
     leased: Mutex<HashMap<u64, u64>>,
     told: Mutex<Repeats>,
+    /// How often a range was not mapped because its blocks changed all the time.
+    #[cfg(test)]
+    pub(super) unsettled: std::sync::atomic::AtomicUsize,
 }
 
 impl Dax {
@@ -162,6 +165,8 @@ impl Dax {
             table: Mutex::default(),
             leased: Mutex::default(),
             told: Mutex::default(),
+            #[cfg(test)]
+            unsettled: std::sync::atomic::AtomicUsize::default(),
         }
     }
 
@@ -198,6 +203,11 @@ impl Dax {
         self.remove_within(fs, &mut table, at, len);
         self.map(fs, &mut table, node, arg).map_err(|refused| {
             let errno = refused.errno();
+            #[cfg(test)]
+            if matches!(refused, Refused::Unsettled) {
+                self.unsettled
+                    .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
             if errno == Errno::EIO {
                 self.tell(
                     fs,
