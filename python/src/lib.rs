@@ -4,7 +4,7 @@
 //! # The contract of this crate
 //! 1. A call that may wait or copy much runs detached from the interpreter, so that other
 //!    threads go on. No lock of this crate is held while a thread attaches or detaches.
-//! 2. A forked child uses no handle of its parent: [`process::Owner::check`] comes before any lock,
+//! 2. A forked child uses no handle of its parent: `process::Owner::check` comes before any lock,
 //!    whose holder may not exist in the child.
 //! 3. Addresses of a view leave it through the buffer protocol alone. A view with exported
 //!    buffers is not closed, and the exporter is referenced by each of them.
