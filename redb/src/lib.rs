@@ -1,7 +1,7 @@
 //! A storage backend of the database redb on a file of a pramfs region.
 //!
 //! redb keeps a whole database in one file, and tells what it needs of that by the trait
-//! [`StorageBackend`]. [`Storage`] implements it by the direct API of pramfs: redb then reads and
+//! [`StorageBackend`](redb::StorageBackend). [`Storage`] implements it by the direct API of pramfs: redb then reads and
 //! writes persistent memory without a system call. Every write is durable when it returns, in the
 //! order in which redb makes them, so a commit waits for no fsync.
 //!
