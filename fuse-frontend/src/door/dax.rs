@@ -50,7 +50,7 @@ const LEAF: u64 = 2 << 20;
 pub const LARGEST_WINDOW: u64 = MAX_MAPS as u64 / 2 * LEAF;
 
 /// How often the blocks of a range are filled, if the file grows meanwhile.
-const ATTEMPTS: usize = 512;
+const ATTEMPTS: usize = 64;
 
 /// Bytes that are flushed without a break, of a file that others have mapped.
 const FLUSHED_AT_ONCE: u64 = 64 << 20;
