@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use pramfs_tests::mounted::{self, Mounted, wait_until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::common::pramfs;
 use crate::work;
@@ -105,6 +105,25 @@ fn sigusr1_writes_state_to_log() {
         server.says(what);
     }
     assert!(server.mount.is_mounted());
+    server.end();
+}
+
+#[test]
+fn sigusr1_to_supervisor_makes_server_write_its_state() {
+    if !mounted::available("SIGUSR1 with takeover=on") {
+        return;
+    }
+    let Some(mut server) = foreground("SIGUSR1", "takeover=on,metrics=on") else {
+        return;
+    };
+    work(&server.mount);
+    let supervisor = Pid::from_child(&server.child);
+    assert_ne!(supervisor, server.mount.process(), "another process serves");
+    rustix::process::kill_process(supervisor, Signal::USR1).unwrap();
+    for what in ["server:", "takeover:", "CREATE"] {
+        server.says(what);
+    }
+    assert!(server.child.try_wait().unwrap().is_none() && server.mount.is_mounted());
     server.end();
 }
 
