@@ -90,6 +90,8 @@ pub struct Logging {
     pub slow_us: u64,
     /// Where the log goes: `stderr`, `journal` or `syslog`.
     pub to: String,
+    /// Lines of this server that whoever reads the socket of the log did not take in time.
+    pub lost_lines: u64,
 }
 
 /// The state of a mount.

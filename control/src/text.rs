@@ -193,8 +193,12 @@ impl MountStatus {
             0 => "off".to_owned(),
             micros => time(Duration::from_micros(micros)),
         };
+        let lost = match self.logging.lost_lines {
+            0 => String::new(),
+            lines => format!("; {lines} LINES LOST: nobody reads the log, or not in time"),
+        };
         format!(
-            "{} to {}, slow operations: {slow}",
+            "{} to {}, slow operations: {slow}{lost}",
             self.logging.filter, self.logging.to
         )
     }
@@ -265,7 +269,8 @@ fn percent(part: u64, whole: u64) -> f64 {
     }
 }
 
-fn space_line(space: &Space) -> String {
+/// How much space is used: `1.2 GiB of 4.0 GiB used (30.0 %), ...`.
+pub fn space_line(space: &Space) -> String {
     format!(
         "{} of {} used ({:.1} %), {} available, blocks of {}",
         bytes(space.used_bytes()),
@@ -281,7 +286,8 @@ fn inodes_line(space: &Space) -> String {
     format!("{used} of {} used", space.inodes)
 }
 
-fn damage_line(damage: &DamageStatus) -> String {
+/// Damage since mkfs or fsck, and what to do about it.
+pub fn damage_line(damage: &DamageStatus) -> String {
     let Some(last) = damage.last.filter(|_| damage.errors > 0) else {
         return "none found".to_owned();
     };
@@ -297,7 +303,8 @@ fn damage_line(damage: &DamageStatus) -> String {
     )
 }
 
-fn scrub_line(scrub: &ScrubReport) -> String {
+/// The scrub that runs, or the last one, and its findings.
+pub fn scrub_line(scrub: &ScrubReport) -> String {
     let findings = match scrub.findings {
         0 => "no findings".to_owned(),
         n => format!("{n} FINDINGS, see pramfs scrub"),

@@ -265,7 +265,17 @@ pub(crate) fn open_engine(
         survivor: memory.map(|memory| Arc::clone(memory) as Arc<dyn Survivor>),
         ..defaults
     };
-    let failed = |error: pramfs::Error| Failure::mount(format!("{shown}: {error}"));
+    let failed = |error: pramfs::Error| {
+        // What there is instead of a file system of ours.
+        let instead = match &error {
+            pramfs::Error::NotMountable(_) => pramfs_contents::instead(path),
+            _ => None,
+        };
+        let instead = instead.map_or_else(String::new, |found| {
+            format!("; this is {}", found.sentence())
+        });
+        Failure::mount(format!("{shown}: {error}{instead}"))
+    };
     let fs = Fs::open(region, options).map_err(failed)?;
     if protected && !settings.no_recovery && !fs.recovery().was_clean {
         return Err(Failure::mount(format!(

@@ -88,12 +88,13 @@ impl Reporter {
     }
 
     fn logging(&self) -> Logging {
-        let (filter, to) = logging::in_force();
+        let (filter, to, lost_lines) = logging::in_force();
         let slow = self.counts.slow().map_or(0, |slow| slow.as_micros());
         Logging {
             filter,
             slow_us: u64::try_from(slow).unwrap_or(u64::MAX),
             to: to.to_owned(),
+            lost_lines,
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use pramfs::pmem::PmemError;
+use pramfs_contents::ProbeError;
+pub(crate) use pramfs_contents::printable;
 
 /// An error, in the forms that people, scripts and the shell need.
 #[derive(Debug, Clone)]
@@ -85,6 +87,15 @@ impl From<PmemError> for Failure {
     }
 }
 
+impl From<ProbeError> for Failure {
+    fn from(e: ProbeError) -> Failure {
+        match e {
+            ProbeError::Os { what, path, source } => Failure::os(what, path, source),
+            e => Failure::new("os", e.to_string()),
+        }
+    }
+}
+
 fn reason_of(e: &PmemError) -> &'static str {
     match e.errno() {
         libc::EBUSY => "in-use",
@@ -101,20 +112,6 @@ fn reason_of(e: &PmemError) -> &'static str {
 /// Returns a path with its control characters escaped, for a message.
 pub(crate) fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy())
-}
-
-/// Returns text from an untrusted source (a label, a name) with its control characters
-/// escaped.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| {
-            if c.is_control() {
-                c.escape_default().to_string()
-            } else {
-                c.to_string()
-            }
-        })
-        .collect()
 }
 
 /// "No such file or directory", without "(os error 2)".

@@ -9,8 +9,8 @@ use pramfs::pmem::{Region, RegionOptions};
 use pramfs::{MountOptions, inode::Fs};
 
 use crate::failure::shown;
-use crate::mkfs::contents;
 use crate::{Failure, busy};
+use pramfs_contents as contents;
 
 /// What a tool does with a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,8 @@
 //! stands by meanwhile: it has been started and has read the state, so that it opens the region at
 //! once when the current one dies, and needs nothing that may be short then: no process, no
 //! program file. SIGHUP replaces it by one of the program that is installed by then, which gets
-//! its turn as soon as it has read the state: the current one is killed.
+//! its turn as soon as it has read the state: the current one is killed. SIGUSR1 is passed on to the
+//! current one, as soon as that serves.
 //!
 //! The mount ends with the supervisor, when a server ends with status 0, or fails in a way that
 //! the next one would not survive: `Supervisor::give_up`.
@@ -79,6 +80,8 @@ struct Supervisor<'a> {
     is_live: bool,
     /// The signal that ends the mount.
     ending: Option<Signal>,
+    /// SIGUSR1 has come, and no server has got it.
+    state_is_asked: bool,
     deaths: VecDeque<Instant>,
     /// When there was no server any more.
     since: Instant,
@@ -148,6 +151,7 @@ impl<'a> Supervisor<'a> {
             dying: Vec::new(),
             is_live: false,
             ending: None,
+            state_is_asked: false,
             deaths: VecDeque::new(),
             since: Instant::now(),
             limit: LIMIT,
@@ -198,6 +202,7 @@ impl<'a> Supervisor<'a> {
 
     /// Starts the next server, or lets it take over, where that is needed.
     fn go_on(&mut self) -> Option<Ended> {
+        self.pass_on_sigusr1();
         if self.current.is_none()
             && self.is_live
             && let Some(next) = &mut self.next
@@ -277,6 +282,7 @@ impl<'a> Supervisor<'a> {
         if signal == Signal::HUP {
             return self.upgrade();
         }
+        self.state_is_asked |= signal == Signal::USR1;
         if signal != Signal::TERM && signal != Signal::INT {
             return;
         }
@@ -291,6 +297,18 @@ impl<'a> Supervisor<'a> {
             && matches!(server.stage, Stage::Mounts | Stage::Serves | Stage::Syncs)
         {
             server.signal(signal);
+        }
+    }
+
+    /// Lets the server write its state to the log. One that does not serve yet would die of the signal,
+    /// or forget it: it gets it later.
+    fn pass_on_sigusr1(&mut self) {
+        if self.state_is_asked
+            && let Some(server) = &self.current
+            && matches!(server.stage, Stage::Serves | Stage::Syncs)
+        {
+            server.signal(Signal::USR1);
+            self.state_is_asked = false;
         }
     }
 

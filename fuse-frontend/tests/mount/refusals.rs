@@ -80,6 +80,36 @@ fn unusable_mount_points_are_refused() {
 }
 
 #[test]
+fn foreign_file_system_is_named() {
+    let Some((mount, _dog)) = unmounted("a foreign file system") else {
+        return;
+    };
+    let there = |program: &&&str| Path::new(program).exists();
+    let mkfs = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4"];
+    let blkid = ["/usr/sbin/blkid", "/sbin/blkid", "/usr/bin/blkid"];
+    let (Some(mkfs), Some(_)) = (mkfs.iter().find(there), blkid.iter().find(there)) else {
+        return pramfs_tests::skip::skipped("no mkfs.ext4, or no blkid");
+    };
+    let region = mount.region();
+    // Nothing of ours is left under it.
+    fs::write(&region, vec![0; 16 << 20]).unwrap();
+    let made = Command::new(mkfs)
+        .args(["-q", "-F", "-L", "old disk"])
+        .arg(&region)
+        .status();
+    assert!(made.unwrap().success());
+    let before = fs::read(&region).unwrap();
+    let named = "this is an ext4 file system (label \"old disk\"";
+    for options in ["", "takeover=on", "ro"] {
+        let args = ["-o", options].into_iter().filter(|_| !options.is_empty());
+        let region = region.to_str().unwrap();
+        refused(&mount.run(args), 32, &[region, named]);
+    }
+    assert!(!mount.is_mounted());
+    assert!(fs::read(&region).unwrap() == before, "nothing is stored");
+}
+
+#[test]
 fn unresolvable_mount_points_are_refused() {
     let Some((live, _dog)) = mounted("mount points in dead mounts", "") else {
         return;

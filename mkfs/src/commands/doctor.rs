@@ -14,9 +14,9 @@ use serde::Serialize;
 use super::Subcommand;
 use super::transports::Transports;
 use crate::failure::shown;
-use crate::mkfs::contents::{Foreign, foreign, ours_by_magic};
 use crate::mkfs::report::{granularity, survives};
 use crate::{Failure, output};
+use pramfs_contents::{Foreign, foreign, ours_by_magic};
 use pramfs_medium::size::human;
 
 #[derive(Debug, Args)]

@@ -16,6 +16,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -27,6 +28,10 @@ use crate::failure::shown;
 
 /// User and group of the process that speaks HTTP: nobody.
 const NOBODY: u32 = 65_534;
+
+/// How long metrics are given to whoever asks, before the servers are asked again. Each makes a whole
+/// document of its state for an answer, and any local user may ask over HTTP.
+const FRESH: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct Metrics {
@@ -236,6 +241,7 @@ fn end_at_signals(ours: &UnixStream) -> io::Result<()> {
 /// Answers the process that speaks HTTP, until it ends.
 fn answer(mut pair: UnixStream) -> io::Result<()> {
     let mut asked = [0];
+    let mut collected = Collected::default();
     loop {
         match pair.read(&mut asked) {
             Ok(0) => return Ok(()),
@@ -243,7 +249,7 @@ fn answer(mut pair: UnixStream) -> io::Result<()> {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),
         }
-        let text = collect();
+        let text = collected.text(Instant::now, collect);
         let len = u32::try_from(text.len()).map_err(io::Error::other)?;
         let sent = pair
             .write_all(&len.to_le_bytes())
@@ -252,6 +258,27 @@ fn answer(mut pair: UnixStream) -> io::Result<()> {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             sent => sent?,
         }
+    }
+}
+
+/// The metrics that were collected last.
+#[derive(Debug, Default)]
+struct Collected {
+    text: String,
+    /// When, on a clock that is never set.
+    at: Option<Instant>,
+}
+
+impl Collected {
+    /// Returns the metrics, which are no older than [`FRESH`]. The time counts from the end of a
+    /// collection, so that slow servers are not asked without a pause.
+    fn text(&mut self, now: impl Fn() -> Instant, collect: impl FnOnce() -> String) -> &str {
+        let age = self.at.map(|at| now().saturating_duration_since(at));
+        if age.is_none_or(|age| age >= FRESH) {
+            self.text = collect();
+            self.at = Some(now());
+        }
+        &self.text
     }
 }
 
@@ -293,6 +320,36 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn scrapes_within_a_second_cost_one_collection() {
+        let start = Instant::now();
+        let mut collected = Collected::default();
+        let mut asked = 0;
+        // Milliseconds, and how often the servers have been asked by then.
+        for (millis, expected) in [(0, 1), (1, 1), (999, 1), (1000, 2), (1500, 2), (9000, 3)] {
+            let now = || start + Duration::from_millis(millis);
+            let text = collected.text(now, || {
+                asked += 1;
+                format!("{asked}")
+            });
+            assert_eq!(text, format!("{expected}"), "after {millis} ms");
+        }
+    }
+
+    #[test]
+    fn age_of_metrics_begins_at_the_end_of_their_collection() {
+        let start = Instant::now();
+        let clock = std::cell::Cell::new(start);
+        let mut collected = Collected::default();
+        let slow = || {
+            clock.set(clock.get() + Duration::from_secs(5));
+            "slow".to_owned()
+        };
+        assert_eq!(collected.text(|| clock.get(), slow), "slow");
+        let again = || panic!("they are new");
+        assert_eq!(collected.text(|| clock.get(), again), "slow");
     }
 
     #[test]

@@ -30,6 +30,8 @@ mod scrub;
 mod set;
 mod stat;
 mod status;
+#[cfg(feature = "top")]
+mod top;
 mod transports;
 mod trim;
 mod tune;
@@ -85,6 +87,8 @@ const TABLE: &[Entry] = &[
     entry::<extents::Extents>(),
     entry::<check::Check>(),
     entry::<status::Status>(),
+    #[cfg(feature = "top")]
+    entry::<top::Top>(),
     entry::<metrics::Metrics>(),
     entry::<log_level::SetLogLevel>(),
     entry::<leases::Leases>(),

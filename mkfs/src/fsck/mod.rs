@@ -22,10 +22,10 @@ use pramfs_medium::media::probe_superblock;
 
 use crate::commands::check;
 use crate::failure::{printable, shown};
-use crate::mkfs::contents::{self, Foreign};
 use crate::open::{self, Intent};
 use crate::{Failure, output};
 pub use options::Options;
+use pramfs_contents::{self as contents, Foreign};
 
 /// fsck(8): errors were corrected.
 const CORRECTED: u8 = 1;

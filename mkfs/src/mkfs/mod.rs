@@ -7,7 +7,6 @@
 //!
 //! Not here: the structures on the medium (`pramfs::format`).
 
-pub mod contents;
 mod fill;
 mod options;
 mod path_walk;
@@ -23,6 +22,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{PmemError, Region, RegionOptions};
+use pramfs_contents as contents;
 use pramfs_medium::media::SuperblockInfo;
 use pramfs_medium::media::features::{FEATURES, Mask};
 

@@ -4,8 +4,8 @@ use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo, SourceKind}
 use pramfs_medium::media::SuperblockInfo;
 use serde::Serialize;
 
-use super::contents::Contents;
 use crate::failure::printable;
+use pramfs_contents::Contents;
 use pramfs_medium::size::human;
 
 /// The result of a run.

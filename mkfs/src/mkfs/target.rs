@@ -22,10 +22,10 @@ use pramfs_medium::pmem::{
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use super::contents::{self, Contents, Foreign};
 use super::path_walk::{NameAt, PathWalk};
 use crate::failure::shown;
 use crate::{Failure, busy};
+use pramfs_contents::{self as contents, Contents, Foreign};
 use pramfs_medium::size::human;
 
 /// Bytes that are cleared at both ends if a foreign signature was found: more than

@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use pramfs_tests::mounted::{self, Mounted, wait_until};
-use rustix::process::Signal;
+use pramfs_tests::watchdog::Watchdog;
+use rustix::process::{Pid, Signal};
 
-use crate::common::pramfs;
+use crate::common::{PRAMFS, pramfs};
 use crate::work;
 
 /// A mount in the foreground, whose log goes to a file.
@@ -106,6 +107,80 @@ fn sigusr1_writes_state_to_log() {
     }
     assert!(server.mount.is_mounted());
     server.end();
+}
+
+#[test]
+fn sigusr1_to_supervisor_makes_server_write_its_state() {
+    if !mounted::available("SIGUSR1 with takeover=on") {
+        return;
+    }
+    let Some(mut server) = foreground("SIGUSR1", "takeover=on,metrics=on") else {
+        return;
+    };
+    work(&server.mount);
+    let supervisor = Pid::from_child(&server.child);
+    assert_ne!(supervisor, server.mount.process(), "another process serves");
+    rustix::process::kill_process(supervisor, Signal::USR1).unwrap();
+    for what in ["server:", "takeover:", "CREATE"] {
+        server.says(what);
+    }
+    assert!(server.child.try_wait().unwrap().is_none() && server.mount.is_mounted());
+    server.end();
+}
+
+/// As [`SCRIPT`], with a journal that nobody reads, and more lines than any queue holds.
+const UNREAD: &str = r#"
+    mkdir -p /run/systemd/journal 2>/dev/null || exit 77
+    mount --bind "$DIR/journal" /run/systemd/journal || exit 77
+    exec 2>"$DIR/stream"
+    export JOURNAL_STREAM="$(stat -L -c %d:%i "$DIR/stream")" PRAMFS_LOG=debug
+    "$PROGRAM" "$REGION" "$MNT" -f &
+    for nth in $(seq 3000); do mountpoint -q "$MNT" && break; sleep 0.1; done
+    mkdir -p "$MNT/full/of" || exit 1
+    set --; for nth in $(seq 3000); do set -- "$@" "$MNT/full"; done
+    rmdir "$@" >/dev/null 2>&1
+    rmdir "$MNT/full/of" || exit 2
+    "$PRAMFS" status --json "$MNT" >"$DIR/status.json" || exit 3
+    "$PRAMFS" status "$MNT" >"$DIR/status" || exit 4
+    umount "$MNT" && wait
+"#;
+
+#[test]
+fn journal_that_nobody_reads_does_not_stop_mount() {
+    let test = "a journal that nobody reads";
+    if !mounted::available(test) {
+        return;
+    }
+    let _dog = Watchdog::new(test, Duration::from_secs(300));
+    let mount = Mounted::unmounted(&mounted::program(), 64 << 20);
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("journal")).unwrap();
+    File::create(dir.path().join("stream")).unwrap();
+    let journal = UnixDatagram::bind(dir.path().join("journal/socket")).unwrap();
+    let status = Command::new("unshare")
+        .args(["-m", "--propagation=private", "sh", "-c", UNREAD])
+        .env("DIR", dir.path())
+        .env("PROGRAM", mounted::program())
+        .env("PRAMFS", PRAMFS)
+        .env("REGION", mount.region())
+        .env("MNT", mount.path())
+        .stdin(Stdio::null())
+        .status()
+        .unwrap();
+    drop(journal);
+    if status.code() == Some(77) {
+        return pramfs_tests::skip::skipped("no /run/systemd/journal of its own can be made here");
+    }
+    let said = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+    assert!(status.success(), "{status}: {}", said("stream"));
+    let json: serde_json::Value = serde_json::from_str(&said("status.json")).unwrap();
+    let lost = json["logging"]["lost_lines"].as_u64().unwrap();
+    assert!(lost >= 1, "{json}");
+    assert!(
+        said("status").contains(" LINES LOST: "),
+        "{}",
+        said("status")
+    );
 }
 
 /// Runs the server in the foreground, with standard error a "stream to the journal", and a

@@ -6,6 +6,7 @@ mod common;
 mod logs;
 mod metrics;
 mod status;
+mod top;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

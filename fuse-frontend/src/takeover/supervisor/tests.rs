@@ -199,6 +199,37 @@ fn standby_takes_over_after_death() {
     assert_eq!(all.supervisor.deaths.len(), 3);
 }
 
+/// The signal that ends the current server, which does not handle any.
+fn ends_by(all: &mut Supervised<'_>) -> Option<i32> {
+    use std::os::unix::process::ExitStatusExt;
+    let mut current = all.supervisor.current.take().unwrap();
+    current.wait().unwrap().signal()
+}
+
+#[test]
+fn sigusr1_is_passed_on_to_the_server_that_serves() {
+    let invocation = invocation();
+    let mut all = Supervised::new(&invocation);
+    all.supervisor.on_signal(Signal::USR1);
+    all.run(|s| !s.state_is_asked);
+    assert_eq!(ends_by(&mut all), Some(libc::SIGUSR1));
+}
+
+#[test]
+fn sigusr1_between_two_servers_waits_for_the_next() {
+    let invocation = invocation();
+    let mut all = Supervised::new(&invocation);
+    all.stands_by();
+    all.kill_current();
+    all.until(|s| is_in(s, Stage::Opens));
+    all.supervisor.on_signal(Signal::USR1);
+    assert!(all.supervisor.step(&all.signals).is_none());
+    assert!(all.supervisor.state_is_asked, "no server serves yet");
+    all.started.say(&Outgoing::Serving([0, 0]));
+    all.run(|s| !s.state_is_asked);
+    assert_eq!(ends_by(&mut all), Some(libc::SIGUSR1));
+}
+
 #[test]
 fn upgrade_that_dies_before_the_end_of_the_replaced_one_is_replaced_itself() {
     let invocation = invocation();

@@ -1,19 +1,64 @@
 //! Detects the contents of a region: a pramfs file system, or anything that
-//! blkid(8) recognizes.
+//! blkid(8) recognizes. The tools and `mount.pramfs` say what they have found in the place
+//! of a file system of ours.
+//!
+//! Invariant: nothing is stored, and blkid(8) decides nothing. What it says is for a message, or
+//! keeps mkfs from destroying something.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
 
-use pramfs::pmem::Region;
 use pramfs_medium::media::probe_superblock;
 use pramfs_medium::media::superblock::{COPY_OFFSET, MAGIC};
+use pramfs_medium::pmem::{Region, RegionAccess};
 use serde::Serialize;
+use thiserror::Error;
 
-use crate::Failure;
-use crate::failure::{printable, shown};
-use pramfs_medium::pmem::RegionAccess;
+/// Why blkid(8) gave no answer.
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    /// A system call failed.
+    #[error("{what} {path}: {source}", path = printable(&path.to_string_lossy()))]
+    Os {
+        /// What failed, as a phrase: `cannot run`.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// It failed.
+    #[error(
+        "{path}: blkid could not look for other file systems ({status}): {said}; use -f to continue without this check",
+        path = printable(&path.to_string_lossy())
+    )]
+    Failed {
+        /// The file that it was to look at.
+        path: PathBuf,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it said, printable.
+        said: String,
+    },
+}
+
+/// Returns text from an untrusted source (a label, a name) with its control characters
+/// escaped.
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| {
+            if c.is_control() {
+                c.escape_default().to_string()
+            } else {
+                c.to_string()
+            }
+        })
+        .collect()
+}
 
 /// Contents that formatting would destroy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -120,6 +165,7 @@ pub fn ours_by_magic(file: &File) -> Option<Contents> {
 }
 
 /// The answer of blkid(8).
+#[derive(Debug)]
 pub enum Foreign {
     /// It recognized nothing.
     Nothing,
@@ -143,8 +189,13 @@ const BLKID: [&str; 5] = [
 ///
 /// # Errors
 /// blkid could not be run, or failed.
-pub fn foreign(path: &Path) -> Result<Foreign, Failure> {
-    let path = std::fs::canonicalize(path).map_err(|e| Failure::os("cannot find", path, e))?;
+pub fn foreign(path: &Path) -> Result<Foreign, ProbeError> {
+    let os = |what, path: &Path, source| ProbeError::Os {
+        what,
+        path: path.to_owned(),
+        source,
+    };
+    let path = std::fs::canonicalize(path).map_err(|e| os("cannot find", path, e))?;
     let Some(program) = BLKID.iter().map(Path::new).find(|p| p.is_file()) else {
         return Ok(Foreign::NoBlkid);
     };
@@ -155,7 +206,7 @@ pub fn foreign(path: &Path) -> Result<Foreign, Failure> {
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .output()
-        .map_err(|e| Failure::os("cannot run", program, e))?;
+        .map_err(|e| os("cannot run", program, e))?;
     match run.status.code() {
         Some(0) => {
             Ok(parse(&String::from_utf8_lossy(&run.stdout))
@@ -168,20 +219,16 @@ pub fn foreign(path: &Path) -> Result<Foreign, Failure> {
             note: Some("blkid cannot tell which one is right; see wipefs(8)".into()),
             ..Contents::default()
         })),
-        _ => Err(Failure::new(
-            "os",
-            format!(
-                "{}: blkid could not look for other file systems ({}): {}; use -f to continue without this check",
-                shown(&path),
-                run.status,
-                printable(String::from_utf8_lossy(&run.stderr).trim())
-            ),
-        )),
+        _ => Err(ProbeError::Failed {
+            path,
+            status: run.status,
+            said: printable(String::from_utf8_lossy(&run.stderr).trim()),
+        }),
     }
 }
 
 /// What a file or block device holds in the place of a pramfs file system, if blkid(8) knows it.
-pub(crate) fn instead(path: &Path) -> Option<Contents> {
+pub fn instead(path: &Path) -> Option<Contents> {
     let kind = std::fs::metadata(path).ok()?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return None;
@@ -250,6 +297,18 @@ mod tests {
         let f = parse("TYPE=swap\nUSAGE=other\n").unwrap();
         assert_eq!(f.sentence(), "a swap signature");
         assert_eq!(parse("DEVNAME=/x\n"), None);
+    }
+
+    #[test]
+    fn file_without_contents_and_one_of_ours_are_nothing_else() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(instead(file.path()), None);
+        file.as_file()
+            .write_all_at(&MAGIC.to_le_bytes(), 0)
+            .unwrap();
+        assert_eq!(instead(file.path()), None);
+        assert_eq!(instead(Path::new("/dev/null")), None);
+        assert_eq!(instead(Path::new("/nowhere")), None);
     }
 
     #[test]

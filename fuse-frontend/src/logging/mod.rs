@@ -3,17 +3,18 @@
 //! an administrator.
 //!
 //! Like syslog(3), the server sends one datagram for each line to `/dev/log`. If that
-//! socket does not exist, the lines are lost.
+//! socket does not exist, the lines are lost; [`datagrams`] counts them.
 //!
 //! Under systemd, standard error is a stream to the journal: then entries go to the journal
-//! itself, with fields.
+//! itself, with fields ([`journal`]).
+
+mod datagrams;
+mod journal;
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use pramfs_control::LogLevel;
 use tracing::{Level, Metadata};
@@ -22,11 +23,16 @@ use tracing_subscriber::layer::{Layered, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
+use datagrams::{Datagrams, notice};
+use journal::Journal;
+
 /// Environment variable with the filter, in the syntax of `tracing`.
 const FILTER: &str = "PRAMFS_LOG";
 const SOCKET: &str = "/dev/log";
 /// syslog's facility "daemon".
 const DAEMON: u8 = 3;
+/// Longest text of a line, in bytes. The rest is cut off: a datagram has a limit.
+const LONGEST: usize = 1 << 16;
 
 fn filter(verbose: u8) -> EnvFilter {
     let level = match verbose {
@@ -48,12 +54,13 @@ type Filter = reload::Layer<EnvFilter, Registry>;
 struct Running {
     to: &'static str,
     filter: reload::Handle<EnvFilter, Registry>,
+    lines: Option<Arc<Datagrams>>,
 }
 
 static RUNNING: OnceLock<Running> = OnceLock::new();
 
-/// Starts logging to a layer, and lets [`set_level`] change the level.
-fn start<L>(to: &'static str, filter: EnvFilter, layer: L)
+/// Starts logging to a layer, and lets [`set_level`] change the level. `lines` counts what is lost.
+fn start<L>(to: &'static str, filter: EnvFilter, layer: L, lines: Option<Arc<Datagrams>>)
 where
     L: Layer<Layered<Filter, Registry>> + Send + Sync + 'static,
 {
@@ -64,7 +71,11 @@ where
         tracing::debug!("logging is set up already: {error}");
         return;
     }
-    let _first = RUNNING.set(Running { to, filter: handle });
+    let _first = RUNNING.set(Running {
+        to,
+        filter: handle,
+        lines,
+    });
 }
 
 /// Logs what has this level, from now on.
@@ -79,21 +90,27 @@ pub fn set_level(level: LogLevel) -> Result<(), String> {
     reloaded.map_err(|error| format!("the level of the log cannot be changed: {error}"))
 }
 
-/// Returns the filter in force, and where the log goes.
-pub fn in_force() -> (String, &'static str) {
+/// Returns the filter in force, where the log goes, and how many lines of this process it did not
+/// take.
+pub fn in_force() -> (String, &'static str, u64) {
     let Some(running) = RUNNING.get() else {
-        return (String::new(), "");
+        return (String::new(), "", 0);
     };
     let filter = running.filter.with_current(ToString::to_string);
-    (filter.unwrap_or_default(), running.to)
+    let lost = running.lines.as_ref().map_or(0, |lines| lines.lost());
+    (filter.unwrap_or_default(), running.to, lost)
 }
 
 /// Starts logging to standard error; to the journal, with fields, if that is standard error.
 /// `fields` go with each entry there.
 pub fn to_stderr(verbose: u8, fields: &[(&'static str, &Path)]) {
     if is_journal(rustix::stdio::stderr()) {
-        match tracing_journald::layer() {
-            Ok(journal) => return start_to_journal(filter(verbose), journal, fields),
+        let lines = Datagrams::to(Path::new(journal::SOCKET));
+        match lines.and_then(|lines| lines.reach().map(|()| Arc::new(lines))) {
+            Ok(lines) => {
+                let layer = Journal::new(Arc::clone(&lines), fields);
+                return start("journal", filter(verbose), layer, Some(lines));
+            }
             Err(error) => {
                 start_to_stderr(filter(verbose));
                 tracing::warn!("the journal gets lines without fields: {error}");
@@ -120,38 +137,27 @@ fn is_journal(fd: impl AsFd) -> bool {
     said.to_str() == Some(&format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-fn start_to_journal(
-    filter: EnvFilter,
-    journal: tracing_journald::Layer,
-    fields: &[(&'static str, &Path)],
-) {
-    let fields = fields
-        .iter()
-        .map(|(name, path)| (*name, path.as_os_str().as_bytes()));
-    let journal = journal
-        .with_syslog_identifier("mount.pramfs".to_owned())
-        .with_field_prefix(Some("PRAMFS".to_owned()))
-        .with_custom_fields(fields);
-    start("journal", filter, journal);
-}
-
 fn start_to_stderr(filter: EnvFilter) {
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false);
-    start("stderr", filter, layer);
+    start("stderr", filter, layer, None);
 }
 
 /// Starts logging to the system log.
 pub fn to_syslog(verbose: u8) {
+    // Without a socket there is nobody to tell that.
+    let Ok(lines) = Datagrams::to(Path::new(SOCKET)).map(Arc::new) else {
+        return;
+    };
     let layer = tracing_subscriber::fmt::layer()
-        .with_writer(SystemLog)
+        .with_writer(SystemLog(Arc::clone(&lines)))
         .with_ansi(false)
         .with_target(false)
         .with_level(false)
         .without_time();
-    start("syslog", filter(verbose), layer);
+    start("syslog", filter(verbose), layer, Some(lines));
 }
 
 /// Sends panics to the log.
@@ -162,43 +168,52 @@ pub fn panics() {
     }));
 }
 
-struct SystemLog;
+struct SystemLog(Arc<Datagrams>);
 
 /// One line, sent when it is complete.
-struct Line {
-    priority: u8,
+struct Line<'a> {
+    lines: &'a Datagrams,
+    level: Level,
     text: Vec<u8>,
 }
 
-impl MakeWriter<'_> for SystemLog {
-    type Writer = Line;
+impl<'a> MakeWriter<'a> for SystemLog {
+    type Writer = Line<'a>;
 
-    fn make_writer(&self) -> Line {
+    fn make_writer(&'a self) -> Line<'a> {
         Line {
-            priority: priority(Level::INFO),
+            lines: &self.0,
+            level: Level::INFO,
             text: Vec::new(),
         }
     }
 
-    fn make_writer_for(&self, meta: &Metadata<'_>) -> Line {
-        Line {
-            priority: priority(*meta.level()),
-            text: Vec::new(),
-        }
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Line<'a> {
+        let mut line = self.make_writer();
+        line.level = *meta.level();
+        line
     }
 }
 
-fn priority(level: Level) -> u8 {
-    let severity = match level {
+/// The severity in syslog(3).
+fn severity(level: Level) -> u8 {
+    match level {
         Level::ERROR => 3,
         Level::WARN => 4,
         Level::INFO => 6,
         Level::DEBUG | Level::TRACE => 7,
-    };
-    DAEMON * 8 + severity
+    }
 }
 
-impl Write for Line {
+/// A datagram for `/dev/log`.
+fn datagram(level: Level, text: &[u8]) -> Vec<u8> {
+    let priority = DAEMON * 8 + severity(level);
+    let mut line = format!("<{priority}>mount.pramfs[{}]: ", std::process::id()).into_bytes();
+    line.extend_from_slice(&text[..text.len().min(LONGEST)]);
+    line
+}
+
+impl Write for Line<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.text.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -209,20 +224,13 @@ impl Write for Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for Line<'_> {
     fn drop(&mut self) {
         let text = self.text.trim_ascii();
-        if text.is_empty() {
-            return;
-        }
-        let mut line =
-            format!("<{}>mount.pramfs[{}]: ", self.priority, std::process::id()).into_bytes();
-        line.extend_from_slice(text);
-        // A failure to reach the log cannot be reported anywhere.
-        if let Ok(socket) = UnixDatagram::unbound() {
-            let _lost = socket
-                .set_nonblocking(true)
-                .and_then(|()| socket.send_to(&line, SOCKET));
+        if !text.is_empty() {
+            self.lines.send(&datagram(self.level, text), |lost| {
+                datagram(Level::WARN, notice(lost).as_bytes())
+            });
         }
     }
 }

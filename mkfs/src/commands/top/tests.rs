@@ -1,0 +1,352 @@
+//! The view, in memory, with states of our own, and the picture in the documentation.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use pramfs_control::{
+    DamageStatus, ErrorSeen, Latency, LeaseCounts, MountStatus, OperationStatus, SlowOperation,
+    Space,
+};
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{KeyEvent, KeyEventState};
+use ratatui::layout::Rect;
+
+use super::model::Order;
+use super::*;
+
+fn operation(name: &str, count: u64, micros: u64, lines: u64) -> OperationStatus {
+    let mut latency = Latency::default();
+    for nth in 0..count {
+        // Some take much longer.
+        let factor = if nth % 50 == 49 { 40 } else { 1 + nth % 3 };
+        latency.add(micros * 1000 * factor);
+    }
+    OperationStatus {
+        name: name.into(),
+        count,
+        errors: count / 10,
+        fences: lines,
+        lines,
+        latency,
+        ..OperationStatus::default()
+    }
+}
+
+fn state(mount_point: &str, minor: u32, scale: u64) -> MountStatus {
+    MountStatus {
+        region: format!("/dev/pmem{minor}"),
+        mount_point: mount_point.into(),
+        device: (0, minor),
+        pid: 700 + minor,
+        uptime_ms: 93_784_000,
+        writable: true,
+        metrics: true,
+        transport: "uring".into(),
+        space: Some(Space {
+            block_size: 4096,
+            blocks: 1 << 20,
+            free: 1 << 19,
+            available: 1 << 19,
+            inodes: 1 << 16,
+            free_inodes: 1 << 15,
+        }),
+        leases: LeaseCounts {
+            read: 3,
+            write: 1,
+            adopted: 0,
+        },
+        operations: vec![
+            operation("LOOKUP", 400 * scale, 3, 0),
+            operation("WRITE", 150 * scale, 12, 9_600 * scale),
+            operation("CREATE", 50 * scale, 18, 400 * scale),
+        ],
+        slowest: vec![SlowOperation {
+            name: "FSYNC".into(),
+            inode: 4711,
+            duration_ns: 8_400_000,
+            ago_ms: 12_000,
+            errno: 0,
+        }],
+        ..MountStatus::default()
+    }
+}
+
+fn moment(at: Instant, states: Vec<MountStatus>) -> Moment {
+    Moment {
+        at,
+        states,
+        failures: Vec::new(),
+    }
+}
+
+/// Two looks, a second apart.
+fn model(start: Instant) -> Model {
+    let mut model = Model::default();
+    for (nth, scale) in [(0, 1), (1, 3)] {
+        let mut worn = state("/srv/worn", 1, scale);
+        worn.damage = DamageStatus {
+            errors: 2,
+            first: None,
+            last: Some(ErrorSeen::default()),
+        };
+        let at = start + Duration::from_secs(nth);
+        let mut look = moment(at, vec![state("/srv/data", 0, scale), worn]);
+        look.failures.push("/mnt/dead: its server has died".into());
+        model.add(look);
+    }
+    model
+}
+
+fn drawn(model: &Model, width: u16, height: u16) -> Buffer {
+    let area = Rect::new(0, 0, width, height);
+    let mut buffer = Buffer::empty(area);
+    draw::screen(model, area, &mut buffer);
+    buffer
+}
+
+fn line<'t>(text: &'t str, start: &str) -> &'t str {
+    let found = text.lines().find(|line| line.starts_with(start));
+    found.unwrap_or_else(|| panic!("{start}: {text}"))
+}
+
+fn press(model: &mut Model, code: KeyCode) -> Next {
+    event(model, code, KeyModifiers::NONE, KeyEventKind::Press)
+}
+
+fn event(model: &mut Model, code: KeyCode, modifiers: KeyModifiers, kind: KeyEventKind) -> Next {
+    let key = KeyEvent {
+        code,
+        modifiers,
+        kind,
+        state: KeyEventState::NONE,
+    };
+    handle(model, &Event::Key(key))
+}
+
+#[test]
+fn view_shows_rates_between_two_looks() {
+    let text = picture::text(&drawn(&model(Instant::now()), 120, 36));
+    // 600 requests at first and 1800 a second later; half of the space.
+    let data = line(&text, "/srv/data");
+    assert!(data.contains(" 1200 ") && data.contains(" 120 "), "{text}");
+    assert!(data.contains("####....  50 % of 4.0 GiB"), "{text}");
+    assert!(line(&text, "/srv/worn").contains("2 ERRORS"), "{text}");
+    assert!(line(&text, "LOOKUP").contains(" 800 "), "{text}");
+    assert!(line(&text, "/mnt/dead").contains("has died"), "{text}");
+    for part in [
+        "8.40 ms  FSYNC of inode 4711, 12.0 s ago",
+        "leases:    3 to read, 1 to write",
+        "transport: uring",
+        "damage:    none found",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn keys_select_sort_pause_and_quit() {
+    let start = Instant::now();
+    let mut model = model(start);
+    for (code, selected) in [
+        (KeyCode::Tab, 1),
+        (KeyCode::Down, 0),
+        (KeyCode::Up, 1),
+        (KeyCode::BackTab, 0),
+        (KeyCode::Tab, 1),
+    ] {
+        assert_eq!(press(&mut model, code), Next::GoOn);
+        assert_eq!(model.selected(), selected, "{code:?}");
+    }
+    let first = |model: &Model| model.rows()[0].operations[0].name.clone();
+    assert_eq!(first(&model), "LOOKUP");
+    while model.order != Order::Bytes {
+        press(&mut model, KeyCode::Char('s'));
+    }
+    assert_eq!(first(&model), "WRITE");
+
+    press(&mut model, KeyCode::Char('h'));
+    let help = picture::text(&drawn(&model, 120, 36));
+    assert!(help.contains("any key closes this"), "{help}");
+    assert_eq!(press(&mut model, KeyCode::Char('q')), Next::GoOn);
+
+    let (kind, none) = (KeyEventKind::Press, KeyModifiers::NONE);
+    let released = event(&mut model, KeyCode::Char('q'), none, KeyEventKind::Release);
+    assert_eq!(released, Next::GoOn);
+    assert_eq!(press(&mut model, KeyCode::Char('q')), Next::End);
+    assert_eq!(press(&mut model, KeyCode::Esc), Next::End);
+    let interrupt = event(&mut model, KeyCode::Char('c'), KeyModifiers::CONTROL, kind);
+    assert_eq!(interrupt, Next::End);
+}
+
+#[test]
+fn paused_view_stays_and_goes_on_with_the_latest() {
+    let start = Instant::now();
+    let mut model = model(start);
+    press(&mut model, KeyCode::Char(' '));
+    let rate = |model: &Model| model.rows()[0].all.rate;
+    for (seconds, scale) in [(2, 4), (3, 9)] {
+        let at = start + Duration::from_secs(seconds);
+        model.add(moment(at, vec![state("/srv/data", 0, scale)]));
+        assert_eq!((rate(&model), model.rows().len()), (1200.0, 2));
+        let text = picture::text(&drawn(&model, 120, 36));
+        assert!(text.contains("PAUSED"), "{text}");
+    }
+    press(&mut model, KeyCode::Char(' '));
+    assert_eq!((rate(&model), model.rows().len()), (3000.0, 1));
+}
+
+#[test]
+fn view_of_any_size_and_of_nothing_is_drawn() {
+    let mut model = model(Instant::now());
+    for help in [false, true] {
+        model.help = help;
+        for (width, height) in [(0, 0), (1, 1), (20, 5), (80, 24), (300, 90)] {
+            drawn(&model, width, height);
+            drawn(&Model::default(), width, height);
+        }
+    }
+    let text = picture::text(&drawn(&Model::default(), 80, 24));
+    assert!(text.contains("Nothing is mounted by root."), "{text}");
+}
+
+#[test]
+fn selected_mount_of_many_is_in_the_list() {
+    let many = (0..40).map(|nth| state(&format!("/srv/{nth:02}"), nth, 1));
+    let mut model = Model::default();
+    model.add(moment(Instant::now(), many.collect()));
+    for _ in 0..25 {
+        model.select_next();
+    }
+    let text = picture::text(&drawn(&model, 120, 40));
+    assert!(
+        text.contains("\n/srv/25 ") && text.contains("on /srv/25: pid 725"),
+        "{text}"
+    );
+    assert!(!text.contains("\n/srv/26 "), "{text}");
+}
+
+#[test]
+fn mount_that_comes_back_begins_anew_and_stays_selected() {
+    let start = Instant::now();
+    let mut model = model(start);
+    press(&mut model, KeyCode::Tab);
+    let minute = start + Duration::from_secs(60);
+    model.add(moment(minute, vec![state("/srv/data", 0, 3)]));
+    assert_eq!(model.selected(), 0, "the other one has gone");
+    let mut again = state("/srv/worn", 1, 1);
+    (again.started_sec, again.pid, again.uptime_ms) = (77, 999, 2000);
+    let later = minute + Duration::from_secs(5);
+    model.add(moment(later, vec![state("/srv/data", 0, 3), again]));
+    assert_eq!(model.selected(), 1);
+    // 600 requests in the two seconds since its start.
+    assert_eq!(model.rows()[1].all.rate, 300.0);
+    let text = picture::text(&drawn(&model, 120, 40));
+    let news = "/srv/worn: process 999 serves in the place of process 701, since 00:00:00";
+    assert!(text.contains(news), "{text}");
+}
+
+#[test]
+fn control_characters_of_a_server_are_not_drawn() {
+    let mut odd = state("/srv/a\u{1b}[2Jb", 0, 1);
+    odd.transport_note = Some("no\nuring".into());
+    let mut model = Model::default();
+    model.add(moment(Instant::now(), vec![odd]));
+    for text in [
+        picture::text(&drawn(&model, 120, 40)),
+        view(&model, UNIX_EPOCH),
+    ] {
+        assert!(
+            text.contains(r"/srv/a\u{1b}[2Jb") && text.contains(r"no\nuring"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn text_has_all_lines_of_all_mounts() {
+    let text = view(&model(Instant::now()), UNIX_EPOCH);
+    assert!(
+        text.starts_with("pramfs top at 1970-01-01T00:00:00Z\n"),
+        "{text}"
+    );
+    assert_eq!(text.matches("LOOKUP").count(), 2, "{text}");
+    assert_eq!(text.matches("FSYNC of inode 4711").count(), 2, "{text}");
+    assert!(text.ends_with("\n\n"), "{text}");
+    let none = view(&Model::default(), UNIX_EPOCH);
+    assert!(none.contains("Nothing is mounted by root."), "{none}");
+}
+
+/// The variable that makes the test below the program that panics.
+const PANICS: &str = "PRAMFS_TOP_TEST_PANICS";
+
+#[test]
+fn panic_of_view_restores_terminal_before_its_message() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    if std::env::var_os(PANICS).is_some() {
+        let shown = on_terminal::<()>(|_| panic!("a bug of the view"));
+        panic!("nothing has ended the view: {shown:?}");
+    }
+    let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&keys).unwrap();
+    unlockpt(&keys).unwrap();
+    let name = ptsname(&keys, Vec::new()).unwrap().into_string().unwrap();
+    let line = || {
+        let opened = File::options().read(true).write(true).open(&name);
+        Stdio::from(opened.unwrap())
+    };
+    let name = "commands::top::tests::panic_of_view_restores_terminal_before_its_message";
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(PANICS, "1")
+        .stdin(line())
+        .stdout(line())
+        .stderr(line())
+        .spawn()
+        .unwrap();
+    let mut written = Vec::new();
+    let mut piece = [0; 4096];
+    let mut terminal = File::from(keys);
+    // EIO: nobody has the other end any more.
+    while let Ok(len @ 1..) = terminal.read(&mut piece) {
+        written.extend_from_slice(&piece[..len]);
+    }
+    assert!(!child.wait().unwrap().success());
+    let written = String::from_utf8_lossy(&written);
+    let at = |what: &str| {
+        written
+            .find(what)
+            .unwrap_or_else(|| panic!("{what}: {written}"))
+    };
+    assert!(at("\x1b[?1049h") < at("\x1b[?1049l"), "{written}");
+    assert!(at("\x1b[?1049l") < at("a bug of the view"), "{written}");
+}
+
+/// The picture of `docs/status.md`: what the program draws of two states that a server has given,
+/// two seconds apart, with `PRAMFS_BLESS=1` to write it anew.
+#[test]
+fn picture_in_docs_is_what_program_draws() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| -> MountStatus {
+        let path = here.join("src/commands/top/picture").join(name);
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let looks = [(0, read("first.json")), (2, read("second.json"))];
+    let start = Instant::now();
+    let mut model = Model::default();
+    for (seconds, state) in looks {
+        model.add(moment(start + Duration::from_secs(seconds), vec![state]));
+    }
+    let buffer = drawn(&model, 118, 34);
+    let svg = picture::svg::picture(&buffer, "pramfs top, a mount with work");
+    let path = here.join("../docs/charts/top.svg");
+    if std::env::var_os("PRAMFS_BLESS").is_some() {
+        std::fs::write(&path, &svg).unwrap();
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        there == svg,
+        "PRAMFS_BLESS=1 writes docs/charts/top.svg anew"
+    );
+}
