@@ -104,7 +104,7 @@ void by_lease(const std::string &path, const std::string &stored)
 {
     const bool writes = !stored.empty();
     pramfs_lease *opened;
-    must(pramfs_lease_open(&opened, path.c_str(), writes ? O_RDWR : O_RDONLY, nullptr));
+    must(pramfs_lease_open(&opened, path.c_str(), writes ? O_RDWR | PRAMFS_LEASE_PROTECT_AUTO : O_RDONLY, nullptr));
     Lease file(opened);
     std::uint64_t size;
     must(pramfs_lease_size(file.get(), &size));

@@ -191,6 +191,19 @@ struct timespec;
 #define PRAMFS_ADVICE_WILLNEED 3
 
 /**
+ * Flag of pramfs_lease_open: as PRAMFS_LEASE_PROTECT_PKEY where the processor has keys and one
+ * is free, else nothing.
+ */
+#define PRAMFS_LEASE_PROTECT_AUTO 268435456
+
+/**
+ * Flag of pramfs_lease_open, for writing: only calls for this file, and stores to its views, can
+ * store to the region, by a protection key of the processor. Each open file takes one of the 15
+ * keys of the process.
+ */
+#define PRAMFS_LEASE_PROTECT_PKEY 536870912
+
+/**
  * An open directory.
  */
 struct pramfs_dir;
@@ -1016,7 +1029,8 @@ int pramfs_map_advise(struct pramfs_map *map, uint64_t offset, uint64_t len, int
  * For writing, no program may have the file open or mapped through the page cache of the
  * kernel, which would not see direct stores. While the lease lives, programs that open the
  * file through the mount use no page cache, and cannot map it with MAP_SHARED. A lease for
- * writing lets the process store to all of the region.
+ * writing lets the process store to all of the region: PRAMFS_LEASE_PROTECT_AUTO and
+ * PRAMFS_LEASE_PROTECT_PKEY, added to O_RDWR, keep stray stores out.
  *
  * control_directory is where the control sockets of servers are; NULL stands for
  * /run/pramfs.
@@ -1025,7 +1039,7 @@ int pramfs_map_advise(struct pramfs_map *map, uint64_t offset, uint64_t len, int
  * open, the mount is busy.
  *
  * Errors: -EINVAL (NULL; other flags), -ENOTTY (not on a pramfs mount), -EOPNOTSUPP (the
- * mount grants no leases), -EACCES (not to this user), -EBUSY (for writing: the file is open
+ * mount grants no leases; no protection keys), -ENOSPC (no key is free), -EACCES (not to this user), -EBUSY (for writing: the file is open
  * through the page cache; the call waits a quarter of a second for late closes), -EPERM (for
  * writing: it is immutable or append-only), -ENOSPC (too many leases), -ENOTCONN (no server),
  * -ETIMEDOUT, -ENOENT, -EROFS and others of open(2).

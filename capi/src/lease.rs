@@ -9,12 +9,20 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use libc::ssize_t;
-use pramfs_client::{File, OpenOptions};
+use pramfs_client::{File, OpenOptions, Protect};
 
 use crate::args::{self, Handle};
 use crate::error::{About as _, Failure};
 use crate::fs::Shared;
 use crate::guard;
+
+/// Flag of `pramfs_lease_open`: as `PRAMFS_LEASE_PROTECT_PKEY` where the processor has keys and one
+/// is free, else nothing.
+pub const PRAMFS_LEASE_PROTECT_AUTO: c_int = 0x1000_0000;
+/// Flag of `pramfs_lease_open`, for writing: only calls for this file, and stores to its views, can
+/// store to the region, by a protection key of the processor. Each open file takes one of the 15
+/// keys of the process.
+pub const PRAMFS_LEASE_PROTECT_PKEY: c_int = 0x2000_0000;
 
 /// A file of a mount, read and written directly on the medium.
 #[derive(Debug)]
@@ -35,7 +43,8 @@ impl Handle for pramfs_lease {
 /// # Safety
 /// The contract, 2.
 unsafe fn options(flags: c_int, control_directory: *const c_char) -> Result<OpenOptions, Failure> {
-    let write = match flags {
+    let protections = PRAMFS_LEASE_PROTECT_AUTO | PRAMFS_LEASE_PROTECT_PKEY;
+    let write = match flags & !protections {
         libc::O_RDONLY => false,
         libc::O_RDWR => true,
         _ => {
@@ -44,7 +53,13 @@ unsafe fn options(flags: c_int, control_directory: *const c_char) -> Result<Open
             )));
         }
     };
-    let options = OpenOptions::new().write(write);
+    let protect = match flags & protections {
+        0 => Protect::Off,
+        PRAMFS_LEASE_PROTECT_AUTO => Protect::Auto,
+        // Both: the stricter one.
+        _ => Protect::Pkey,
+    };
+    let options = OpenOptions::new().write(write).protect(protect);
     if control_directory.is_null() {
         return Ok(options);
     }
@@ -61,7 +76,8 @@ unsafe fn options(flags: c_int, control_directory: *const c_char) -> Result<Open
 /// For writing, no program may have the file open or mapped through the page cache of the
 /// kernel, which would not see direct stores. While the lease lives, programs that open the
 /// file through the mount use no page cache, and cannot map it with MAP_SHARED. A lease for
-/// writing lets the process store to all of the region.
+/// writing lets the process store to all of the region: `PRAMFS_LEASE_PROTECT_AUTO` and
+/// `PRAMFS_LEASE_PROTECT_PKEY`, added to O_RDWR, keep stray stores out.
 ///
 /// `control_directory` is where the control sockets of servers are; NULL stands for
 /// /run/pramfs.
@@ -70,7 +86,7 @@ unsafe fn options(flags: c_int, control_directory: *const c_char) -> Result<Open
 /// open, the mount is busy.
 ///
 /// Errors: -EINVAL (NULL; other flags), -ENOTTY (not on a pramfs mount), -EOPNOTSUPP (the
-/// mount grants no leases), -EACCES (not to this user), -EBUSY (for writing: the file is open
+/// mount grants no leases; no protection keys), -ENOSPC (no key is free), -EACCES (not to this user), -EBUSY (for writing: the file is open
 /// through the page cache; the call waits a quarter of a second for late closes), -EPERM (for
 /// writing: it is immutable or append-only), -ENOSPC (too many leases), -ENOTCONN (no server),
 /// -ETIMEDOUT, -ENOENT, -EROFS and others of open(2).

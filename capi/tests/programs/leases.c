@@ -68,6 +68,10 @@ int main(int argc, char **argv)
     GIVES(1, pramfs_lease_read(second, buf, 1, 0));
     OK(pramfs_lease_close(second));
     GIVES(-ENOENT, pramfs_lease_open(&second, argv[2], O_RDONLY, NULL));
+    /* A process that can only read the region needs no key. */
+    OK(pramfs_lease_open(&second, argv[1], O_RDONLY | PRAMFS_LEASE_PROTECT_PKEY, NULL));
+    GIVES(4, pramfs_lease_read(second, buf, 4, 5000));
+    OK(pramfs_lease_close(second));
 
     child = fork();
     CHECK(child >= 0);
