@@ -47,6 +47,16 @@ pub const OPERATIONS: &[(&str, Work)] = &[
     ("lookup + getattr", lookup),
 ];
 
+/// Operations that are only counted.
+const VARIANTS: &[(&str, Work)] = &[("write 4 KiB, atomic", write_atomic), (SUMMED, read)];
+
+/// The operation in a file system with checksums of data.
+const SUMMED: &str = "read 4 KiB, compared with its checksum";
+
+fn all() -> impl Iterator<Item = &'static (&'static str, Work)> {
+    OPERATIONS.iter().chain(VARIANTS)
+}
+
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Count only operations whose name contains this
@@ -67,18 +77,19 @@ pub struct Args {
 /// If valgrind is missing or fails; engine errors.
 pub fn run(args: &Args, json: &Path) -> Result<()> {
     if let [number, times] = args.only[..] {
-        let (_, work) = OPERATIONS
-            .get(number as usize)
+        let (name, work) = all()
+            .nth(number as usize)
             .context("there is no operation with this number")?;
+        let summed = *name == SUMMED;
         let fs = match &args.region {
-            Some(path) => open(path)?,
-            None => engine()?,
+            Some(path) => open(path, summed)?,
+            None => engine(summed)?,
         };
         println!("{}", work(&fs, times)?.as_nanos());
         return Ok(());
     }
     let mut table = Table::new(20, &["operation", "instructions"]);
-    for (number, (name, _)) in OPERATIONS.iter().enumerate() {
+    for (number, (name, _)) in all().enumerate() {
         if args.filter.as_ref().is_some_and(|f| !name.contains(f)) {
             continue;
         }
@@ -148,21 +159,25 @@ pub fn time_in(program: &Path, region: &Path, number: usize, times: u64) -> Resu
 /// Makes a file system on prefaulted pages, without work in the background. Buffers
 /// start at a cache line: otherwise their alignment depends on the build, and an
 /// unaligned overwrite takes a tenth longer.
-fn engine() -> Result<Fs> {
+fn engine(summed: bool) -> Result<Fs> {
     let path = PathBuf::from(format!("/dev/shm/pramfs-count.{}", std::process::id()));
     let zeros = vec![0; REGION as usize];
     std::fs::write(&path, zeros).with_context(|| path.display().to_string())?;
-    let opened = open(&path);
+    let opened = open(&path, summed);
     std::fs::remove_file(&path)?;
     opened
 }
 
-fn open(path: &Path) -> Result<Fs> {
+fn open(path: &Path, summed: bool) -> Result<Fs> {
     let region = RegionOptions::new().open(path)?;
     // Fixed, so that names have the same hashes in every run.
     let fixed = FormatOptions {
         uuid: Some([1; 16]),
         hash_seed: Some([2; 16]),
+        features: summed
+            .then(|| ("data_checksums".to_owned(), true))
+            .into_iter()
+            .collect(),
         ..FormatOptions::default()
     };
     format(&region, &fixed)?;
@@ -205,6 +220,16 @@ fn write(fs: &Fs, times: u64) -> Result<Duration> {
     let start = Instant::now();
     for n in 0..times {
         file.write_at(bytes.bytes(), page(n))?;
+    }
+    Ok(start.elapsed())
+}
+
+fn write_atomic(fs: &Fs, times: u64) -> Result<Duration> {
+    let (_, file) = file(fs)?;
+    let bytes = Aligned::filled(PAGE, 0xa5)?;
+    let start = Instant::now();
+    for n in 0..times {
+        file.write_atomic(bytes.bytes(), page(n))?;
     }
     Ok(start.elapsed())
 }

@@ -34,6 +34,8 @@ pub struct Shape {
 
 /// An overwrite of a page.
 pub const OVERWRITE: Shape = shape(4096, 0, 0);
+/// An atomic overwrite of a page: staging it and the record, then the copy to its place.
+pub const ATOMIC: [Shape; 2] = [shape(4096, 128, 0), OVERWRITE];
 /// An append of a page, with its allocation.
 pub const APPEND: Shape = shape(4096, 256, 4);
 /// create, mkdir.

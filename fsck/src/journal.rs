@@ -2,7 +2,7 @@
 
 use super::{Checker, Issue};
 use pramfs_medium::error::Result;
-use pramfs_medium::journal::records::{read_slot, retired_words};
+use pramfs_medium::journal::records::{read_slot, retired_copy, retired_words};
 use pramfs_medium::media::checksum::SEALED_BITS;
 use pramfs_medium::media::record::SlotState;
 
@@ -25,7 +25,10 @@ impl Checker<'_> {
                     self.add(Issue::RetiredWordDamaged { lane, copy });
                 }
             }
-            let retired = words.into_iter().flatten().min().unwrap_or(0);
+            let retired = words.into_iter().flatten().min();
+            let retired = retired
+                .or_else(|| retired_copy(self.region, &self.geo, lane, checkpoint))
+                .unwrap_or(0);
             newest = words.into_iter().flatten().fold(newest, u64::max);
             let mut bad = Vec::new();
             for slot in 0..2 {

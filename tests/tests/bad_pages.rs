@@ -7,14 +7,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pramfs::inode::{Credentials, Fs, Ino, LeaseMode};
-use pramfs::{Access, Error, FileSystem, MountOptions, OpenOptions, XattrMode};
+use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, SetAttr};
+use pramfs::{Access, Error, ErrorPolicy, FileSystem, MountOptions, OpenOptions, XattrMode};
 use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
+use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::media::probe_superblock;
+use pramfs_medium::media::retired::RetiredCopy;
 use pramfs_medium::pmem::{EventKind, SimBackend};
 use pramfs_tests::readable::{Tree, tree, tree_of, worse};
 use pramfs_tests::region::{formatted, inode_home, mount, quiet, region_of, repeatable};
 use pramfs_tests::watchdog::Watchdog;
+use zerocopy::IntoBytes;
 
 const PAGE: usize = 4096;
 const ROOT: Credentials<'static> = Credentials::ROOT;
@@ -523,6 +526,95 @@ fn failed_page_of_lane_hides_no_record_after_unmount() {
             fs.close().expect("unmounted");
         }
     }
+}
+
+/// A file system that crashed, with live records, and with dead ones that only a `retired` word
+/// tells: a replay of these would bring old modes back.
+fn crashed() -> Vec<u8> {
+    let sim = formatted(4 << 20, &repeatable(4096)).expect("formatted");
+    let fs = mount(&sim, quiet()).expect("mounted");
+    let mode = |ino, mode| {
+        let attr = SetAttr {
+            perm: Some(mode),
+            ..SetAttr::default()
+        };
+        fs.setattr(&ROOT, ino, &attr).expect("changed");
+    };
+    set_thread_lane(0);
+    let files = ["one", "two", "three"].map(|name| {
+        let made = fs.create(&ROOT, Ino::ROOT, name.as_bytes(), 0o600);
+        made.expect("made").ino
+    });
+    mode(files[0], 0o611);
+    mode(files[1], 0o622);
+    // Its first change retires lane 0.
+    set_thread_lane(1);
+    for last in [0o640, 0o641, 0o642, 0o643] {
+        mode(files[0], last);
+        mode(files[1], last);
+    }
+    mode(files[2], 0o644);
+    sim.image()
+}
+
+fn modes(sim: &SimBackend) -> Vec<u32> {
+    let fs = mount(sim, quiet()).expect("mounted");
+    let modes = ["one", "two", "three"].map(|name| {
+        let found = fs.lookup(Ino::ROOT, name.as_bytes()).expect("there");
+        found.perm
+    });
+    fs.close().expect("unmounted");
+    modes.to_vec()
+}
+
+#[test]
+fn failed_page_of_retired_words_after_crash_is_repaired_from_their_copies() {
+    let image = crashed();
+    let intact = SimBackend::from_image(&image).expect("a region");
+    let geo = probe_superblock(&region_of(&intact))
+        .expect("a superblock")
+        .geometry();
+    assert_eq!(modes(&intact), [0o643, 0o643, 0o644]);
+    let lines = geo.retired_offset(0).0 as usize / PAGE;
+    for kernel_knows in [false, true] {
+        let sim = lost(&image, lines, kernel_knows);
+        let failed = mount(&sim, quiet()).expect_err("the page has failed");
+        assert_eq!(failed.errno(), libc::EIO);
+        let region = region_of(&sim);
+        // It asks nothing, and loses nothing.
+        let report = repair(&region, &RepairOptions::new(Policy::Preen)).expect("repaired");
+        assert!(report.is_sound() && report.lost.is_empty(), "{report}");
+        assert!(check(&region, &CheckOptions::default()).is_clean());
+        drop(region);
+        assert_eq!(modes(&sim), [0o643, 0o643, 0o644], "{kernel_knows}");
+    }
+    // Copies of another mount, which a version without them left behind, tell nothing.
+    let copy = RetiredCopy::place(&geo, 0).expect("lane 0 has one").0 as usize;
+    let mut other = image;
+    let stale = RetiredCopy::new(&geo, 0, 99, u64::from(u32::MAX));
+    other[copy..][..RetiredCopy::SIZE].copy_from_slice(stale.as_bytes());
+    let region = region_of(&lost(&other, lines, true));
+    let report = repair(&region, &RepairOptions::new(Policy::Preen)).expect("looked at");
+    assert!(!report.is_sound(), "{report}");
+}
+
+/// A mount mends them, too.
+#[test]
+fn damaged_retired_words_after_crash_are_mended_from_their_copies() {
+    let mut image = crashed();
+    let region = region_of(&SimBackend::from_image(&image).expect("a region"));
+    let geo = probe_superblock(&region).expect("a superblock").geometry();
+    let words = geo.retired_offset(0).0 as usize;
+    image[words..words + 16].fill(0x55);
+    let sim = SimBackend::from_image(&image).expect("a region");
+    let options = MountOptions {
+        errors: ErrorPolicy::Continue,
+        ..quiet()
+    };
+    let fs = mount(&sim, options).expect("mounted");
+    assert!(!fs.recovery().damage.is_empty());
+    drop(fs);
+    assert_eq!(modes(&sim), [0o643, 0o643, 0o644]);
 }
 
 #[test]

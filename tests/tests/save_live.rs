@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::inode::{Credentials, Fs, Ino, Snapshot, SnapshotEnd};
-use pramfs::pmem::{HeapBackend, Region, RegionOptions};
+use pramfs::pmem::{HeapBackend, Protect, Region, RegionOptions};
 use pramfs::{DataMode, FileType, MountOptions};
 use pramfs_fsck::{CheckOptions, check, check_fs};
 use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::mounted::{self, Mounted, wait_until};
 use pramfs_tests::random::Random;
+use pramfs_tests::region::{formatted, mount, quiet};
+use pramfs_tests::skip::skipped;
 
 const CX: Credentials<'static> = Credentials::ROOT;
 const LEN: u64 = 64 << 20;
@@ -194,6 +196,85 @@ fn snapshots_under_load(fs: Fs) {
     fs.close().unwrap();
 }
 
+/// Without the rule, the record of an atomic write lives on in the snapshot, and the mount of what
+/// was restored copies from blocks that were not saved.
+#[test]
+fn snapshot_after_atomic_write_has_all_of_it() {
+    for is_retired in [true, false] {
+        let region = Region::new("region", HeapBackend::boxed(LEN as usize));
+        format(&region, &FormatOptions::default()).unwrap();
+        let mut options = MountOptions {
+            data: DataMode::Atomic,
+            ..quiet()
+        };
+        options.rules.snapshot_retires = is_retired;
+        let fs = Fs::open(region, options).unwrap();
+        let ino = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap().ino;
+        for byte in 1..=3 {
+            fs.write(&CX, ino, 0, &[byte; PIECE]).unwrap();
+        }
+        let snapshot = fs.snapshot(LEN).unwrap();
+        let restored = restored(&snapshot, &mut || ());
+        drop(snapshot);
+        let other = Fs::open(restored, quiet()).unwrap();
+        let mut data = vec![0; PIECE];
+        other.read(ino, 0, &mut data).unwrap();
+        assert_eq!(data == [3; PIECE], is_retired);
+    }
+}
+
+#[test]
+fn snapshot_with_listed_bad_blocks_reads_them_as_zeros_and_restores() {
+    let options = FormatOptions::default();
+    let sim = formatted(LEN as usize, &options).unwrap();
+    // In the last group, where nothing is.
+    let bad = LEN - (1 << 20);
+    sim.set_kernel_bad(vec![bad..bad + 8192]);
+    let fs = mount(&sim, quiet()).unwrap();
+    let ino = fs.create(&CX, Ino::ROOT, b"file-0-0", 0o644).unwrap().ino;
+    fs.write(&CX, ino, 0, &[1; PIECE]).unwrap();
+    let free = fs.statfs().unwrap().free;
+    let snapshot = fs.snapshot(LEN).unwrap();
+    fs.write(&CX, ino, 0, &[2; PIECE]).unwrap();
+    let size = snapshot.block_size();
+    let mut block = vec![0xee; size as usize];
+    snapshot.read(bad / size, &mut block).unwrap();
+    assert!(block.iter().all(|byte| *byte == 0));
+    let restored = restored(&snapshot, &mut || ());
+    assert_eq!(snapshot.end(), None);
+    drop(snapshot);
+    fs.close().unwrap();
+    let other = Fs::open(restored, quiet()).unwrap();
+    // The list of bad blocks is restored with the rest, and the next fsck can empty it.
+    assert_eq!(other.statfs().unwrap().free, free);
+    let mut data = vec![0; PIECE];
+    other.read(ino, 0, &mut data).unwrap();
+    assert_eq!(data, [1; PIECE]);
+    let (_, report) = check_fs(other, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{report}");
+}
+
+#[test]
+fn snapshot_under_load_of_protected_region_is_one_moment() {
+    for protect in [Protect::Mprotect, Protect::Pkey] {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("region");
+        let file = std::fs::File::create_new(&path).unwrap();
+        file.set_len(LEN).unwrap();
+        let region = match RegionOptions::new().protect(protect).open(&path) {
+            Ok(region) => region,
+            Err(e) if protect == Protect::Pkey => {
+                skipped(format_args!("snapshots with protect=pkey: {e}"));
+                continue;
+            }
+            Err(e) => panic!("{e}"),
+        };
+        assert!(region.is_protected());
+        format(&region, &FormatOptions::default()).unwrap();
+        snapshots_under_load(Fs::open(region, MountOptions::default()).unwrap());
+    }
+}
+
 /// A writer waits for a reader that does nothing, and not for ever.
 #[test]
 fn reader_that_stops_ends_snapshot_and_writer_goes_on() {
@@ -326,4 +407,56 @@ fn save_of_mount_under_load_restores_whole_files() {
         &CheckOptions::default(),
     );
     assert!(report.is_clean(), "{report}");
+}
+
+/// The copies of the blocks are in the memory of the server: the save ends with it, and says so.
+#[test]
+fn save_whose_server_is_replaced_fails_and_the_next_succeeds() {
+    if !mounted::available("saves of a mount that is taken over") {
+        return;
+    }
+    let options =
+        "transport=dev,opens=server,direct=off,data=atomic,takeover=on,takeover-deaths=1000";
+    let mount = Mounted::new(&mounted::program(), LEN, options);
+    let dir = tempfile::tempdir().unwrap();
+    let (stop, changes) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let ends_load = EndsLoad(&stop);
+        scope.spawn(|| overwrite(&mount, &stop, &changes));
+        let mut failed = 0;
+        let wait_for = |more: u64| {
+            let until = changes.load(Ordering::Relaxed) + more;
+            assert!(wait_until(|| changes.load(Ordering::Relaxed) >= until));
+        };
+        for round in 0..8 {
+            wait_for(50);
+            let killed = dir.path().join("killed");
+            let child = save(&mount, &killed)
+                .arg("-f")
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            wait_for(round * 8);
+            mount.signal(rustix::process::Signal::KILL);
+            let output = child.wait_with_output().unwrap();
+            if !output.status.success() {
+                failed += 1;
+                assert!(!output.stdout.is_empty() || !output.stderr.is_empty());
+            }
+            // What a save leaves is whole, or the one before.
+            if killed.exists() {
+                assert_restores(dir.path(), &killed);
+            }
+        }
+        println!("{failed} of 8 saves ended with their server");
+        let file = dir.path().join("saved");
+        assert!(wait_until(|| {
+            let again = save(&mount, &file).arg("-f").output().unwrap();
+            again.status.success()
+        }));
+        assert_restores(dir.path(), &file);
+        drop(ends_load);
+    });
+    mount.unmount();
 }

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::fixture::{Direct, MIB, random_page};
 use crate::harness::{Context, Group, Huge, Ops, Report, Rng, Row, Side, interleave};
+use crate::raw_medium::{self, RawMedium};
 use crate::sys::{Aligned, PAGE};
 
 const FILE: u64 = 256 * MIB;
@@ -34,6 +35,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         }
     }
     ours.prefault()?;
+    let raw = RawMedium::new(&ours.tmpfs)?;
     let data = Aligned::filled(PAGE, 0xa5)?;
     let (data, pages) = (data.bytes(), FILE / PAGE as u64);
     let m = interleave(
@@ -54,11 +56,13 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
                 }
                 Ok(())
             }),
+            raw.side(&raw_medium::ATOMIC),
         ],
     )?;
+    let bound = raw_medium::note(&m, 2, 1, &raw_medium::ATOMIC);
     let leaves = atomic.extents(0..FILE)?;
     let huge = leaves.iter().filter(|e| e.len >= 2 * MIB).count();
     let note = format!("{huge} of {} extents of the file have 2 MiB", leaves.len());
-    out.record(&ROWS[0], &m, (0, 1), &[ours.describe(), note]);
+    out.record(&ROWS[0], &m, (0, 1), &[ours.describe(), note, bound]);
     Ok(())
 }

@@ -35,6 +35,7 @@ use pramfs_medium::journal::{Lines, RecordBuf};
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::{SEALED_BITS, seal, word_sum};
 use pramfs_medium::media::record::EntryKind;
+use pramfs_medium::media::retired::RetiredCopy;
 use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, INODE_TABLE_OFFSET};
 use pramfs_medium::media::{Geometry, SuperStatic, probe_superblock};
 use pramfs_medium::pmem::{Region, RegionAccess, Unfenced};
@@ -330,9 +331,12 @@ impl Writer<'_> {
                 pending = pending.join(w.nt_zero(at, 64)?);
             }
         }
-        let retired = (0..self.geo.lanes).map(|lane| Change {
-            at: self.geo.retired_offset(lane).0,
-            bytes: vec![0; 16],
+        // The copies of the words, too: there may have been a mount with the lower checkpoint.
+        let copies = (0..self.geo.lanes).map_while(|lane| RetiredCopy::place(self.geo, lane));
+        let words = (0..self.geo.lanes).map(|lane| self.geo.retired_offset(lane));
+        let retired = words.chain(copies).map(|at| Change {
+            at: at.0,
+            bytes: vec![0; RetiredCopy::SIZE],
         });
         // Durable before the lower checkpoint; until then the high one keeps old records dead.
         self.write_in_place(&retired.collect::<Vec<_>>(), pending)?;

@@ -30,6 +30,8 @@ pub(super) struct Journal {
     /// Lanes with records that may be live, and with both `retired` words damaged.
     /// Their records are not replayed.
     pub unknown: Vec<u32>,
+    /// The copy of the `retired` words of a lane has told which of its records are dead.
+    pub by_copy: bool,
     /// Largest record number used so far.
     pub newest: u64,
 }
@@ -38,7 +40,7 @@ impl Journal {
     /// Whether the checkpoint must be raised above all records before anything
     /// else is stored.
     pub(super) fn needs_checkpoint(&self) -> bool {
-        !self.live.is_empty() || !self.unknown.is_empty()
+        !self.live.is_empty() || !self.unknown.is_empty() || self.by_copy
     }
 }
 
@@ -61,7 +63,12 @@ pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
     let mut in_blocks = records::InBlocks::default();
     for lane in 0..geo.lanes {
         let words = records::retired_words(view, geo, lane)?;
-        let retired = words.into_iter().flatten().min();
+        let mut retired = words.into_iter().flatten().min();
+        if retired.is_none() {
+            retired = (out.checkpoint).and_then(|at| records::retired_copy(view, geo, lane, at));
+            // The repair of the two words has no LSN for them.
+            out.by_copy |= retired.is_some();
+        }
         out.newest = out.newest.max(retired.unwrap_or(0));
         let mut valid = Vec::new();
         let mut bad = 0;

@@ -9,6 +9,7 @@ use crate::{Outcome, Policy, RepairOptions, Report, check, repair};
 use pramfs::inode::Credentials;
 use pramfs::inode::Fs;
 use pramfs_medium::media::checksum::seal;
+use pramfs_medium::media::retired::RetiredCopy;
 use pramfs_medium::pmem::{Region, RegionAccess};
 
 pub fn run(region: &Region, policy: Policy) -> Report {
@@ -209,6 +210,7 @@ fn lane_without_retired_words_is_not_replayed() {
     let used = |lane: &u32| image[p.geo.slot_offset(*lane, 1).0 as usize..].starts_with(b"prec");
     let lane = (0..p.geo.lanes).find(used).expect("a lane with records");
     p.put(p.geo.retired_offset(lane).0, &[0x55; 16]);
+    p.put(RetiredCopy::place(&p.geo, lane).unwrap().0, &[0x55; 16]);
     let image = bytes_of(&p.region);
     assert!(tree(&image).is_none(), "it can be mounted");
     for policy in [Policy::No, Policy::Preen] {

@@ -222,6 +222,33 @@ fn copy_file_range_beside_direct_stores_copies_them() {
     );
 }
 
+/// The record of the write is retired before it returns: what is stored later is not undone, not
+/// even by a replay after the death of the server.
+#[test]
+fn atomic_write_beside_direct_stores_keeps_both() {
+    let Some((mount, _dog)) = mounted("atomic writes", &format!("{OPTIONS},data=atomic")) else {
+        return;
+    };
+    let scene = scene(mount);
+    for round in 0..20 {
+        let through = scene.through(libc::O_DIRECT);
+        let bytes = vec![round; 2 * BLOCK];
+        through.write_all_at(&bytes, B).unwrap();
+        assert_eq!(scene.assert_same("atomic write")[BLOCK..3 * BLOCK], bytes);
+        // Into what was written, and beside it.
+        scene.direct.write_all_at(&[0xa1; 10], 2 * B - 5).unwrap();
+        scene.view.write(100, &[0xa2; 10]).unwrap();
+        let both = scene.assert_same("stores after an atomic write");
+        assert_eq!(both[2 * BLOCK - 5..2 * BLOCK + 5], [0xa1; 10]);
+    }
+    scene.mount.crash();
+    scene.mount.mount(&format!("{OPTIONS},data=atomic"));
+    let now = fs::read(scene.mount.at("file")).unwrap();
+    assert_eq!(now[2 * BLOCK - 5..2 * BLOCK + 5], [0xa1; 10]);
+    assert_eq!(now[100..110], [0xa2; 10]);
+    scene.end();
+}
+
 #[test]
 fn unlinked_file_is_stored_to_as_before() {
     in_all_modes(

@@ -5,6 +5,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
+use pramfs_client::Access;
+
+use crate::direct::{OPTIONS, file};
+use crate::direct_write::opened;
 use crate::{mounted, program};
 
 /// The tool beside the program under test.
@@ -96,4 +100,36 @@ fn tune_of_live_mount_changes_label() {
     );
     mount.unmount();
     assert_eq!(label(&region), "");
+}
+
+/// A restore replaces every byte: neither a mount nor a client may have the region.
+#[test]
+fn restore_over_region_in_use_is_refused() {
+    let Some((mount, _dog)) = mounted("restore", OPTIONS) else {
+        return;
+    };
+    drop(file(&mount, "file", 4));
+    let dir = tempfile::tempdir().unwrap();
+    let saved = dir.path().join("saved");
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let (saved, region) = (path(&saved), path(&mount.region()));
+    ok(&["save", &region, &saved]);
+    let direct = opened(&mount, "file");
+    let view = direct.map(0..16, Access::Write).unwrap();
+    let refused = |what: &str, why: &str| {
+        let (succeeds, _, err) = pramfs(&["restore", "-f", &saved, &region]);
+        assert!(!succeeds, "{what}");
+        assert!(err.contains(why), "{what}: {err}");
+        view.write(0, &[7; 16]).unwrap();
+        view.persist(0..16).unwrap();
+    };
+    refused("mounted", "in use");
+    mount.crash();
+    // The client still has its view.
+    refused("beside a client", "still maps files");
+    drop((view, direct));
+    ok(&["restore", "-f", &saved, &region]);
+    mount.mount(OPTIONS);
+    assert_ne!(fs::read(mount.at("file")).unwrap()[..16], [7; 16]);
+    mount.unmount();
 }

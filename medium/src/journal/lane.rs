@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
 use smallvec::SmallVec;
+use zerocopy::IntoBytes;
 
 use super::buffer::RecordBuf;
 use super::dead::DeadLsn;
@@ -18,7 +19,8 @@ use crate::alloc::Freed;
 use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::media::checksum::{SEALED_BITS, seal};
-use crate::pmem::{Region, Unfenced};
+use crate::media::retired::{RETIRED_COPIES, RetiredCopy};
+use crate::pmem::{Fenced, Region, Unfenced};
 use crate::sync::{Mutex, MutexGuard, rank};
 use crate::types::Ino;
 
@@ -77,6 +79,8 @@ struct Lane {
 pub struct Journal {
     lanes: Box<[CachePadded<Lane>]>,
     next_lsn: CachePadded<AtomicU64>,
+    /// The checkpoint of the mount.
+    checkpoint: u64,
     /// Switches for tests.
     pub rules: Rules,
     /// Notes which requests are done, if another process may take over.
@@ -109,6 +113,8 @@ pub struct Rules {
     pub copies_retired: bool,
     /// New data is fenced before the record that makes it reachable.
     pub data_fence: bool,
+    /// All records are dead when a snapshot begins.
+    pub snapshot_retires: bool,
     /// Not a rule: inode numbers are freed in batches (off: each as soon as possible, so
     /// that a few operations suffice to reuse one).
     pub inode_batches: bool,
@@ -128,6 +134,7 @@ impl Default for Rules {
             merged_sizes: true,
             copies_retired: true,
             data_fence: true,
+            snapshot_retires: true,
             inode_batches: true,
             long_windows: true,
         }
@@ -206,6 +213,7 @@ impl Journal {
         Journal {
             lanes: (0..geo.lanes).map(lane).collect(),
             next_lsn: CachePadded::new(AtomicU64::new(checkpoint + 1)),
+            checkpoint,
             rules,
             outcomes: None,
             failed_fences,
@@ -324,6 +332,7 @@ impl Journal {
             let at = geo.retired_offset(lane).word(copy).0;
             retired = retired.join(w.publish_u64(at, word, fenced)?);
         }
+        retired = retired.join(self.copy_retired(medium, lane, newest, fenced)?);
         let _ = w.fence(retired);
         self.check_fences(region, &mut st)?;
         st.homes.clear();
@@ -331,6 +340,45 @@ impl Journal {
         let mut reusable = Reusable::new();
         st.free_dead(newest, &mut reusable);
         Ok(reusable)
+    }
+
+    /// Stores the copy of a lane's `retired` word in the superblock's copy. It may reach the
+    /// medium before that word or after it: the homes of the records are durable.
+    fn copy_retired(
+        &self,
+        medium: Medium<'_>,
+        lane: u32,
+        lsn: u64,
+        after: Fenced,
+    ) -> Result<Unfenced> {
+        let Medium { region, geo } = medium;
+        let size = RetiredCopy::SIZE as u64;
+        let place = RetiredCopy::place(geo, lane);
+        let Some(at) = place.filter(|at| !region.is_faulted(at.0, size)) else {
+            return Ok(Unfenced::none());
+        };
+        let RetiredCopy { retired, check } = RetiredCopy::new(geo, lane, self.checkpoint, lsn);
+        let w = region.window();
+        let first = w.publish_u64(at.0, retired, after)?;
+        Ok(first.join(w.publish_u64(at.word(1).0, check, after)?))
+    }
+
+    /// Stores the copies of all `retired` words, once the checkpoint of the mount is durable.
+    pub fn begin_copies(&self, medium: Medium<'_>) -> Result<()> {
+        let Medium { region, geo } = medium;
+        let lsn = self.checkpoint;
+        let copies: Vec<RetiredCopy> = (0..geo.lanes.min(RETIRED_COPIES))
+            .map(|lane| RetiredCopy::new(geo, lane, lsn, lsn))
+            .collect();
+        let Some(at) = RetiredCopy::place(geo, 0) else {
+            return Ok(());
+        };
+        let bytes = copies.as_bytes();
+        if !region.is_faulted(at.0, bytes.len() as u64) {
+            let w = region.window();
+            let _ = w.fence(w.nt_store(at.0, bytes)?);
+        }
+        Ok(())
     }
 
     /// Fails, and breaks the lane, if any fence of the medium has failed since the mount,

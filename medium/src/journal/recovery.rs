@@ -15,7 +15,7 @@ use super::last_record::RecordId;
 use super::lines::Lines;
 use super::records::{
     InBlocks, OnMedium, apply, check, copy_data, expand, group_of, needs_atomic_data, read_slot,
-    retired_words, superseded, words,
+    retired_copy, retired_words, superseded, words,
 };
 use crate::error::{Damage, Error, Result};
 use crate::media::Medium;
@@ -101,34 +101,44 @@ struct LiveRecord {
 }
 
 /// Returns the LSN up to which a lane's records are retired. This is the lower of the two
-/// words, since both must be durable before the lane's places are handed over.
-fn retired(medium: Medium<'_>, lane: u32, out: &mut Replay) -> Result<u64> {
+/// words, since both must be durable before the lane's places are handed over. Their copy serves
+/// if both are damaged.
+fn retired(medium: Medium<'_>, lane: u32, checkpoint: u64, out: &mut Replay) -> Result<u64> {
     let Medium { region, geo } = medium;
     let at = geo.retired_offset(lane);
     let words = retired_words(medium.region, medium.geo, lane)?;
+    let mut mend = |good: u64, what: &str| {
+        let what = format!("journal lane {lane}: {what}");
+        out.damage.push((Damage::RetiredWordDamaged, what));
+        for copy in 0..2 {
+            let word = if good == 0 {
+                0
+            } else {
+                seal(geo.retired_seed(copy), good)
+            };
+            region.window().store_u64_unflushed(at.word(copy).0, word)?;
+        }
+        out.repaired.add(at, 16);
+        Ok(good)
+    };
     match words {
         [Some(a), Some(b)] => Ok(a.min(b)),
         // The words change by aligned stores, so they cannot be torn.
         [Some(good), None] | [None, Some(good)] => {
-            let what = format!("journal lane {lane}: one of its two retired words is damaged");
-            out.damage.push((Damage::RetiredWordDamaged, what));
-            for copy in 0..2 {
-                let word = if good == 0 {
-                    0
-                } else {
-                    seal(geo.retired_seed(copy), good)
-                };
-                region.window().store_u64_unflushed(at.word(copy).0, word)?;
-            }
-            out.repaired.add(at, 16);
-            Ok(good)
+            mend(good, "one of its two retired words is damaged")
         }
         // Replaying without this word could restore old contents.
-        [None, None] => Err(Error::corrupt(
-            Damage::RetiredWordDamaged,
-            format!("journal lane {lane}"),
-            "both retired words are damaged",
-        )),
+        [None, None] => match retired_copy(medium.region, geo, lane, checkpoint) {
+            Some(good) => mend(
+                good,
+                "both of its retired words are damaged, and their copy is not",
+            ),
+            None => Err(Error::corrupt(
+                Damage::RetiredWordDamaged,
+                format!("journal lane {lane}"),
+                "both retired words are damaged, and so is their copy",
+            )),
+        },
     }
 }
 
@@ -157,7 +167,7 @@ pub fn replay(
     let mut in_blocks = InBlocks::default();
     let mut bad_slots = Vec::new();
     for lane in 0..geo.lanes {
-        let retired = match retired(medium, lane, &mut out) {
+        let retired = match retired(medium, lane, checkpoint, &mut out) {
             Err(e) if clean && is_unreadable(&e) => {
                 out.note_unreadable(lane);
                 out.last_of.push(0);

@@ -24,6 +24,7 @@ pub mod medium;
 pub mod pointer;
 pub mod probe;
 pub mod record;
+pub mod retired;
 pub mod scrub;
 pub mod sums;
 pub mod superblock;
@@ -51,6 +52,7 @@ pub fn tables() -> Vec<layout::Table> {
         htree::LeafHeader::table(),
         htree::ItemHeader::table(),
         htree::LargeValue::table(),
+        retired::RetiredCopy::table(),
         record::RecordHeader::table(),
         lease::LeaseSlot::table(),
         bad_blocks::BadListHeader::table(),

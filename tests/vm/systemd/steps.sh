@@ -218,7 +218,7 @@ service() {
     say "$(systemctl show -p StatusText $name)"
     [[ $(systemctl show -p StatusText --value $name) == "serves $region on $where" ]]
     server=$(systemctl show -p MainPID --value $name)
-    expect "its OOM score" -1000 "$(cat "/proc/$server/oom_score_adj")"
+    expect "its OOM score" -999 "$(cat "/proc/$server/oom_score_adj")"
     kill -KILL "$server"
     until [[ $(systemctl show -p NRestarts --value $name) == 1 && $(state_of $name) == active ]]; do
         # Before the restart it is "auto-restart", or "dead" with a job.

@@ -106,6 +106,9 @@ pub(super) fn recover(
         // recovery replays the same records.
         let word = seal(vol.geo.seed, newest);
         super_state.mounted(vol.medium(), word, options.clock.now().sec, !read_only)?;
+        if !read_only {
+            vol.journal.begin_copies(vol.medium())?;
+        }
     }
     fail_if_faulted(&vol.region, faults)?;
     let report = RecoveryReport {

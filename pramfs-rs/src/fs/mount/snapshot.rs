@@ -147,7 +147,7 @@ impl Engine {
                     "damage was found, and the mount became read-only; unmount it, run fsck.pramfs, then save it",
                 ));
             }
-        } else {
+        } else if self.vol.journal.rules.snapshot_retires {
             // The records of atomic writes have their data in blocks that no bitmap names.
             self.vol.retire_all()?;
         }

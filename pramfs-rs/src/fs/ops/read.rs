@@ -108,8 +108,12 @@ impl Engine {
     ) -> Option<usize> {
         let size = inode.state.size_snapshot()?.size;
         let copy = |region: &Region, at: u64, into: &mut [u8]| {
-            let copied = region.read_wide(at, into) || region.read(at, into).is_ok();
             let block = self.vol.geo.block_at(RegionOffset(at));
+            // The word arrives while the bytes are copied.
+            if let Ok(word) = self.vol.blocks.sum_at(self.vol.medium(), block) {
+                region.prefetch(word.0);
+            }
+            let copied = region.read_wide(at, into) || region.read(at, into).is_ok();
             let is_right = |into: &mut [u8]| {
                 let right = self.compare_run(inode.ino, size, block, offset, into);
                 matches!(right, Ok(n) if n == into.len())
