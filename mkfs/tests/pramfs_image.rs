@@ -24,7 +24,7 @@ fn filled(dir: &Path) -> PathBuf {
     }
     symlink("somewhere/secret", tree.join("link")).unwrap();
     symlink("x/".repeat(200), tree.join("long")).unwrap();
-    pramfs(["put", s(&region), s(&tree), "/"]).ok();
+    pramfs(["put", "-r", s(&region), s(&tree), "/"]).ok();
     region
 }
 

@@ -19,7 +19,7 @@ fn filled(dir: &Path) -> std::path::PathBuf {
     fs::create_dir(dir.join("tree")).unwrap();
     fs::write(dir.join("tree/file"), vec![7; 10_000]).unwrap();
     fs::hard_link(dir.join("tree/file"), dir.join("tree/second name")).unwrap();
-    pramfs(["put", s(&region), s(&dir.join("tree")), "/"]).ok();
+    pramfs(["put", "-r", s(&region), s(&dir.join("tree")), "/"]).ok();
     region
 }
 

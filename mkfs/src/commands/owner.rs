@@ -85,7 +85,7 @@ impl Subcommand for OwnerOf {
                     "pramfs: warning: {name}: damage hides owners of blocks; fsck.pramfs -n {name} lists it"
                 );
             }
-            Ok(rows)
+            Ok::<_, Failure>(rows)
         })
         .map_err(|e| open::not_ours(&self.region, e))??;
         if region.is_cut() || region.faults() > 0 {
@@ -291,7 +291,8 @@ impl std::fmt::Display for Row {
         if let Some(level) = what.level {
             write!(f, " of level {level}")?;
         }
-        if let Some(ino) = what.inode {
+        // A table says which it is.
+        if let Some(ino) = what.inode.filter(|_| !what.is.ends_with("table")) {
             match Ino(ino) {
                 Ino::INODE_TABLE => f.write_str(", inode table")?,
                 Ino::INODE_GROUPS => f.write_str(", inode-group table")?,
