@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 
 use zerocopy::IntoBytes as _;
 
+use super::owners::Owner;
 use super::{Checker, Issue, View};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::bad_blocks::{ListBlock, read_list};
@@ -253,6 +254,7 @@ impl Checker<'_> {
             self.add(Issue::BadBlockListDamaged { what });
         }
         for block in &list {
+            self.note_owner(block.block.0, 1, Owner::BadBlockList);
             self.claims.claim(block.block.0, 1);
         }
         for run in list.iter().flat_map(|block| &block.extents) {
@@ -278,6 +280,7 @@ impl Checker<'_> {
             for block in first..end {
                 let is_owned = self.claims.word(block / 64 * 64) >> (block % 64) & 1 != 0;
                 if !is_owned && !self.geo.is_fixed(block, 1) {
+                    self.note_owner(block, 1, Owner::BadBlock);
                     self.claims.claim(block, 1);
                     self.unlisted.push(BlockRun::one(Bno(block)));
                     self.add(Issue::BadBlockUnlisted {
@@ -291,6 +294,7 @@ impl Checker<'_> {
 
     /// Claims blocks of which some may have an owner.
     fn claim_each(&mut self, run: &BlockRun) {
+        self.note_owner(run.start.0, run.len, Owner::BadBlock);
         if self.claims.claim(run.start.0, run.len).is_some() {
             for block in run.blocks() {
                 self.claims.claim(block.0, 1);

@@ -2,6 +2,7 @@
 //! blocks found in use.
 
 use super::maps::place_of;
+use super::owners::Owner;
 use super::{Checker, Extent, Issue, Step};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
@@ -76,7 +77,15 @@ impl Checker<'_> {
             GroupState::Bitmap(block) => block,
         };
         let own = self.own_blocks(kind, block);
-        self.claim(kind.owner(), own.start, own.end - own.start);
+        for at in own.clone() {
+            let owner = match kind {
+                BitmapKind::Inodes => Owner::InodeBitmap { group },
+                BitmapKind::Blocks if at == block.0 => Owner::BlockBitmap { group },
+                BitmapKind::Blocks => Owner::DataSums { group },
+            };
+            self.note_owner(at, 1, owner);
+        }
+        self.claim_run(kind.owner(), own.start, own.end - own.start);
         let words = self.pointers(block)?;
         let sum = words.iter().enumerate().fold(0u64, |sum, (i, w)| {
             sum.wrapping_add(word_sum(self.geo.seed, i as u64, *w))

@@ -11,7 +11,7 @@ use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::types::Ino;
 
 /// `DT_DIR`.
-const DIRECTORY: u8 = 4;
+pub(super) const DIRECTORY: u8 = 4;
 
 impl Checker<'_> {
     /// Walks a directory. Returns the number of blocks of its tree, and whether

@@ -43,8 +43,11 @@ mod journal;
 mod leases;
 mod links;
 mod maps;
+mod metadata;
+
 mod orphans;
 mod outcome;
+mod owners;
 mod paths;
 mod repair;
 mod report;
@@ -64,7 +67,10 @@ use std::time::Instant;
 
 pub use findings::{Issue, Page, Part, Severity};
 pub use journal::LSNS_USED_UP;
+
+pub use metadata::Metadata;
 pub use outcome::{Done, Loss, Lost};
+pub use owners::{DataOf, Owned, Owner, Owners, State};
 pub use repair::{Answer, Ask, Policy, RepairOptions, repair};
 pub use report::{Counts, Finding, Outcome, Report};
 
@@ -225,6 +231,8 @@ struct Checker<'a> {
     /// Some entries could not be read: inodes that seem unattached may be named
     /// by them.
     hidden_names: bool,
+    /// What every block is to its owner, if the caller asks for it.
+    owners: Option<Vec<Owned>>,
     /// Buffer for a leaf.
     buffer: Vec<u8>,
 }
@@ -252,6 +260,7 @@ impl<'a> Checker<'a> {
             hidden_blocks: false,
             unknown_groups: false,
             hidden_names: false,
+            owners: None,
             buffer: Vec::new(),
             region,
             geo,
@@ -306,7 +315,8 @@ impl<'a> Checker<'a> {
     /// Runs all checks in turn. Returns false if one of them ended the check.
     fn run(&mut self) -> Result<bool, Error> {
         self.check_pages()?;
-        if self.check_journal()? {
+        // Owners are also asked for as a crash has left them.
+        if self.check_journal()? && self.owners.is_none() {
             return Ok(false);
         }
         self.claim_fixed();

@@ -2,12 +2,13 @@
 
 use zerocopy::IntoBytes;
 
+use super::owners::{DataOf, Owner};
 use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::Geometry;
 use pramfs_medium::media::pointer::{LEAF, Ptr, UNWRITTEN};
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{Bno, FileBlock, FileRun, Ino, RegionOffset};
+use pramfs_medium::types::{Bno, FileBlock, FileRun, FileType, Ino, RegionOffset};
 
 /// Consecutive blocks of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,9 +128,15 @@ impl Checker<'_> {
         });
     }
 
-    /// Claims blocks for the owner of a walk. Returns false if one already has an
-    /// owner.
-    pub(super) fn claim(&mut self, ino: Ino, block: u64, count: u64) -> bool {
+    /// Claims blocks for the owner of a walk, and notes what they are to it. Returns false if
+    /// one already has an owner.
+    pub(super) fn claim(&mut self, ino: Ino, block: u64, count: u64, owner: Owner) -> bool {
+        self.note_owner(block, count, owner);
+        self.claim_run(ino, block, count)
+    }
+
+    /// As [`claim`](Self::claim), for blocks of which the caller has noted what they are.
+    pub(super) fn claim_run(&mut self, ino: Ino, block: u64, count: u64) -> bool {
         if !self.watched.is_empty() {
             let hit = |b: &u64| self.watched.contains(b);
             let claims = (block..block + count).filter(hit).map(|b| (b, ino));
@@ -176,7 +183,13 @@ impl Checker<'_> {
         if data {
             let count = self.geo.span(level);
             w.out.blocks += count;
-            self.claim(w.ino, block.0, count);
+            let owner = Owner::Data {
+                ino: w.ino,
+                of: self.data_of(w.ino, w.part),
+                first,
+                unwritten: ptr.is_unwritten(),
+            };
+            self.claim(w.ino, block.0, count, owner);
             if w.keep {
                 push(
                     &mut w.out.extents,
@@ -193,7 +206,13 @@ impl Checker<'_> {
         w.out.blocks += 1;
         // Never walk a pointer block twice: this bounds the walk by the number of
         // blocks, whatever the pointers are.
-        if !self.claim(w.ino, block.0, 1) {
+        let owner = Owner::Pointers {
+            ino: w.ino,
+            part: w.part,
+            level,
+            first,
+        };
+        if !self.claim(w.ino, block.0, 1, owner) {
             w.out.damaged = true;
             self.hidden_blocks = true;
             return Ok(());
@@ -218,6 +237,25 @@ impl Checker<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns what the data blocks of a map hold.
+    fn data_of(&mut self, ino: Ino, part: Part) -> DataOf {
+        let is_table = [
+            Ino::INODE_TABLE,
+            Ino::INODE_GROUPS,
+            Ino::BLOCK_GROUPS,
+            Ino::ORPHANS,
+            Ino::LEASES,
+        ]
+        .contains(&ino);
+        let symlink = (FileType::Symlink.mode_bits() >> 12) as u8;
+        match part {
+            Part::XattrValue => DataOf::Value,
+            _ if is_table => DataOf::Table,
+            _ if self.inodes.get(ino).is_some_and(|i| i.kind == symlink) => DataOf::Target,
+            _ => DataOf::File,
+        }
     }
 
     /// Compares the block count of an inode with the number found. If fewer were

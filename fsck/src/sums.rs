@@ -16,7 +16,7 @@ impl Checker<'_> {
 
     /// Returns the place of a block's sum; `None` if its group is damaged or not in use, which
     /// is another finding.
-    fn sum_at(&self, block: Bno) -> Option<RegionOffset> {
+    pub(super) fn sum_at(&self, block: Bno) -> Option<RegionOffset> {
         let per_group = self.geo.bits_per_group();
         match self.groups[0].get((block.0 / per_group) as usize)? {
             GroupBits::At(bitmap) => {

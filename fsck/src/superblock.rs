@@ -4,6 +4,7 @@
 use zerocopy::IntoBytes;
 
 use super::bad_blocks;
+use super::owners::Owner;
 use super::{CheckOptions, Checker, Extent, Issue, Page, Part, Report, View};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::checksum::{crc, unseal};
@@ -39,7 +40,8 @@ pub(super) fn open(
     };
     let unknown = |mask, bits| features::names(mask, features::unsupported(mask, bits));
     let mut names = unknown(Mask::Incompat, info.fixed.incompat);
-    names.extend(unknown(Mask::RoCompat, info.fixed.ro_compat));
+    let of_image = features::METADATA_IMAGE | features::SCRAMBLED;
+    names.extend(unknown(Mask::RoCompat, info.fixed.ro_compat & !of_image));
     if !names.is_empty() {
         add(Issue::UnknownFeatures { names });
         return None;
@@ -188,13 +190,18 @@ impl Checker<'_> {
     /// Claims the blocks that the format itself owns.
     pub(super) fn claim_fixed(&mut self) {
         let areas = [
-            (RegionOffset::START, PAGE),
-            (self.geo.copy_offset, PAGE),
-            (self.geo.journal_offset, self.geo.journal_len),
+            (RegionOffset::START, PAGE, Owner::Superblock),
+            (self.geo.copy_offset, PAGE, Owner::SuperblockCopy),
+            (
+                self.geo.journal_offset,
+                self.geo.journal_len,
+                Owner::Journal,
+            ),
         ];
-        for (at, len) in areas {
+        for (at, len, owner) in areas {
             let Bno(first) = self.geo.block_at(at);
             let end = self.geo.blocks_for(at.0 + len);
+            self.note_owner(first, end - first, owner);
             self.claims.claim(first, end - first);
         }
     }

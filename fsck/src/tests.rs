@@ -7,6 +7,8 @@ pub(crate) mod each;
 mod forged;
 mod leases;
 mod many;
+mod metadata;
+mod owners;
 pub(crate) mod plant;
 mod repair;
 mod sums;

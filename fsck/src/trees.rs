@@ -4,6 +4,7 @@ use std::mem::take;
 
 use zerocopy::IntoBytes;
 
+use super::owners::Owner;
 use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
 use pramfs_medium::htree::{
@@ -107,7 +108,12 @@ impl<'c> Checker<'c> {
                 Ok(block) if (level + 1) * self.geo.fan_log2 <= HASH_BITS => {
                     w.out.blocks += 1;
                     // As in file maps, no index block is walked twice.
-                    if self.claim(w.t.ino, block.0, 1) {
+                    let owner = Owner::Index {
+                        ino: w.t.ino,
+                        part: w.part,
+                        level,
+                    };
+                    if self.claim(w.t.ino, block.0, 1, owner) {
                         let below = self.pointers(block)?;
                         // The format frees an index block with its last pointer.
                         if below.iter().all(|word| *word == 0) {
@@ -143,7 +149,11 @@ impl<'c> Checker<'c> {
         let same = |word: &u64| Ptr(*word).block() == block && Ptr(*word).is_leaf();
         let in_a_row = slot + s.words[slot..].iter().take_while(|x| same(x)).count();
         w.out.blocks += 1;
-        if !self.claim(w.t.ino, block.0, 1) {
+        let owner = Owner::Leaf {
+            ino: w.t.ino,
+            part: w.part,
+        };
+        if !self.claim(w.t.ino, block.0, 1, owner) {
             w.out.damaged = true;
             return Ok(in_a_row);
         }

@@ -2,7 +2,7 @@
 
 use super::{Checker, Issue, Part};
 use pramfs_medium::error::Result;
-use pramfs_medium::htree::{TreeKind, TreeRef, name_hash};
+use pramfs_medium::htree::{TIE_MASK, TreeKind, TreeRef};
 use pramfs_medium::media::checksum::crc;
 use pramfs_medium::media::htree::{
     ItemHeader, LargeValue, VALUE_IN_BLOCKS, VALUE_INLINE, VALUE_MAX,
@@ -74,7 +74,8 @@ impl Checker<'_> {
             });
             return Ok((0, true));
         };
-        let root = large.map(ino, name_hash(&self.geo, name));
+        // The leaf was checked: this is the hash of the name.
+        let root = large.map(ino, head.hash() & !TIE_MASK);
         let walked = self.walk_map(&root, ino, Part::XattrValue, true)?;
         if !walked.damaged {
             match self.read_whole(&walked.extents, large.len as usize)? {

@@ -177,7 +177,7 @@ fn failed(path: &[u8], e: rustix::io::Errno) -> Failure {
 }
 
 /// Opens a path below the root of a mount.
-fn below(root: &OwnedFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Failure> {
+pub(crate) fn below(root: &OwnedFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Failure> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
     let path_or_root = if path.is_empty() { b"/" } else { path };
     let flags = flags | OFlags::CLOEXEC;

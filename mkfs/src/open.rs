@@ -7,6 +7,8 @@ use std::path::Path;
 
 use pramfs::pmem::{Region, RegionOptions};
 use pramfs::{MountOptions, inode::Fs};
+use pramfs_medium::media::features::METADATA_IMAGE;
+use pramfs_medium::media::probe_superblock;
 
 use crate::failure::shown;
 use crate::{Failure, busy};
@@ -52,6 +54,13 @@ pub(crate) fn fs(path: &Path, intent: Intent) -> Result<Fs, Failure> {
     let fs = Fs::open(region(path, intent)?, options).map_err(|e| not_ours(path, e))?;
     for damage in &fs.recovery().damage {
         eprintln!("pramfs: warning: {}: {damage}", shown(path));
+    }
+    let info = probe_superblock(fs.region());
+    if info.is_ok_and(|info| info.fixed.ro_compat & METADATA_IMAGE != 0) {
+        eprintln!(
+            "pramfs: warning: {}: is an image of metadata, and its files have no data",
+            shown(path)
+        );
     }
     Ok(fs)
 }

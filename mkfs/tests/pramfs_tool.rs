@@ -24,6 +24,9 @@ fn help_lists_every_subcommand() {
         "get",
         "put",
         "extents",
+        "owner",
+        "frag",
+        "defrag",
         "dump",
         "set",
         "trim",
@@ -42,7 +45,7 @@ fn help_lists_every_subcommand() {
     .into_iter()
     .chain(
         cfg!(feature = "save")
-            .then_some(["save", "restore"])
+            .then_some(["save", "restore", "image"])
             .into_iter()
             .flatten(),
     ) {

@@ -28,9 +28,9 @@
 pub use crate::api::OpenIn;
 pub use crate::credentials::{Credentials, Groups};
 pub use crate::fs::{
-    CloseError, Engine, Fs, FsState, HeldLease, Holding, InodeRef, InodeRefs, KeptReferences,
-    LeaseEvent, LeaseGrant, LeasedExtents, MemoryUse, RecordedError, Repeats, ScrubFinding,
-    ScrubOptions, Snapshot, SnapshotEnd, Survivor, Taken, VerifiedData, Writability,
+    CloseError, Engine, FreeSpace, Fs, FsState, Gathered, HeldLease, Holding, InodeRef, InodeRefs,
+    KeptReferences, LeaseEvent, LeaseGrant, LeasedExtents, MemoryUse, RecordedError, Repeats,
+    ScrubFinding, ScrubOptions, Snapshot, SnapshotEnd, Survivor, Taken, VerifiedData, Writability,
 };
 pub use pramfs_medium::journal::{Outcomes, RecordId};
 pub use pramfs_medium::pmem::{Lent, RegionView, ScrubMarkStatus, ScrubStatus};

@@ -5,7 +5,7 @@
 
 use pramfs::{
     Fallocate, RenameFlags, XattrMode,
-    inode::{Fs, Ino, SetAttr},
+    inode::{Fs, Gathered, Ino, SetAttr},
 };
 use pramfs_tests::crash::sweep::{
     Allowed, CX, Case, file, fragmented, ino, pattern, setattr, sweep_all,
@@ -438,6 +438,19 @@ fn cases() -> Vec<Case> {
                 );
             },
         ),
+        Case::new(
+            "gather of a scattered part",
+            |fs| {
+                let files = [file(fs, "f", b""), file(fs, "g", b"")];
+                for at in (0..30_000).step_by(512) {
+                    for f in files {
+                        fs.write(&CX, f, at, &pattern(512, at)).unwrap();
+                    }
+                }
+            },
+            |fs| assert_eq!(fs.gather(ino(fs, "/f"), 0).unwrap(), Gathered::Moved),
+        )
+        .blocks(512),
         Case::new(
             "truncate of a fragmented file",
             |fs| {

@@ -1,5 +1,6 @@
 //! The promised rows, in groups that share a setup.
 
+mod aged;
 mod append;
 mod atomic;
 pub mod builds;
@@ -33,6 +34,7 @@ pub const GROUPS: &[&Group] = &[
     &scrub::GROUP,
     &sums::GROUP,
     &untouched::GROUP,
+    &aged::GROUP,
     &names::GROUP,
     &lookup::GROUP,
     &map::GROUP,

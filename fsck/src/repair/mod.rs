@@ -29,7 +29,7 @@ mod multiply_claimed;
 mod names;
 mod pages;
 mod policy;
-mod replay;
+pub(crate) mod replay;
 mod rounds;
 mod scan;
 

@@ -19,7 +19,7 @@ use pramfs_medium::types::{Ino, RegionOffset};
 
 /// The contents of the journal.
 #[derive(Debug, Default)]
-pub(super) struct Journal {
+pub(crate) struct Journal {
     /// Live records in order. They are replayed in the view.
     pub live: Vec<Vec<u8>>,
     /// Number of live records that are not replayed, because at least one targets
@@ -45,7 +45,7 @@ impl Journal {
 }
 
 /// Replays the live records, if all their targets are allowed.
-pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
+pub(crate) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
     let pages = geo.pages();
     let mut words = Vec::new();
     for page in pages {

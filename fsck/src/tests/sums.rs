@@ -13,7 +13,7 @@ use pramfs_medium::types::Ino;
 const CX: Credentials<'_> = Credentials::ROOT;
 
 /// A region with a file of 20 blocks and a bit, and the place of its block 3.
-fn summed(block_size: u32) -> (Region, Ino, u64) {
+pub(super) fn summed(block_size: u32) -> (Region, Ino, u64) {
     let region = Region::new("test", HeapBackend::boxed(8 << 20));
     let options = FormatOptions {
         features: vec![("data_checksums".to_owned(), true)],
@@ -33,7 +33,7 @@ fn summed(block_size: u32) -> (Region, Ino, u64) {
     (region, ino, at)
 }
 
-fn flip(region: &Region, at: u64) {
+pub(super) fn flip(region: &Region, at: u64) {
     let mut byte = [0];
     region.read(at, &mut byte).unwrap();
     region.window().store_unflushed(at, &[byte[0] ^ 4]).unwrap();

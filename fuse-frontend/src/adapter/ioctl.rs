@@ -1,5 +1,6 @@
 //! ioctl: the flags of lsattr(1) and chattr(1) in both forms, the label, FITRIM, and
-//! FS_IOC_SHUTDOWN, growing, scrubbing, and tickets for direct access. Any other one gives ENOTTY.
+//! FS_IOC_SHUTDOWN, growing, scrubbing, places of blocks, and tickets for direct access. Any other
+//! one gives ENOTTY.
 //!
 //! FS_IOC_SHUTDOWN arrives without its argument, because its number declares no input. It
 //! is treated as the variant that loses no data.
@@ -8,13 +9,15 @@
 //! and requires the capability for `+i` and `+a`. An older kernel passes the call on, so
 //! the server checks both as well, unless the kernel gives no ids (6.12).
 
-use pramfs::inode::{Fs, LeaseMode, ScrubOptions, SetAttr};
+use pramfs::inode::{Fs, Gathered, LeaseMode, ScrubOptions, SetAttr};
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::wire::InHeader;
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
 use pramfs_medium::pmem::{
-    GROW, LEASE_TICKET, SCRUB, SCRUB_FINDING, ScrubRequest, WRITE_LEASE_TICKET, decode_grow,
-    decode_scrub, decode_scrub_finding, encode_grown, encode_scrub_finding,
+    EXTENTS, FREE_SPACE, FreeRuns, GATHER, GROW, Gather, LEASE_TICKET, SCRUB, SCRUB_FINDING,
+    ScrubRequest, WRITE_LEASE_TICKET, decode_extents, decode_free_space, decode_gather,
+    decode_grow, decode_scrub, decode_scrub_finding, encode_extents, encode_free_space,
+    encode_gathered, encode_grown, encode_scrub_finding,
 };
 
 use super::Adapter;
@@ -76,6 +79,20 @@ fn from_xflags(xflags: u32, old: u32) -> Option<u32> {
         left &= !x;
     }
     (left == 0).then_some(flags)
+}
+
+/// What was done with a part of a file, as the ioctl tells it.
+fn gathered(done: Gathered) -> Gather {
+    match done {
+        Gathered::Moved => Gather::Moved,
+        Gathered::Whole => Gather::Whole,
+        Gathered::Holes => Gather::Holes,
+        Gathered::Mapped => Gather::Mapped,
+        Gathered::Leased => Gather::Leased,
+        Gathered::Immutable => Gather::Immutable,
+        Gathered::Unsummed => Gather::Unsummed,
+        Gathered::NoSpace => Gather::NoSpace,
+    }
 }
 
 fn invalid<T>(why: &'static str) -> Served<T> {
@@ -176,6 +193,33 @@ impl Adapter {
                 let found = fs.scrub_finding(number);
                 let text = found.as_ref().map(|found| found.text.as_str());
                 Ok(encode_scrub_finding(text))
+            }
+            GATHER => {
+                owns_mount(req)?;
+                let offset = decode_gather(input).or_else(invalid)?;
+                let done = gathered(fs.gather(ino(node)?, offset)?);
+                Ok(encode_gathered(done, fs.gather_unit()))
+            }
+            EXTENTS => {
+                let offset = decode_extents(input).or_else(invalid)?;
+                let node = ino(node)?;
+                let size = fs.getattr(node)?.size;
+                Ok(encode_extents(
+                    &fs.file_extents(node, offset, u64::MAX)?,
+                    size,
+                ))
+            }
+            FREE_SPACE => {
+                owns_mount(req)?;
+                decode_free_space(input).or_else(invalid)?;
+                let free = fs.free_space()?;
+                Ok(encode_free_space(&FreeRuns {
+                    blocks: free.blocks,
+                    leaves: free.leaves,
+                    block_size: fs.statfs()?.block_size.into(),
+                    leaf: fs.gather_unit() / u64::from(fs.statfs()?.block_size),
+                    runs: free.runs,
+                }))
             }
             LEASE_TICKET => self.ticket(req, node, handle, LeaseMode::Read),
             WRITE_LEASE_TICKET => self.ticket(req, node, handle, LeaseMode::Write),

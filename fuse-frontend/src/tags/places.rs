@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use pramfs_medium::media::label::encoded;
 use pramfs_medium::media::{SuperblockInfo, identify};
 use pramfs_medium::pmem::Ownership;
 use rustix::fs::{Mode, OFlags};
@@ -119,27 +120,6 @@ pub(super) fn shown(path: &Path) -> String {
     path.to_string_lossy().escape_debug().to_string()
 }
 
-/// A label as in the name of its link: as `pramfs info --export` gives it to udev.
-fn encoded(label: &str) -> String {
-    let is_dots = !label.is_empty() && label.bytes().all(|byte| byte == b'.');
-    let mut name = String::new();
-    for (at, c) in label.char_indices() {
-        let is_kept = match c.is_ascii() {
-            true => c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c),
-            false => !c.is_control() && !c.is_whitespace(),
-        };
-        // A name of dots alone would be a directory.
-        if is_kept && !(is_dots && at == 0) {
-            name.push(c);
-        } else {
-            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-                name.push_str(&format!("\\x{byte:02x}"));
-            }
-        }
-    }
-    name
-}
-
 impl Searched {
     fn look_at(&mut self, path: &Path) {
         match Candidate::new(path) {
@@ -185,7 +165,7 @@ impl Places {
         // No other device: one that hangs must not keep this one from its mount.
         let link = match tag {
             Tag::Uuid(uuid) => uuid.to_string(),
-            Tag::Label(label) => encoded(label),
+            Tag::Label(label) => encoded(label.as_bytes()),
         };
         searched.look_at(&self.link_directory(tag).join(link));
         for name in names_in(&self.block) {
@@ -474,14 +454,6 @@ mod tests {
         let file = File::options().write(true).open(&path).unwrap();
         file.write_all_at(&[0; 4096], 0).unwrap();
         machine.refuses(&label("one"), &["backup superblock", "by its path"]);
-    }
-
-    #[test]
-    fn label_is_encoded_as_in_its_link() {
-        assert_eq!(encoded("three words/x"), "three\\x20words\\x2fx");
-        assert_eq!(encoded("a#+-.:=@_é"), "a#+-.:=@_é");
-        assert_eq!(encoded(".."), "\\x2e.");
-        assert_eq!(encoded("\u{a0}"), "\\xc2\\xa0");
     }
 
     #[test]

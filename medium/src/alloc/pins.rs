@@ -75,6 +75,12 @@ impl BlockPins {
         true
     }
 
+    /// Whether a mapping has blocks of the run. If not, the caller, who keeps new ones away, comes
+    /// after all stores to it through a mapping.
+    pub fn has(&self, run: BlockRun) -> bool {
+        !self.is_empty() && Self::overlaps(&self.state.lock(), run)
+    }
+
     fn overlaps(st: &State, run: BlockRun) -> bool {
         let from = run.start.0.saturating_sub(st.longest);
         st.pinned

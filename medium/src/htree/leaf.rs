@@ -8,6 +8,7 @@ use std::cell::Cell;
 use smallvec::SmallVec;
 use zerocopy::FromBytes;
 
+use super::scramble::scrambled;
 use super::walk::BlockSource;
 use super::{SPLIT_BITS, TIE_MASK, TreeKind, TreeRef, name_hash, prefix_of};
 use crate::error::Result;
@@ -426,8 +427,10 @@ impl Image {
                 return Err("two items have the same hash");
             }
             let fits = |i: &Item| {
-                item_parts(&self.bytes, i.at)
-                    .is_some_and(|(_, _, name)| name_hash(geo, name) == i.hash & !TIE_MASK)
+                item_parts(&self.bytes, i.at).is_some_and(|(_, _, name)| match geo.scrambled {
+                    false => name_hash(geo, name) == i.hash & !TIE_MASK,
+                    true => name == scrambled(tree.kind, i.hash, name),
+                })
             };
             if !items.iter().all(fits) {
                 return Err("a hash is not that of its name");

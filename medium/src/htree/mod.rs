@@ -26,6 +26,7 @@ mod edit;
 mod insert;
 mod leaf;
 mod remove;
+mod scramble;
 mod scrub;
 mod walk;
 
@@ -36,6 +37,7 @@ pub use count::count;
 pub use insert::{FreeSlots, InsertionPoint, NewItem, NewLeaf, insert, insertion_point};
 pub use leaf::{Image, Item, LeafAt, item_parts};
 pub use remove::{free_step, remove, remove_found, set_value};
+pub use scramble::scrambled;
 pub use scrub::{Path, TreeStep, step};
 #[cfg(test)]
 pub use walk::visit_blocks;

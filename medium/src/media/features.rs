@@ -49,6 +49,14 @@ pub const APPEND_WINDOWS: u64 = 1 << 4;
 /// a mount.
 pub const BAD_BLOCKS: u64 = 1 << 3;
 
+/// An image of metadata, for reports: file data are missing, and read as zeros. `pramfs image`
+/// sets it; no mount writes to it.
+pub const METADATA_IMAGE: u64 = 1 << 4;
+
+/// Names and attributes are replaced by others of the same length ([`htree`](crate::htree)), and
+/// the keys of their hashes are missing. With [`METADATA_IMAGE`] only.
+pub const SCRAMBLED: u64 = 1 << 5;
+
 /// Records may copy file data, and may continue in blocks. Set and cleared by mounts.
 pub const ATOMIC_DATA: u64 = 1 << 5;
 
@@ -134,6 +142,20 @@ pub const FEATURES: &[Feature] = &[
         3,
         true,
         "blocks of failed pages are in a list, and never allocated",
+    ),
+    feature(
+        "metadata_image",
+        Mask::RoCompat,
+        4,
+        false,
+        "an image for reports: file data are missing",
+    ),
+    feature(
+        "scrambled",
+        Mask::RoCompat,
+        5,
+        false,
+        "names and attributes are replaced, in an image for reports",
     ),
     feature(
         "replica",

@@ -89,6 +89,9 @@ pub struct Geometry {
     pub huge_leaves: bool,
     /// Whether each block of file data has a checksum ([`sums`](super::sums)).
     pub data_sums: bool,
+    /// Whether the names are replaced by others
+    /// ([`SCRAMBLED`](super::features::SCRAMBLED)).
+    pub scrambled: bool,
     /// Shape of htree leaves.
     pub leaf: LeafShape,
     /// First block and end block (exclusive) of both superblock pages and of the
@@ -129,6 +132,7 @@ impl Geometry {
             reserve_blocks: Grows::new(sb.reserve_blocks),
             huge_leaves: sb.incompat & super::features::HUGE_LEAVES != 0,
             data_sums: sb.ro_compat & super::features::DATA_CHECKSUMS != 0,
+            scrambled: sb.ro_compat & super::features::SCRAMBLED != 0,
             leaf: LeafShape::new(block_size as usize),
             fixed: [
                 blocks(0, PAGE),
@@ -310,6 +314,21 @@ impl Geometry {
     /// Returns the blocks with a fixed use: both superblock pages and the journal.
     pub fn fixed_blocks(&self) -> [Range<u64>; 3] {
         self.fixed.map(|(first, end)| first..end)
+    }
+
+    /// As [`fixed_blocks`](Self::fixed_blocks), sorted and without overlaps: blocks of less than a
+    /// page may be shared by two.
+    pub fn fixed_runs(&self) -> Vec<Range<u64>> {
+        let mut runs = self.fixed_blocks();
+        runs.sort_by_key(|run| run.start);
+        let mut out: Vec<Range<u64>> = Vec::new();
+        for run in runs {
+            match out.last_mut() {
+                Some(last) if run.start <= last.end => last.end = last.end.max(run.end),
+                _ => out.push(run),
+            }
+        }
+        out
     }
 
     /// Tells whether no pointer of an object may lead to `count` blocks from `first` on: one of

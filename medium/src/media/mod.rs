@@ -19,6 +19,7 @@ pub mod grow;
 pub mod htree;
 pub mod identify;
 pub mod inode;
+pub mod label;
 pub mod lease;
 pub mod medium;
 pub mod pointer;

@@ -105,6 +105,11 @@ pub fn check_features(sb: &SuperStatic, read_only: bool) -> Result<()> {
             features::names(Mask::Incompat, bad).join(", ")
         )));
     }
+    if sb.ro_compat & features::METADATA_IMAGE != 0 && !read_only {
+        return Err(Error::NotMountable(
+            "it is an image of metadata for reports (feature metadata_image): its files have no data; read it with fsck.pramfs -n, or mount it with -o ro".into(),
+        ));
+    }
     let bad = features::unsupported(Mask::RoCompat, sb.ro_compat);
     if bad != 0 && !read_only {
         return Err(Error::NotMountable(format!(

@@ -45,6 +45,7 @@ mod native;
 mod once_bits;
 mod options;
 mod pages;
+mod place_ioctl;
 mod probe;
 mod protect;
 mod region;
@@ -78,6 +79,11 @@ pub use lent::Lent;
 pub use libpmem2::Libpmem2Backend;
 pub use native::NativeBackend;
 pub use options::{BackendKind, RegionOptions};
+pub use place_ioctl::{
+    EXTENTS, EXTENTS_MAX, FREE_POWERS, FREE_SPACE, FreeRuns, GATHER, Gather, ask_for_extents,
+    ask_for_free_space, ask_to_gather, decode_extents, decode_free_space, decode_gather,
+    encode_extents, encode_free_space, encode_gathered,
+};
 pub use probe::{FileSystem, Report, probe};
 #[cfg(any(test, feature = "testing"))]
 pub use protect::openings;

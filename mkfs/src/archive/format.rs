@@ -24,6 +24,15 @@ pub(super) const RUN: usize = 16;
 /// Bytes of a chunk before compression, at most: each block a run of its own.
 pub(super) const CHUNK_MAX: usize = CHUNK_DATA + CHUNK_DATA / 512 * RUN;
 
+/// What a file has of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// All blocks in use.
+    Save,
+    /// Metadata without file data, perhaps damaged.
+    Metadata,
+}
+
 /// What the region was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -35,6 +44,7 @@ pub(crate) struct Header {
     pub label: [u8; 64],
     /// Offset of the copy of the superblock page.
     pub copy_offset: u64,
+    pub kind: Kind,
 }
 
 /// The head of a chunk.
@@ -73,6 +83,11 @@ impl Header {
         put(&mut out, 32, &self.uuid);
         put(&mut out, 48, &self.label);
         put(&mut out, 112, &self.copy_offset.to_le_bytes());
+        let kind = match self.kind {
+            Kind::Save => 0u32,
+            Kind::Metadata => 1,
+        };
+        put(&mut out, 120, &kind.to_le_bytes());
         seal(&mut out, 0);
         out
     }
@@ -102,6 +117,15 @@ impl Header {
             uuid: array(bytes, 32),
             label: array(bytes, 48),
             copy_offset: u64_at(bytes, 112),
+            kind: match u32_at(bytes, 120) {
+                0 => Kind::Save,
+                1 => Kind::Metadata,
+                kind => {
+                    return Err(format!(
+                        "it is of kind {kind}, which this program does not know"
+                    ));
+                }
+            },
         };
         header.check()?;
         Ok(header)

@@ -12,7 +12,7 @@ use pramfs_medium::media::superblock::PAGE;
 use pramfs_medium::media::{SuperStatic, probe_superblock_pages};
 use zerocopy::FromBytes;
 
-use super::format::Header;
+use super::format::{Header, Kind};
 use super::writer::{Contents, Stop, outside, runs_of};
 use crate::Failure;
 
@@ -68,6 +68,7 @@ impl Live {
                 uuid: found.uuid,
                 label: found.label,
                 copy_offset: found.copy_offset,
+                kind: Kind::Save,
             },
             groups: Vec::new(),
             blocks: 0,

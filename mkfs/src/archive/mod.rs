@@ -2,7 +2,7 @@
 //!
 //! Not here: the command lines (`commands::save`, `commands::restore`).
 
-mod format;
+pub(crate) mod format;
 pub(crate) mod live;
 pub(crate) mod partial;
 pub(crate) mod restore;

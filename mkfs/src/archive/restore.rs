@@ -12,11 +12,11 @@ use std::ops::Range;
 use pramfs::pmem::Region;
 use pramfs_medium::media::probe::check_features;
 use pramfs_medium::media::probe_superblock_pages;
-use pramfs_medium::media::superblock::{COPY_OFFSET, MAGIC, PAGE};
+use pramfs_medium::media::superblock::{COPY_OFFSET, PAGE};
 use pramfs_medium::pmem::{PmemError, RegionAccess, Unfenced, WriteWindow};
 
 use super::format::{
-    CHUNK_HEADER, CHUNK_MAX, ChunkHeader, END, End, HEADER, Header, RUN, damaged, run_at,
+    CHUNK_HEADER, CHUNK_MAX, ChunkHeader, END, End, HEADER, Header, Kind, RUN, damaged, run_at,
 };
 use crate::Failure;
 
@@ -285,6 +285,13 @@ pub(crate) fn restore<A: Read, R: Read>(
     // Before the first block replaces one of the old file system.
     settled(region, &name)?;
     match w.discard(PAGE, header.region_len - PAGE) {
+        // Checks and sums of an image count on zeros in the place of data.
+        Err(e) if e.kind() == io::ErrorKind::Unsupported && header.kind == Kind::Metadata => {
+            return Err(incomplete(
+                &name,
+                "an image of metadata needs a region that can be emptied; restore it into a file",
+            ));
+        }
         Err(e) if e.kind() != io::ErrorKind::Unsupported => {
             return Err(incomplete(
                 &name,
@@ -316,10 +323,9 @@ pub(crate) fn restore<A: Read, R: Read>(
     let _ = w.fence(pending);
     settled(region, &name)?;
     // Everything that they vouch for is durable.
-    let mut magics = w
-        .store(header.copy_offset, &MAGIC.to_le_bytes())
-        .map_err(medium)?;
-    magics = magics.join(w.store(0, &MAGIC.to_le_bytes()).map_err(medium)?);
+    let [first, copy] = &pages.pages;
+    let mut magics = w.store(header.copy_offset, &copy[..8]).map_err(medium)?;
+    magics = magics.join(w.store(0, &first[..8]).map_err(medium)?);
     let _ = w.fence(magics);
     settled(region, &name)?;
     Ok(blocks)
@@ -408,6 +414,16 @@ impl Pages {
             return Err("it has no superblock of the region that its header describes".into());
         }
         let [first, copy] = &self.pages;
+        // Of an image, one page may be damaged.
+        let is_valid =
+            |page: &&Vec<u8>| probe_superblock_pages(page, page, header.region_len).is_ok();
+        let (first, copy) = match header.kind {
+            Kind::Save => (first, copy),
+            Kind::Metadata => {
+                let page = [first, copy].into_iter().find(is_valid).unwrap_or(first);
+                (page, page)
+            }
+        };
         let found = probe_superblock_pages(first, copy, header.region_len)
             .and_then(|found| check_features(&found.fixed, true).map(|()| found.fixed))
             .map_err(|e| e.to_string())?;

@@ -14,8 +14,8 @@ use pramfs_medium::media::{Geometry, probe_superblock};
 use pramfs_medium::pmem::RegionView;
 use pramfs_medium::types::{Bno, RegionOffset};
 
-use super::format::Header;
-use super::writer::{Contents, Stop, merged, outside, runs_of};
+use super::format::{Header, Kind};
+use super::writer::{Contents, Stop, outside, runs_of};
 use crate::Failure;
 use crate::image::Image;
 
@@ -57,6 +57,7 @@ impl<'a> Source<'a> {
                 uuid: fixed.uuid,
                 label: fixed.label,
                 copy_offset: fixed.copy_offset,
+                kind: Kind::Save,
             },
             blocks: 0,
         };
@@ -88,7 +89,7 @@ impl Contents for Source<'_> {
     }
 
     fn runs(&self, f: &mut dyn FnMut(Range<u64>) -> io::Result<()>) -> Result<(), Stop> {
-        let fixed = merged(self.geo.fixed_blocks());
+        let fixed = self.geo.fixed_runs();
         for run in &fixed {
             f(run.clone()).map_err(Stop::Io)?;
         }

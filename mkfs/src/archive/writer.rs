@@ -82,19 +82,6 @@ pub(crate) fn write_save(
     writer.end()
 }
 
-/// Sorted, without overlaps: blocks of less than a page may be shared by two.
-pub(super) fn merged(mut ranges: [Range<u64>; 3]) -> Vec<Range<u64>> {
-    ranges.sort_by_key(|r| r.start);
-    let mut out: Vec<Range<u64>> = Vec::new();
-    for r in ranges {
-        match out.last_mut() {
-            Some(last) if r.start <= last.end => last.end = last.end.max(r.end),
-            _ => out.push(r),
-        }
-    }
-    out
-}
-
 /// Calls `f` for the runs of set bits.
 pub(super) fn runs_of(
     words: &[u64],

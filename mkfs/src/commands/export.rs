@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use pramfs_medium::media::label::{encoded, is_plain};
 use pramfs_medium::media::{SuperblockInfo, identify};
 
 use crate::{Failure, output};
@@ -55,11 +56,6 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// Which bytes of ASCII need no escape in a name of a link.
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"#+-.:=@_".contains(&byte)
-}
-
 /// For people, and for the rules of udev: words separated by single spaces. What is neither plain,
 /// nor one of `/ $%?,`, nor a printable character beyond ASCII, is an underscore.
 fn safe(label: &[u8]) -> String {
@@ -81,36 +77,6 @@ fn safe(label: &[u8]) -> String {
         .filter(|word| !word.is_empty())
         .collect::<Vec<_>>()
         .join(" ")
-}
-
-/// For a link of `/dev/disk/by-label`, as `udevadm` and mount(8) write it: each byte that is
-/// neither plain nor of a printable character beyond ASCII is `\xNN`. A name of dots alone would
-/// be a directory, so its first dot is escaped too.
-fn encoded(label: &[u8]) -> String {
-    let escape = |byte: &u8| format!("\\x{byte:02x}");
-    if !label.is_empty() && label.iter().all(|&byte| byte == b'.') {
-        return escape(&b'.') + &encoded_part(&label[1..], escape);
-    }
-    encoded_part(label, escape)
-}
-
-fn encoded_part(label: &[u8], escape: impl Fn(&u8) -> String) -> String {
-    let mut text = String::new();
-    for chunk in label.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            let is_kept = match u8::try_from(c) {
-                Ok(byte) if c.is_ascii() => is_plain(byte),
-                _ => !c.is_control() && !c.is_whitespace(),
-            };
-            if is_kept {
-                text.push(c);
-            } else {
-                text.extend(c.encode_utf8(&mut [0; 4]).as_bytes().iter().map(&escape));
-            }
-        }
-        text.extend(chunk.invalid().iter().map(&escape));
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,20 +1,23 @@
-//! `pramfs extents`: prints the extents of a file in its region.
+//! `pramfs extents`: prints the extents of a file in its region, also of one that is mounted.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
+use rustix::fs::OFlags;
 use serde::Serialize;
 
 use super::Subcommand;
-use crate::open::{self, Intent};
-use crate::tree::{self, Follow};
+use super::frag::FileAt;
+use crate::files::{Files, below};
+use crate::tree::Follow;
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Extents {
-    /// File or device that holds the file system
+    /// File or device that holds the file system, mounted or not
     region: PathBuf,
     /// Path in the file system
     path: OsString,
@@ -38,12 +41,16 @@ impl Subcommand for Extents {
     const ABOUT: &'static str = "Show the extents of a file in the region, in bytes";
 
     fn run(&self) -> Result<(), Failure> {
-        let fs = open::fs(&self.region, Intent::Read)?;
+        let files = Files::open(&self.region)?;
         let path = self.path.as_bytes();
-        let attr = tree::find(&fs, path, Follow::Yes)?;
-        let list = fs
-            .file_extents(attr.ino, 0, attr.size)
-            .map_err(|e| tree::about(path, e))?;
+        let attr = files.find(path, Follow::Yes)?;
+        let list = match &files {
+            Files::Region(fs) => FileAt::Region(fs, attr.ino).extents(path)?,
+            Files::Mount(root) => {
+                let file = File::from(below(root, path, OFlags::RDONLY | OFlags::NONBLOCK)?);
+                FileAt::Mount(&file).extents(path)?
+            }
+        };
         let rows: Vec<Row> = list
             .iter()
             .map(|e| Row {

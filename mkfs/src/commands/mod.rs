@@ -8,9 +8,12 @@ mod doctor;
 mod dump;
 mod export;
 mod extents;
+mod frag;
 mod get;
 mod grow;
 mod help;
+#[cfg(feature = "save")]
+mod image;
 mod info;
 mod leases;
 mod live;
@@ -18,6 +21,7 @@ mod log_level;
 mod ls;
 mod metrics;
 mod names;
+mod owner;
 mod prometheus;
 mod put;
 mod requests;
@@ -85,6 +89,9 @@ const TABLE: &[Entry] = &[
     entry::<names::Mv>(),
     entry::<names::Ln>(),
     entry::<extents::Extents>(),
+    entry::<owner::OwnerOf>(),
+    entry::<frag::Frag>(),
+    entry::<frag::Defrag>(),
     entry::<check::Check>(),
     entry::<status::Status>(),
     #[cfg(feature = "top")]
@@ -100,6 +107,8 @@ const TABLE: &[Entry] = &[
     entry::<save::Save>(),
     #[cfg(feature = "save")]
     entry::<restore::Restore>(),
+    #[cfg(feature = "save")]
+    entry::<image::Image>(),
     entry::<grow::Grow>(),
     entry::<tune::Tune>(),
     entry::<scrub::Scrub>(),

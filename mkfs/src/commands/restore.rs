@@ -12,6 +12,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::Subcommand;
+use crate::archive::format::Kind;
 use crate::archive::restore::{Reader, check, restore};
 use crate::failure::{printable, shown};
 use crate::mkfs::target::Target;
@@ -19,7 +20,7 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Restore {
-    /// File of pramfs save
+    /// File of pramfs save or pramfs image
     file: PathBuf,
     /// File or device to restore into; a missing file is made
     #[arg(required_unless_present = "check", conflicts_with = "check")]
@@ -48,11 +49,14 @@ struct Report {
     blocks: u64,
     /// Bytes of these blocks.
     bytes: u64,
+    /// An image of metadata: its files have no data.
+    metadata_only: bool,
 }
 
 impl Subcommand for Restore {
     const NAME: &'static str = "restore";
-    const ABOUT: &'static str = "Restore a region from a file of pramfs save, or check the file";
+    const ABOUT: &'static str =
+        "Restore a region from a file of pramfs save or image, or check the file";
 
     fn run(&self) -> Result<(), Failure> {
         let name = shown(&self.file);
@@ -90,19 +94,24 @@ impl Subcommand for Restore {
             region_bytes: header.region_len,
             blocks,
             bytes: blocks * header.block_size(),
+            metadata_only: header.kind == Kind::Metadata,
+        };
+        let note = match report.metadata_only {
+            true => "; it is an image of metadata, and its files have no data",
+            false => "",
         };
         if self.json {
             return output::json(&report);
         }
         output::line(&match &report.region {
             Some(region) => format!(
-                "{region}: {} restored from {}, a file system of {}",
+                "{region}: {} restored from {}, a file system of {}{note}",
                 human(report.bytes),
                 report.file,
                 human(report.region_bytes)
             ),
             None => format!(
-                "{}: sound: {} of a file system of {}, uuid {}",
+                "{}: sound: {} of a file system of {}, uuid {}{note}",
                 report.file,
                 human(report.bytes),
                 human(report.region_bytes),

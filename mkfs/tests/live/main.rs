@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod defrag;
 mod logs;
 mod metrics;
 mod status;

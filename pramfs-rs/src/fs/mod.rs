@@ -50,6 +50,8 @@ pub use inode_ref::{Holding, InodeRef, InodeRefs};
 pub use mount::Fs;
 pub use mount::close::CloseError;
 pub use mount::snapshot::{Snapshot, SnapshotEnd};
+pub use ops::free_space::FreeSpace;
+pub use ops::gather::Gathered;
 pub use ops::grow::Grown;
 pub use ops::lease::{LeaseGrant, LeasedExtents};
 pub use ops::readdir::Taken;

@@ -138,6 +138,7 @@ fn carry_out(fs: &Fs, fixture: &Fixture, actions: &[Action]) -> Result<bool, Str
         let done = match a {
             Action::Label(label) => fs.set_label(label),
             Action::Trim => fs.trim(0, u64::MAX, 0).map(drop),
+            Action::Gather { node } => fs.gather(fixture.follower.ino(*node), 0).map(drop),
             _ => {
                 let call = a.as_call().ok_or("no call stands for it")?;
                 fixture.follower.engine(fs, &call)

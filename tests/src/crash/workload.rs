@@ -8,7 +8,7 @@
 use pramfs::Access;
 use pramfs::{
     Fallocate, RenameFlags, XattrMode,
-    inode::{Credentials, Fs, LeaseMode, SetAttr, SetTime, Time},
+    inode::{Credentials, Fs, Gathered, LeaseMode, SetAttr, SetTime, Time},
 };
 
 use super::leased;
@@ -35,6 +35,11 @@ pub enum Action {
     Label(&'static str),
     /// Everything that is free goes back to the host.
     Trim,
+    /// The first part of a file is moved into blocks that follow each other.
+    Gather {
+        /// The file.
+        node: NodeId,
+    },
     /// A process gets a lease of a file, and holds it.
     Lease {
         /// The file.
@@ -89,6 +94,7 @@ impl Action {
         Some(match self {
             Action::Label(_)
             | Action::Trim
+            | Action::Gather { .. }
             | Action::Lease { .. }
             | Action::StoreToCut { .. }
             | Action::OpenWindow { .. }
@@ -504,6 +510,12 @@ pub fn ops() -> Vec<Op> {
         data "zero keep /A/foo" = |f| fallocate(f, "/A/foo", ZERO_KEEP, 200, 1200);
         data "copy /foo to /A/bar" = |f| copy(f, "/foo", "/A/bar", 100, 1300);
         data "copy /A/foo into /foo" = |f| copy(f, "/A/foo", "/foo", 200, 600);
+        data "append /foo 500, gather it" = |f| {
+            let node = file(f, "/foo")?;
+            let mut actions = write(f, "/foo", None, 500)?;
+            actions.push(Action::Gather { node });
+            Some(actions)
+        };
         data "fsync /foo" = |f| one(Call::Fsync { node: file(f, "/foo")? });
         mapped "map /foo, store, persist" = |f| map(f, "/foo", 100, 300, true);
         lossy "map /foo, store" = |f| map(f, "/foo", 600, 64, false);
@@ -599,6 +611,11 @@ pub fn act(fs: &Fs, f: &mut Follower, action: &Action) -> Result<bool, String> {
             .trim(0, u64::MAX, 0)
             .map(|_| true)
             .map_err(|e| format!("trim: {e}")),
+        // What it does not move stays as it is.
+        Action::Gather { node } => fs
+            .gather(f.ino(*node), 0)
+            .map(|done| done == Gathered::Moved)
+            .map_err(|e| format!("gather: {e}")),
         Action::Store {
             node,
             offset,

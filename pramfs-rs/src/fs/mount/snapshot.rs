@@ -170,7 +170,7 @@ impl Engine {
         bitmap_blocks.sort_unstable();
         let plan = AsidePlan {
             block_size: geo.block_size,
-            fixed: merged(geo.fixed_blocks()),
+            fixed: geo.fixed_runs(),
             per_group,
             bitmaps,
             bitmap_blocks,
@@ -183,19 +183,6 @@ impl Engine {
         let number = self.mapped.collect(written.map(|held| held.ino));
         Ok((aside, bad, number))
     }
-}
-
-/// Sorted, without overlaps: blocks of less than a page may be shared by two.
-fn merged(mut ranges: [Range<u64>; 3]) -> Vec<Range<u64>> {
-    ranges.sort_by_key(|r| r.start);
-    let mut out: Vec<Range<u64>> = Vec::new();
-    for r in ranges {
-        match out.last_mut() {
-            Some(last) if r.start <= last.end => last.end = last.end.max(r.end),
-            _ => out.push(r),
-        }
-    }
-    out
 }
 
 impl Snapshot {

@@ -19,6 +19,10 @@ mod fence_tests;
 mod file_model_tests;
 #[cfg(test)]
 mod file_tests;
+pub(crate) mod free_space;
+pub(crate) mod gather;
+#[cfg(test)]
+mod gather_tests;
 pub(crate) mod grow;
 mod label;
 pub(crate) mod lease;

@@ -1,0 +1,235 @@
+//! Files and free space of a region, or of a mount through its server.
+//!
+//! Invariant: through a mount, no symbolic link and no other mount leads out of it.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use pramfs::FileType;
+use pramfs::inode::{Fs, Gathered, Ino};
+use pramfs_medium::pmem::{FreeRuns, Gather, ask_for_extents, ask_for_free_space, ask_to_gather};
+use pramfs_medium::types::FileExtent;
+use rustix::fs::{Mode, OFlags};
+
+use crate::failure::shown;
+use crate::files::{Files, below};
+use crate::open::{self, Intent};
+use crate::{Failure, busy, tree};
+
+/// Where files are.
+pub(super) enum Place {
+    /// All files of a region or mount.
+    All { files: Files, name: String },
+    /// One file of a mount.
+    One { file: File, path: Vec<u8> },
+}
+
+/// A regular file.
+pub(in crate::commands) enum FileAt<'a> {
+    Region(&'a Fs, Ino),
+    Mount(&'a File),
+}
+
+impl Place {
+    /// Finds out what a path is.
+    ///
+    /// # Errors
+    /// There is no file system, or it is in use and not mounted for this process.
+    pub(super) fn of(path: &Path, intent: Intent) -> Result<Place, Failure> {
+        let meta =
+            std::fs::metadata(path).map_err(|e| Failure::os("cannot find", shown(path), e))?;
+        let name = shown(path);
+        if meta.is_file()
+            && let Ok(file) = File::open(path)
+            && ask_for_extents(file.as_fd()).is_ok()
+        {
+            let path = path.as_os_str().as_encoded_bytes().to_vec();
+            return Ok(Place::One { file, path });
+        }
+        let on = match meta.is_dir() {
+            true => Some(path.to_owned()),
+            false => busy::mount_point(path),
+        };
+        let files = match on {
+            Some(on) => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let root = rustix::fs::open(&on, flags, Mode::empty());
+                Files::Mount(root.map_err(|e| Failure::os("cannot open", shown(&on), e))?)
+            }
+            None => Files::Region(Box::new(open::fs(path, intent)?)),
+        };
+        Ok(Place::All { files, name })
+    }
+
+    /// Returns the free runs.
+    ///
+    /// # Errors
+    /// It is on no pramfs mount; those of the file system.
+    pub(super) fn free(&self) -> Result<FreeRuns, Failure> {
+        match self {
+            Place::All {
+                files: Files::Region(fs),
+                name,
+            } => {
+                let about = |e| Failure::about(name, e);
+                let free = fs.free_space().map_err(about)?;
+                let block_size = u64::from(fs.statfs().map_err(about)?.block_size);
+                Ok(FreeRuns {
+                    blocks: free.blocks,
+                    leaves: free.leaves,
+                    block_size,
+                    leaf: fs.gather_unit() / block_size,
+                    runs: free.runs,
+                })
+            }
+            Place::All {
+                files: Files::Mount(root),
+                name,
+            } => ask_for_free_space(root.as_fd()).map_err(|e| refused(name, &e)),
+            Place::One { file, path } => {
+                ask_for_free_space(file.as_fd()).map_err(|e| refused(&tree::name(path), &e))
+            }
+        }
+    }
+
+    /// Calls `f` with each regular file once, by one of its names.
+    ///
+    /// # Errors
+    /// A directory cannot be read, and those of `f`.
+    pub(super) fn each_file(
+        &self,
+        f: &mut dyn FnMut(&[u8], &FileAt<'_>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let files = match self {
+            Place::One { file, path } => return f(path, &FileAt::Mount(file)),
+            Place::All { files, .. } => files,
+        };
+        let root = files.find(b"/", tree::Follow::Yes)?;
+        let (mut todo, mut seen) = (vec![(b"/".to_vec(), root.ino)], HashSet::from([root.ino]));
+        while let Some((path, dir)) = todo.pop() {
+            let list = match files.entries(&path, dir) {
+                // Removed meanwhile.
+                Err(failure) if failure.reason == "not-found" => continue,
+                list => list?,
+            };
+            for entry in list {
+                if !seen.insert(entry.ino) {
+                    continue;
+                }
+                let path = tree::join(&path, &entry.name);
+                match (entry.kind, files) {
+                    (FileType::Directory, _) => todo.push((path, entry.ino)),
+                    (FileType::Regular, Files::Region(fs)) => {
+                        f(&path, &FileAt::Region(fs, entry.ino))?
+                    }
+                    (FileType::Regular, Files::Mount(root)) => {
+                        if let Some(file) = opened(root, &path)? {
+                            f(&path, &FileAt::Mount(&file))?;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes a region after changes.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    pub(super) fn close(self, path: &Path) -> Result<(), Failure> {
+        match self {
+            Place::All {
+                files: Files::Region(fs),
+                ..
+            } => open::close(path, *fs),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Opens a file of a mount. `None` if it has gone, or is another one now.
+fn opened(root: &OwnedFd, path: &[u8]) -> Result<Option<File>, Failure> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    match below(root, path, flags) {
+        Ok(file) => {
+            let file = File::from(file);
+            let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
+            Ok(is_file.then_some(file))
+        }
+        Err(failure) if failure.reason == "not-found" => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+impl FileAt<'_> {
+    /// Returns where the file lies.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(in crate::commands) fn extents(&self, path: &[u8]) -> Result<Vec<FileExtent>, Failure> {
+        match self {
+            FileAt::Region(fs, ino) => fs
+                .file_extents(*ino, 0, u64::MAX)
+                .map_err(|e| tree::about(path, e)),
+            FileAt::Mount(file) => {
+                ask_for_extents(file.as_fd()).map_err(|e| refused(&tree::name(path), &e))
+            }
+        }
+    }
+
+    /// Moves a part.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn gather(&self, path: &[u8], offset: u64) -> Result<Gather, Failure> {
+        match self {
+            FileAt::Region(fs, ino) => match fs.gather(*ino, offset) {
+                Ok(done) => Ok(match done {
+                    Gathered::Moved => Gather::Moved,
+                    Gathered::Whole => Gather::Whole,
+                    Gathered::Holes => Gather::Holes,
+                    Gathered::Mapped => Gather::Mapped,
+                    Gathered::Leased => Gather::Leased,
+                    Gathered::Immutable => Gather::Immutable,
+                    Gathered::Unsummed => Gather::Unsummed,
+                    Gathered::NoSpace => Gather::NoSpace,
+                }),
+                // A pointer block, or a part of the record, found no place.
+                Err(pramfs::Error::NoSpace(_)) => Ok(Gather::NoSpace),
+                Err(e) => Err(tree::about(path, e)),
+            },
+            FileAt::Mount(file) => match ask_to_gather(file.as_fd(), offset) {
+                Ok((done, _)) => Ok(done),
+                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => Ok(Gather::NoSpace),
+                Err(e) => Err(refused(&tree::name(path), &e)),
+            },
+        }
+    }
+}
+
+/// Explains a refusal of the server.
+fn refused(name: &str, e: &std::io::Error) -> Failure {
+    let (reason, why) = match e.raw_os_error() {
+        Some(libc::ENOTTY) => (
+            "not-mounted",
+            "is not on a pramfs mount, or the server is of a version that cannot tell where blocks lie",
+        ),
+        Some(libc::EPERM | libc::EACCES) => (
+            "permission",
+            "only root and the user who mounted it may do that",
+        ),
+        Some(libc::EROFS) => ("read-only", "is mounted read-only; remount it rw first"),
+        _ => {
+            return Failure::os(
+                "cannot ask the server about",
+                name,
+                std::io::Error::from_raw_os_error(e.raw_os_error().unwrap_or(libc::EIO)),
+            );
+        }
+    };
+    Failure::new(reason, format!("{name}: {why}"))
+}

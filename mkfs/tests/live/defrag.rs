@@ -1,0 +1,89 @@
+//! `pramfs frag`, `defrag` and `extents` on a live mount.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::common::pramfs;
+use crate::live;
+
+/// Two files whose blocks alternate.
+fn scattered(dir: &Path, len: usize) -> [Vec<u8>; 2] {
+    let files = ["a", "b"].map(|name| File::create(dir.join(name)).unwrap());
+    let bytes = [3, 5].map(|step| (0..len).map(|i| (i / 977 * step) as u8).collect::<Vec<_>>());
+    for at in (0..len).step_by(4096) {
+        for (file, bytes) in files.iter().zip(&bytes) {
+            file.write_all_at(&bytes[at..len.min(at + 4096)], at as u64)
+                .unwrap();
+        }
+    }
+    files.iter().for_each(|file| file.sync_all().unwrap());
+    bytes
+}
+
+fn json(command: &str, place: &Path) -> serde_json::Value {
+    pramfs([command, "--json", place.to_str().unwrap()])
+        .ok()
+        .json()
+}
+
+#[test]
+fn defragmented_mount_has_leaves_and_the_same_files() {
+    let Some((mount, _dog)) = live("defrag", "cache=none") else {
+        return;
+    };
+    let on = mount.path().to_owned();
+    let len = (5 << 20) + 77;
+    let bytes = scattered(&on, len);
+    fs::write(on.join("small"), "small").unwrap();
+    let before = json("frag", &on);
+    assert_eq!(
+        (before["files"].as_u64(), before["leaf_bytes"].as_u64()),
+        (Some(3), Some(0))
+    );
+    assert_eq!(before["large_bytes"], 8 << 20);
+    assert!(before["free_leaves"].as_u64().unwrap() > 4, "{before}");
+    let one = json("frag", &on.join("a"));
+    assert!(
+        one["files"] == 1 && one["extents"].as_u64().unwrap() > 1000,
+        "{one}"
+    );
+    // By the name of the region.
+    assert_eq!(json("frag", &mount.region())["files"], 3);
+    let extents = |path: &str| {
+        let region = mount.region();
+        let a = pramfs(["extents", "--json", region.to_str().unwrap(), path]);
+        a.ok().json().as_array().unwrap().len()
+    };
+    assert!(extents("/a") > 1000);
+
+    let done = json("defrag", &on);
+    assert_eq!(
+        (done["moved"].as_u64(), done["files"].as_u64()),
+        (Some(8 << 20), Some(2))
+    );
+    assert_eq!(done["after"]["leaf_bytes"], 8 << 20);
+    assert!(done["left"].as_object().unwrap().is_empty(), "{done}");
+    assert_eq!(json("frag", &on)["leaf_bytes"], 8 << 20);
+    assert!(extents("/a") < 400);
+    for (name, bytes) in ["a", "b"].iter().zip(&bytes) {
+        assert!(fs::read(on.join(name)).unwrap() == *bytes, "{name}");
+    }
+    assert_eq!(json("defrag", &on)["moved"], 0);
+    let text = pramfs(["frag", on.to_str().unwrap()]).ok().out;
+    assert!(text.contains("100.0 % of 8 MiB"), "{text}");
+}
+
+#[test]
+fn dump_and_owner_of_mounted_region_are_refused_with_reason() {
+    let Some((mount, _dog)) = live("dump", "cache=none") else {
+        return;
+    };
+    let region = mount.region();
+    let region = region.to_str().unwrap();
+    pramfs(["dump", region]).refused(&["in use", "pramfs save"]);
+    pramfs(["owner", region, "0"]).refused(&["in use"]);
+    pramfs(["image", region, "/nowhere/image"]).refused(&["in use"]);
+    pramfs(["frag", "/"]).refused(&["not on a pramfs mount"]);
+    pramfs(["defrag", "/"]).refused(&["not on a pramfs mount"]);
+}
