@@ -2,7 +2,8 @@
 
 use super::{Checker, Issue};
 use pramfs_medium::error::Result;
-use pramfs_medium::journal::records::{read_slot, retired_copy, retired_words};
+use pramfs_medium::journal::records::{read_slot, retired_words};
+use pramfs_medium::journal::retired_copy;
 use pramfs_medium::media::checksum::SEALED_BITS;
 use pramfs_medium::media::record::SlotState;
 

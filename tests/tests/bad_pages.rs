@@ -12,12 +12,10 @@ use pramfs::{Access, Error, ErrorPolicy, FileSystem, MountOptions, OpenOptions, 
 use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::media::probe_superblock;
-use pramfs_medium::media::retired::RetiredCopy;
 use pramfs_medium::pmem::{EventKind, SimBackend};
 use pramfs_tests::readable::{Tree, tree, tree_of, worse};
 use pramfs_tests::region::{formatted, inode_home, mount, quiet, region_of, repeatable};
 use pramfs_tests::watchdog::Watchdog;
-use zerocopy::IntoBytes;
 
 const PAGE: usize = 4096;
 const ROOT: Credentials<'static> = Credentials::ROOT;
@@ -531,14 +529,28 @@ fn failed_page_of_lane_hides_no_record_after_unmount() {
 /// A file system that crashed, with live records, and with dead ones that only a `retired` word
 /// tells: a replay of these would bring old modes back.
 fn crashed() -> Vec<u8> {
-    let sim = formatted(4 << 20, &repeatable(4096)).expect("formatted");
-    let fs = mount(&sim, quiet()).expect("mounted");
+    crashed_from(&formatted(4 << 20, &repeatable(4096)).expect("formatted"))
+}
+
+fn crashed_from(sim: &SimBackend) -> Vec<u8> {
+    crashed_with(sim, |_| ())
+}
+
+/// As [`crashed`], with something that happens before lane 0 is retired.
+fn crashed_with(sim: &SimBackend, then: impl FnOnce(&SimBackend)) -> Vec<u8> {
+    let options = MountOptions {
+        errors: ErrorPolicy::Continue,
+        ..quiet()
+    };
+    let fs = mount(sim, options).expect("mounted");
     let mode = |ino, mode| {
         let attr = SetAttr {
             perm: Some(mode),
             ..SetAttr::default()
         };
-        fs.setattr(&ROOT, ino, &attr).expect("changed");
+        // An operation that meets a failed page says so.
+        let changed = fs.setattr(&ROOT, ino, &attr);
+        assert!(changed.is_ok() || is_eio(changed));
     };
     set_thread_lane(0);
     let files = ["one", "two", "three"].map(|name| {
@@ -547,6 +559,7 @@ fn crashed() -> Vec<u8> {
     });
     mode(files[0], 0o611);
     mode(files[1], 0o622);
+    then(sim);
     // Its first change retires lane 0.
     set_thread_lane(1);
     for last in [0o640, 0o641, 0o642, 0o643] {
@@ -588,14 +601,54 @@ fn failed_page_of_retired_words_after_crash_is_repaired_from_their_copies() {
         drop(region);
         assert_eq!(modes(&sim), [0o643, 0o643, 0o644], "{kernel_knows}");
     }
-    // Copies of another mount, which a version without them left behind, tell nothing.
-    let copy = RetiredCopy::place(&geo, 0).expect("lane 0 has one").0 as usize;
-    let mut other = image;
-    let stale = RetiredCopy::new(&geo, 0, 99, u64::from(u32::MAX));
-    other[copy..][..RetiredCopy::SIZE].copy_from_slice(stale.as_bytes());
-    let region = region_of(&lost(&other, lines, true));
+}
+
+/// A version without the copies leaves those of an earlier mount behind, perhaps with the same
+/// checkpoint: a mount that changes nothing does not raise it.
+#[test]
+fn copies_of_earlier_mount_are_not_believed() {
+    let sim = formatted(4 << 20, &repeatable(4096)).expect("formatted");
+    drop(mount(&sim, quiet()).expect("mounted"));
+    let idle = sim.image();
+    let geo = probe_superblock(&region_of(&sim))
+        .expect("a superblock")
+        .geometry();
+    let mut image = crashed_from(&sim);
+    let copies = geo.copy_offset.0 as usize + 0x900..geo.copy_offset.0 as usize + PAGE;
+    assert!(image[copies.clone()] != idle[copies.clone()]);
+    image[copies.clone()].copy_from_slice(&idle[copies]);
+    let lines = geo.retired_offset(0).0 as usize / PAGE;
+    let region = region_of(&lost(&image, lines, true));
     let report = repair(&region, &RepairOptions::new(Policy::Preen)).expect("looked at");
     assert!(!report.is_sound(), "{report}");
+}
+
+/// The page of the copies fails before a hand-over, and can be read later.
+#[test]
+fn copies_that_could_not_be_stored_are_void() {
+    let sim = formatted(4 << 20, &repeatable(4096)).expect("formatted");
+    let geo = probe_superblock(&region_of(&sim))
+        .expect("a superblock")
+        .geometry();
+    let page = geo.copy_offset.0 as usize / PAGE;
+    let before = {
+        drop(mount(&sim, quiet()).expect("mounted"));
+        sim.image()
+    };
+    let mut image = crashed_with(&sim, |sim| sim.lose_page(page));
+    // What the page had when it failed: the copies of the session, with the dynamic words.
+    let bytes = page * PAGE..(page + 1) * PAGE;
+    let began = {
+        let sim = SimBackend::from_image(&before).expect("a region");
+        drop(mount(&sim, quiet()).expect("mounted"));
+        sim.image()
+    };
+    image[bytes.clone()].copy_from_slice(&began[bytes]);
+    let words = geo.retired_offset(0).0 as usize;
+    image[words..words + 16].fill(0x55);
+    let sim = SimBackend::from_image(&image).expect("a region");
+    let failed = mount(&sim, quiet()).expect_err("nothing tells the dead records");
+    assert_eq!(failed.errno(), libc::EUCLEAN);
 }
 
 /// A mount mends them, too.

@@ -89,8 +89,13 @@ fn on_medium(path: &Path) {
     fs.sync().expect("synced");
     let bad = 7;
     let gone = place(&fs, file, bad);
-    if let Err(errno) = poison(&fs, gone, bad as u8 + 1) {
-        return skipped(format_args!("no page can be poisoned: errno {errno}"));
+    // The kernel may write the page back before it is poisoned, and then reads it again.
+    let mut tries = 0;
+    while tries == 0 || tries < 20 && read(&fs, file, bad).is_ok() {
+        tries += 1;
+        if let Err(errno) = poison(&fs, gone, bad as u8 + 1) {
+            return skipped(format_args!("no page can be poisoned: errno {errno}"));
+        }
     }
     println!("poisoned the page at {gone:#x} of {}", path.display());
     let whole = |fs: &Fs, of_bad: Result<Vec<u8>, i32>| {

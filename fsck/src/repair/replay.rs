@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 
 use crate::view::View;
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::journal::{parse, records};
+use pramfs_medium::journal::{parse, records, retired_copy};
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::{seal, unseal, word_sum};
 use pramfs_medium::media::record::{ENTRIES_AT, EntryKind, SlotState};
@@ -65,7 +65,7 @@ pub(crate) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
         let words = records::retired_words(view, geo, lane)?;
         let mut retired = words.into_iter().flatten().min();
         if retired.is_none() {
-            retired = (out.checkpoint).and_then(|at| records::retired_copy(view, geo, lane, at));
+            retired = (out.checkpoint).and_then(|at| retired_copy(view, geo, lane, at));
             // The repair of the two words has no LSN for them.
             out.by_copy |= retired.is_some();
         }

@@ -235,17 +235,20 @@ fn atomic_write_beside_direct_stores_keeps_both() {
         let bytes = vec![round; 2 * BLOCK];
         through.write_all_at(&bytes, B).unwrap();
         assert_eq!(scene.assert_same("atomic write")[BLOCK..3 * BLOCK], bytes);
-        // Into what was written, and beside it.
-        scene.direct.write_all_at(&[0xa1; 10], 2 * B - 5).unwrap();
-        scene.view.write(100, &[0xa2; 10]).unwrap();
+        // Into what was written.
+        let mark = [0xa0 + round; 10];
+        scene.direct.write_all_at(&mark, 2 * B - 5).unwrap();
+        scene.view.write(B + 100, &mark).unwrap();
+        scene.view.persist(B..2 * B).unwrap();
         let both = scene.assert_same("stores after an atomic write");
-        assert_eq!(both[2 * BLOCK - 5..2 * BLOCK + 5], [0xa1; 10]);
+        assert_eq!(both[2 * BLOCK - 5..2 * BLOCK + 5], mark);
+        assert_eq!(both[BLOCK + 100..BLOCK + 110], mark);
     }
     scene.mount.crash();
     scene.mount.mount(&format!("{OPTIONS},data=atomic"));
     let now = fs::read(scene.mount.at("file")).unwrap();
-    assert_eq!(now[2 * BLOCK - 5..2 * BLOCK + 5], [0xa1; 10]);
-    assert_eq!(now[100..110], [0xa2; 10]);
+    assert_eq!(now[2 * BLOCK - 5..2 * BLOCK + 5], [0xa0 + 19; 10]);
+    assert_eq!(now[BLOCK + 100..BLOCK + 110], [0xa0 + 19; 10]);
     scene.end();
 }
 

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
 use smallvec::SmallVec;
-use zerocopy::IntoBytes;
 
 use super::buffer::RecordBuf;
+use super::copies::Copies;
 use super::dead::DeadLsn;
 use super::last_record::{LastRecord, RecordId};
 use super::lines::Lines;
@@ -19,8 +19,8 @@ use crate::alloc::Freed;
 use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::media::checksum::{SEALED_BITS, seal};
-use crate::media::retired::{RETIRED_COPIES, RetiredCopy};
-use crate::pmem::{Fenced, Region, Unfenced};
+use crate::media::retired::Session;
+use crate::pmem::{Region, Unfenced};
 use crate::sync::{Mutex, MutexGuard, rank};
 use crate::types::Ino;
 
@@ -79,8 +79,7 @@ struct Lane {
 pub struct Journal {
     lanes: Box<[CachePadded<Lane>]>,
     next_lsn: CachePadded<AtomicU64>,
-    /// The checkpoint of the mount.
-    checkpoint: u64,
+    copies: Copies,
     /// Switches for tests.
     pub rules: Rules,
     /// Notes which requests are done, if another process may take over.
@@ -213,7 +212,7 @@ impl Journal {
         Journal {
             lanes: (0..geo.lanes).map(lane).collect(),
             next_lsn: CachePadded::new(AtomicU64::new(checkpoint + 1)),
-            checkpoint,
+            copies: Copies::new(),
             rules,
             outcomes: None,
             failed_fences,
@@ -332,7 +331,7 @@ impl Journal {
             let at = geo.retired_offset(lane).word(copy).0;
             retired = retired.join(w.publish_u64(at, word, fenced)?);
         }
-        retired = retired.join(self.copy_retired(medium, lane, newest, fenced)?);
+        retired = retired.join(self.copies.store(medium, lane, newest, fenced)?);
         let _ = w.fence(retired);
         self.check_fences(region, &mut st)?;
         st.homes.clear();
@@ -342,43 +341,13 @@ impl Journal {
         Ok(reusable)
     }
 
-    /// Stores the copy of a lane's `retired` word in the superblock's copy. It may reach the
-    /// medium before that word or after it: the homes of the records are durable.
-    fn copy_retired(
-        &self,
-        medium: Medium<'_>,
-        lane: u32,
-        lsn: u64,
-        after: Fenced,
-    ) -> Result<Unfenced> {
-        let Medium { region, geo } = medium;
-        let size = RetiredCopy::SIZE as u64;
-        let place = RetiredCopy::place(geo, lane);
-        let Some(at) = place.filter(|at| !region.is_faulted(at.0, size)) else {
-            return Ok(Unfenced::none());
-        };
-        let RetiredCopy { retired, check } = RetiredCopy::new(geo, lane, self.checkpoint, lsn);
-        let w = region.window();
-        let first = w.publish_u64(at.0, retired, after)?;
-        Ok(first.join(w.publish_u64(at.word(1).0, check, after)?))
-    }
-
-    /// Stores the copies of all `retired` words, once the checkpoint of the mount is durable.
-    pub fn begin_copies(&self, medium: Medium<'_>) -> Result<()> {
-        let Medium { region, geo } = medium;
-        let lsn = self.checkpoint;
-        let copies: Vec<RetiredCopy> = (0..geo.lanes.min(RETIRED_COPIES))
-            .map(|lane| RetiredCopy::new(geo, lane, lsn, lsn))
-            .collect();
-        let Some(at) = RetiredCopy::place(geo, 0) else {
-            return Ok(());
-        };
-        let bytes = copies.as_bytes();
-        if !region.is_faulted(at.0, bytes.len() as u64) {
-            let w = region.window();
-            let _ = w.fence(w.nt_store(at.0, bytes)?);
-        }
-        Ok(())
+    /// Begins a session: from here on, retired lanes have copies of their words. Records up to its
+    /// checkpoint are dead.
+    ///
+    /// # Errors
+    /// Errors of the region.
+    pub fn begin_copies(&self, medium: Medium<'_>, session: Session) -> Result<()> {
+        self.copies.begin(medium, session)
     }
 
     /// Fails, and breaks the lane, if any fence of the medium has failed since the mount,

@@ -7,6 +7,7 @@
 //! Not handled here: the contents of a record (`volume::Record`), and the locks held meanwhile.
 
 mod buffer;
+mod copies;
 mod dead;
 mod lane;
 mod last_record;
@@ -17,6 +18,7 @@ pub mod recovery;
 mod scrub;
 
 pub use buffer::{Entry, RecordBuf, parse};
+pub use copies::retired_copy;
 #[cfg(not(any(test, feature = "testing")))]
 pub use lane::Rules;
 pub use lane::{Change, Committed, Journal, LaneGuard, Reusable};

@@ -13,7 +13,6 @@ use crate::media::checksum::{SEALED_BITS, crc, unseal};
 use crate::media::record::{
     DataCopy, ENTRIES_AT, EntryKind, RECORD_MAGIC, RecordHeader, SlotState,
 };
-use crate::media::retired::RetiredCopy;
 use crate::media::superblock::{INODE_TABLE_OFFSET, PAGE};
 use crate::media::{DiskInode, Geometry};
 use crate::pmem::{Region, Unfenced};
@@ -160,23 +159,6 @@ pub fn retired_words(
         };
     }
     Ok(words)
-}
-
-/// Returns the copy of a lane's `retired` word in the superblock's copy; `None` if it is not that
-/// of a mount with this checkpoint, or cannot be read.
-pub fn retired_copy(
-    from: &impl ReadMedium,
-    geo: &Geometry,
-    lane: u32,
-    checkpoint: u64,
-) -> Option<u64> {
-    let at = RetiredCopy::place(geo, lane)?;
-    let [retired, check] = [0, 1].map(|word| from.load_u64(at.word(word)).ok());
-    let copy = RetiredCopy {
-        retired: retired?,
-        check: check?,
-    };
-    copy.lsn(geo, lane, checkpoint)
 }
 
 /// Reads one slot.

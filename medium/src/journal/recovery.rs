@@ -11,11 +11,12 @@
 use std::collections::BTreeMap;
 
 use super::buffer::parse;
+use super::copies::retired_copy;
 use super::last_record::RecordId;
 use super::lines::Lines;
 use super::records::{
     InBlocks, OnMedium, apply, check, copy_data, expand, group_of, needs_atomic_data, read_slot,
-    retired_copy, retired_words, superseded, words,
+    retired_words, superseded, words,
 };
 use crate::error::{Damage, Error, Result};
 use crate::media::Medium;

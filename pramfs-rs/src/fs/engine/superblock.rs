@@ -132,20 +132,22 @@ impl SuperState {
         Ok(())
     }
 
-    /// Marks the file system as mounted, with a new checkpoint.
+    /// Marks the file system as mounted, with a new checkpoint. Returns the number of read-write
+    /// mounts, this one included.
     pub(crate) fn mounted(
         &self,
         medium: Medium<'_>,
         checkpoint: u64,
         now: i64,
         count: bool,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let mut dynamic = self.dynamic.lock();
         dynamic.state = STATE_ACTIVE;
         dynamic.checkpoint = checkpoint;
         dynamic.last_mount_sec = now;
         dynamic.mounts = dynamic.mounts.wrapping_add(u64::from(count));
-        store(medium, &dynamic)
+        store(medium, &dynamic)?;
+        Ok(dynamic.mounts)
     }
 
     /// Returns the first and the latest error since mkfs or fsck.

@@ -40,6 +40,7 @@ use background::{Background, Unfinished};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::checksum::seal;
 use pramfs_medium::media::probe::check_features;
+use pramfs_medium::media::retired::Session;
 use pramfs_medium::media::{Medium, probe_superblock};
 use pramfs_medium::pmem::Region;
 use pramfs_medium::sync::{Mutex, rank};
@@ -304,9 +305,11 @@ impl Engine {
         finish_change_of_fixed(region, self.info.from_copy, &fixed)?;
         // Nothing has been committed since the replay, so this is the checkpoint of
         // the replay. It is fenced before the first change.
-        let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
-        self.super_state
-            .mounted(self.vol.medium(), word, self.now().sec, true)?;
+        let checkpoint = self.vol.journal.last_lsn();
+        let word = seal(self.vol.geo.seed, checkpoint);
+        let mounts = (self.super_state).mounted(self.vol.medium(), word, self.now().sec, true)?;
+        let session = Session { checkpoint, mounts };
+        self.vol.journal.begin_copies(self.vol.medium(), session)?;
         fail_if_faulted(region, faults)?;
         region.backend().advise_random();
         self.quiet.store(false, Ordering::Relaxed);

@@ -32,6 +32,7 @@ use pramfs_medium::journal::{Lines, Outcomes};
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::features::ATOMIC_DATA;
+use pramfs_medium::media::retired::Session;
 use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
@@ -105,9 +106,12 @@ pub(super) fn recover(
         // One store makes every record dead. Until it is durable, the next
         // recovery replays the same records.
         let word = seal(vol.geo.seed, newest);
-        super_state.mounted(vol.medium(), word, options.clock.now().sec, !read_only)?;
+        let now = options.clock.now().sec;
+        let mounts = super_state.mounted(vol.medium(), word, now, !read_only)?;
         if !read_only {
-            vol.journal.begin_copies(vol.medium())?;
+            let checkpoint = newest;
+            let session = Session { checkpoint, mounts };
+            vol.journal.begin_copies(vol.medium(), session)?;
         }
     }
     fail_if_faulted(&vol.region, faults)?;
