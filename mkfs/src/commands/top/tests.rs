@@ -247,6 +247,48 @@ fn mount_that_comes_back_begins_anew_and_stays_selected() {
     assert!(text.contains(news), "{text}");
 }
 
+/// Two looks at mounts, of which the second has three times the requests.
+fn looks(mounts: &[MountStatus], more: &[MountStatus]) -> Model {
+    let start = Instant::now();
+    let mut model = Model::default();
+    model.add(moment(start, mounts.to_vec()));
+    model.add(moment(start + Duration::from_secs(1), more.to_vec()));
+    model
+}
+
+#[test]
+fn two_live_mounts_on_one_mount_point_have_rates_of_their_own() {
+    let both = |first, second| [state("/srv/data", 0, first), state("/srv/data", 1, second)];
+    let mut model = looks(&both(1, 2), &both(3, 7));
+    let rates = |model: &Model| -> Vec<_> { model.rows().iter().map(|row| row.all.rate).collect() };
+    assert_eq!(rates(&model), [1200.0, 3000.0]);
+    assert!(model.news().is_none(), "{:?}", model.news());
+    press(&mut model, KeyCode::Tab);
+    model.add(moment(Instant::now(), both(3, 7).to_vec()));
+    assert_eq!(model.selected(), 1, "of the same mount point");
+}
+
+#[test]
+fn servers_of_one_region_on_one_mount_point_are_no_replacement_while_both_live() {
+    let second = |scale| {
+        let mut second = state("/srv/data", 0, scale);
+        (second.device, second.pid) = ((0, 99), 900);
+        second
+    };
+    let first = state("/srv/data", 0, 1);
+    let mut model = looks(&[first.clone()], &[first.clone(), second(1)]);
+    assert!(model.news().is_none(), "{:?}", model.news());
+    // The one that stays was there before.
+    model.add(moment(Instant::now(), vec![first.clone()]));
+    assert!(model.news().is_none(), "{:?}", model.news());
+    model.add(moment(Instant::now(), vec![second(1)]));
+    let news = model.news().unwrap().0;
+    assert!(
+        news.contains("process 900 serves in the place of process 700"),
+        "{news}"
+    );
+}
+
 #[test]
 fn control_characters_of_a_server_are_not_drawn() {
     let mut odd = state("/srv/a\u{1b}[2Jb", 0, 1);
