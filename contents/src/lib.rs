@@ -47,17 +47,25 @@ pub enum ProbeError {
 }
 
 /// Returns text from an untrusted source (a label, a name) with its control characters
-/// escaped.
+/// escaped, and those that show what follows in another order.
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| {
-            if c.is_control() {
+            if c.is_control() || reorders(c) {
                 c.escape_default().to_string()
             } else {
                 c.to_string()
             }
         })
         .collect()
+}
+
+/// Whether this sets the direction of text: marks, embeddings, overrides and isolates.
+fn reorders(c: char) -> bool {
+    matches!(
+        c,
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 /// Contents that formatting would destroy.
@@ -309,6 +317,16 @@ mod tests {
         assert_eq!(instead(file.path()), None);
         assert_eq!(instead(Path::new("/dev/null")), None);
         assert_eq!(instead(Path::new("/nowhere")), None);
+    }
+
+    #[test]
+    fn characters_that_reorder_text_are_escaped_and_others_are_not() {
+        for odd in "\u{200e}\u{200f}\u{202a}\u{202e}\u{2066}\u{2069}\u{7}\u{9b}".chars() {
+            let shown = printable(&format!("a{odd}b"));
+            assert_eq!(shown, format!("a\\u{{{:x}}}b", u32::from(odd)));
+        }
+        let plain = "na\u{ef}ve \u{5d0}\u{200d}\u{2065}";
+        assert_eq!(printable(plain), plain);
     }
 
     #[test]

@@ -294,11 +294,12 @@ fn control_characters_of_a_server_are_not_drawn() {
     let mut odd = state("/srv/a\u{1b}[2Jb", 0, 1);
     odd.transport_note = Some("no\nuring".into());
     let mut model = Model::default();
-    model.add(moment(Instant::now(), vec![odd]));
-    for text in [
-        picture::text(&drawn(&model, 120, 40)),
-        view(&model, UNIX_EPOCH),
-    ] {
+    let mut look = moment(Instant::now(), vec![odd]);
+    look.failures.push("/mnt: no\u{1b}[2J\u{202e}way".into());
+    model.add(look);
+    let screen = picture::text(&drawn(&model, 120, 40));
+    assert!(screen.contains(r"/mnt: no\u{1b}[2J\u{202e}way"), "{screen}");
+    for text in [screen, view(&model, UNIX_EPOCH)] {
         assert!(
             text.contains(r"/srv/a\u{1b}[2Jb") && text.contains(r"no\nuring"),
             "{text}"
