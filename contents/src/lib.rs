@@ -8,9 +8,11 @@
 #![cfg_attr(not(test), deny(unreachable_pub))]
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use pramfs_medium::media::probe_superblock;
 use pramfs_medium::media::superblock::{COPY_OFFSET, MAGIC};
@@ -47,17 +49,25 @@ pub enum ProbeError {
 }
 
 /// Returns text from an untrusted source (a label, a name) with its control characters
-/// escaped.
+/// escaped, and those that show what follows in another order.
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| {
-            if c.is_control() {
+            if c.is_control() || reorders(c) {
                 c.escape_default().to_string()
             } else {
                 c.to_string()
             }
         })
         .collect()
+}
+
+/// Whether this sets the direction of text: marks, embeddings, overrides and isolates.
+fn reorders(c: char) -> bool {
+    matches!(
+        c,
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 /// Contents that formatting would destroy.
@@ -190,6 +200,14 @@ const BLKID: [&str; 5] = [
 /// # Errors
 /// blkid could not be run, or failed.
 pub fn foreign(path: &Path) -> Result<Foreign, ProbeError> {
+    ask(path, Command::output)
+}
+
+/// As [`foreign`], with what runs blkid(8).
+fn ask(
+    path: &Path,
+    run: impl FnOnce(&mut Command) -> io::Result<Output>,
+) -> Result<Foreign, ProbeError> {
     let os = |what, path: &Path, source| ProbeError::Os {
         what,
         path: path.to_owned(),
@@ -199,14 +217,14 @@ pub fn foreign(path: &Path) -> Result<Foreign, ProbeError> {
     let Some(program) = BLKID.iter().map(Path::new).find(|p| p.is_file()) else {
         return Ok(Foreign::NoBlkid);
     };
-    let run = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(["-p", "-o", "export", "--"])
         .arg(&path)
         .env_clear()
         .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| os("cannot run", program, e))?;
+        .stdin(Stdio::null());
+    let run = run(&mut command).map_err(|e| os("cannot run", program, e))?;
     match run.status.code() {
         Some(0) => {
             Ok(parse(&String::from_utf8_lossy(&run.stdout))
@@ -227,7 +245,38 @@ pub fn foreign(path: &Path) -> Result<Foreign, ProbeError> {
     }
 }
 
-/// What a file or block device holds in the place of a pramfs file system, if blkid(8) knows it.
+/// How long blkid(8) may take where its answer is only a hint.
+const HINT: Duration = Duration::from_secs(2);
+/// How often to look whether it has ended.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Runs a program that writes little, and kills it if it takes longer than this.
+///
+/// # Errors
+/// It cannot be run, or takes longer.
+fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let begun = Instant::now();
+    loop {
+        match child.try_wait() {
+            // What it has written is in the pipes.
+            Ok(Some(_)) => return child.wait_with_output(),
+            Ok(None) if begun.elapsed() < limit => std::thread::sleep(PAUSE),
+            // Not waited for: a device that does not answer would hold it up, and us with it.
+            running => {
+                child.kill()?;
+                running?;
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+}
+
+/// What a file or block device holds in the place of a pramfs file system, if blkid(8) knows it, and
+/// says so soon.
 pub fn instead(path: &Path) -> Option<Contents> {
     let kind = std::fs::metadata(path).ok()?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
@@ -237,7 +286,7 @@ pub fn instead(path: &Path) -> Option<Contents> {
     if ours_by_magic(&File::open(path).ok()?).is_some() {
         return None;
     }
-    match foreign(path) {
+    match ask(path, |command| output_within(command, HINT)) {
         Ok(Foreign::Known(found)) => Some(found),
         _ => None,
     }
@@ -300,6 +349,18 @@ mod tests {
     }
 
     #[test]
+    fn program_that_does_not_end_is_killed_and_another_one_is_heard() {
+        let mut sleeps = Command::new("sleep");
+        let error = output_within(sleeps.arg("1000"), Duration::ZERO).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let mut says = Command::new("sh");
+        says.args(["-c", "echo out; echo err >&2; exit 3"]);
+        let output = output_within(&mut says, Duration::MAX).unwrap();
+        let said = (output.status.code(), &output.stdout[..], &output.stderr[..]);
+        assert_eq!(said, (Some(3), &b"out\n"[..], &b"err\n"[..]));
+    }
+
+    #[test]
     fn file_without_contents_and_one_of_ours_are_nothing_else() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(instead(file.path()), None);
@@ -309,6 +370,16 @@ mod tests {
         assert_eq!(instead(file.path()), None);
         assert_eq!(instead(Path::new("/dev/null")), None);
         assert_eq!(instead(Path::new("/nowhere")), None);
+    }
+
+    #[test]
+    fn characters_that_reorder_text_are_escaped_and_others_are_not() {
+        for odd in "\u{200e}\u{200f}\u{202a}\u{202e}\u{2066}\u{2069}\u{7}\u{9b}".chars() {
+            let shown = printable(&format!("a{odd}b"));
+            assert_eq!(shown, format!("a\\u{{{:x}}}b", u32::from(odd)));
+        }
+        let plain = "na\u{ef}ve \u{5d0}\u{200d}\u{2065}";
+        assert_eq!(printable(plain), plain);
     }
 
     #[test]

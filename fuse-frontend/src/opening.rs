@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use pramfs::MountOptions;
 use pramfs::inode::{Fs, Survivor};
 use pramfs::pmem::{PmemError, Region, RegionOptions};
+use pramfs_contents::Contents;
 
 use rustix::fs::OFlags;
 
@@ -243,6 +244,9 @@ fn open_patiently(
 /// Mounts the region. If it is unexpectedly write-protected and needs recovery, the mount
 /// is refused: it would show contents that exist in memory only.
 ///
+/// `instead` says what there is if the region holds no file system of ours. It may run a program:
+/// a server that takes over, for which programs wait, has none.
+///
 /// # Errors
 /// The region holds no file system that this version can mount.
 pub(crate) fn open_engine(
@@ -251,6 +255,7 @@ pub(crate) fn open_engine(
     settings: &MountSettings,
     protected: bool,
     memory: Option<&Arc<Memory>>,
+    instead: fn(&Path) -> Option<Contents>,
 ) -> Result<Arc<Fs>, Failure> {
     let shown = path.display();
     let defaults = MountOptions::default();
@@ -266,9 +271,8 @@ pub(crate) fn open_engine(
         ..defaults
     };
     let failed = |error: pramfs::Error| {
-        // What there is instead of a file system of ours.
         let instead = match &error {
-            pramfs::Error::NotMountable(_) => pramfs_contents::instead(path),
+            pramfs::Error::NotMountable(_) => instead(path),
             _ => None,
         };
         let instead = instead.map_or_else(String::new, |found| {

@@ -129,7 +129,14 @@ pub fn mount(
     // Before the first thread starts, which is the engine's.
     let foreign = admitted.is_some_and(|users| users.owner() != 0);
     let privileges = Privileges::shed(settings, foreign);
-    let fs = open_engine(region, &path, settings, protected, memory)?;
+    let fs = open_engine(
+        region,
+        &path,
+        settings,
+        protected,
+        memory,
+        pramfs_contents::instead,
+    )?;
     if !fs.recovery().was_clean {
         tracing::warn!(
             "{}: the last mount did not end with an unmount, because its server or the machine stopped; {} records replayed",

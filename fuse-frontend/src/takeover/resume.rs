@@ -82,7 +82,8 @@ pub fn resume(held: Held, settings: &MountSettings, link: Link) -> Result<Mounte
     let policy = Policy::new(settings.direct, settings.direct_write_is_root);
     let (listener, _) = listen(&region, policy, &settings, &mut notices);
     let privileges = Privileges::shed(&settings, false);
-    let fs = open_engine(region, &state.region, &settings, protected, Some(&memory))?;
+    let path = &state.region;
+    let fs = open_engine(region, path, &settings, protected, Some(&memory), |_| None)?;
     let notifier = Notifier::new(connection.try_clone().map_err(failed)?);
     let opens = Opens::of(&fs, notifier.clone());
     let counts = Arc::new(Counts::new(settings.metrics, settings.slow));

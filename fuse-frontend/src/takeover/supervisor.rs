@@ -301,11 +301,12 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Lets the server write its state to the log. One that does not serve yet would die of the signal,
-    /// or forget it: it gets it later.
+    /// or forget it: it gets it later. One that writes back to be replaced may be killed before it
+    /// handles the signal: the next one gets it.
     fn pass_on_sigusr1(&mut self) {
         if self.state_is_asked
             && let Some(server) = &self.current
-            && matches!(server.stage, Stage::Serves | Stage::Syncs)
+            && server.stage == Stage::Serves
         {
             server.signal(Signal::USR1);
             self.state_is_asked = false;

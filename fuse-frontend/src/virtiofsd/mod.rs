@@ -81,7 +81,14 @@ pub fn serve(invocation: &Invocation) -> Result<(), Failure> {
     };
     let privileges = Privileges::shed_all(invocation.filter, invocation.sandbox.then_some(view))
         .map_err(|why| Failure::system(format!("no guest is served: {why}")))?;
-    let fs = open_engine(region, &path, &settings, protected, None)?;
+    let fs = open_engine(
+        region,
+        &path,
+        &settings,
+        protected,
+        None,
+        pramfs_contents::instead,
+    )?;
     if !fs.recovery().was_clean {
         tracing::warn!(
             "{}: the last server did not close it; {} records replayed",

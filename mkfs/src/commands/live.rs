@@ -14,7 +14,7 @@ use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Identity, M
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
 use crate::Failure;
-use crate::failure::shown;
+use crate::failure::{printable, shown};
 
 /// Time limit of each step with a server that is asked for its state. With the steps that need
 /// no server, the answer comes within a second.
@@ -147,6 +147,8 @@ fn place(path: &Path, mounts: &[MountLine]) -> Result<Place, Failure> {
 }
 
 fn about(path: &Path, error: &ControlError) -> Failure {
+    // It may have text of the server.
+    let error = printable(&error.to_string());
     Failure::new("os", format!("{}: {error}", shown(path)))
 }
 
@@ -422,6 +424,20 @@ mod tests {
         ] {
             assert_eq!(mount_line(other), None);
         }
+    }
+
+    #[test]
+    fn text_of_a_server_that_refuses_is_escaped() {
+        let error = ControlError::Refused {
+            reason: pramfs_control::Refusal::System,
+            message: "no\u{1b}[2J\nway\u{202e}".to_owned(),
+        };
+        let said = about(Path::new("/mnt"), &error).message;
+        let escaped = r"no\u{1b}[2J\nway\u{202e}";
+        assert!(
+            said.starts_with("/mnt: ") && said.contains(escaped),
+            "{said}"
+        );
     }
 
     #[test]

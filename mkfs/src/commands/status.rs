@@ -111,6 +111,8 @@ pub(super) fn parted(answers: Vec<Answer>) -> (Vec<MountStatus>, Vec<Failure>) {
             Err(failure) => failures.push(failure),
         }
     }
-    states.sort_by(|one, other| one.mount_point.cmp(&other.mount_point));
+    // One mount point may have more than one: these keep their order, too.
+    let key = |status: &MountStatus| (status.mount_point.clone(), status.device);
+    states.sort_by_cached_key(key);
     (states, failures)
 }

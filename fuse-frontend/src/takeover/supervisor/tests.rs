@@ -231,6 +231,25 @@ fn sigusr1_between_two_servers_waits_for_the_next() {
 }
 
 #[test]
+fn sigusr1_to_server_that_is_replaced_waits_for_the_next() {
+    let invocation = invocation();
+    let mut all = Supervised::new(&invocation);
+    all.upgrade();
+    let replaced = all.supervisor.current.as_ref().unwrap().pid();
+    all.supervisor.on_signal(Signal::USR1);
+    assert!(all.supervisor.step(&all.signals).is_none());
+    assert!(all.supervisor.state_is_asked, "it is about to be killed");
+    all.started.channels.borrow()[0]
+        .send(&Outgoing::Synced)
+        .unwrap();
+    all.until(|s| is_in(s, Stage::Opens));
+    all.started.say(&Outgoing::Serving([0, 0]));
+    all.run(|s| !s.state_is_asked);
+    assert_ne!(all.supervisor.current.as_ref().unwrap().pid(), replaced);
+    assert_eq!(ends_by(&mut all), Some(libc::SIGUSR1));
+}
+
+#[test]
 fn upgrade_that_dies_before_the_end_of_the_replaced_one_is_replaced_itself() {
     let invocation = invocation();
     let mut all = Supervised::new(&invocation);

@@ -5,7 +5,11 @@
 //!
 //! Invariant: the terminal is as it was when the program ends, by a key, an error, a panic or a
 //! signal that asks it to end. The handler of a signal only notes it: the loop restores the
-//! terminal, and then lets the signal end the program.
+//! terminal, and then lets the signal end the program. A second signal ends it at once: the loop may
+//! wait for a terminal that nobody reads.
+//!
+//! Only the thread that owns the terminal restores it at a panic. The view goes on after a panic of
+//! another one, or ends with an error, and shows the message of the panic after its end.
 
 mod draw;
 mod model;
@@ -15,10 +19,11 @@ mod tests;
 
 use std::io::IsTerminal;
 use std::num::NonZeroU64;
+use std::panic;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -67,14 +72,9 @@ impl Subcommand for Top {
         }
         // A wrong name is told before the screen is cleared.
         let first = look(self.place.as_ref())?;
-        let signal = Arc::new(AtomicUsize::new(0));
-        for number in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
-            let noted = usize::try_from(number).unwrap_or_default();
-            let registered = signal_hook::flag::register_usize(number, Arc::clone(&signal), noted);
-            registered.map_err(|e| Failure::os("cannot handle", "signals", e))?;
-        }
-        let shown = on_terminal(|terminal| self.show(terminal, first, &signal))?;
-        match shown.map_err(|e| Failure::os("cannot use", "the terminal", e))? {
+        let signal = note_signals()?;
+        let shown = on_terminal(|terminal| self.show(terminal, first, &signal));
+        match end(shown, &signal)? {
             End::Asked => Ok(()),
             End::Signal(number) => {
                 // Whoever waits for this program learns which signal ended it.
@@ -85,14 +85,68 @@ impl Subcommand for Top {
     }
 }
 
-/// Runs a view on the terminal, and restores the terminal. A panic does so, too: its message comes
-/// after that.
-fn on_terminal<T>(view: impl FnOnce(&mut DefaultTerminal) -> T) -> Result<T, Failure> {
-    // Sets the hook for panics.
-    let mut terminal =
-        ratatui::try_init().map_err(|e| Failure::os("cannot set up", "the terminal", e))?;
-    let shown = view(&mut terminal);
+/// Lets the first signal that asks the program to end be noted. The second one ends it.
+fn note_signals() -> Result<Arc<AtomicUsize>, Failure> {
+    let (signal, is_noted) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+    let register = |number| -> std::io::Result<()> {
+        let noted = usize::try_from(number).unwrap_or_default();
+        // In this order: the first signal must not find that it has come before.
+        signal_hook::flag::register_conditional_default(number, Arc::clone(&is_noted))?;
+        signal_hook::flag::register_usize(number, Arc::clone(&signal), noted)?;
+        signal_hook::flag::register(number, Arc::clone(&is_noted))?;
+        Ok(())
+    };
+    for number in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
+        register(number).map_err(|e| Failure::os("cannot handle", "signals", e))?;
+    }
+    Ok(signal)
+}
+
+/// The signal that has been noted.
+fn noted(signal: &AtomicUsize) -> Option<i32> {
+    let number = i32::try_from(signal.load(Ordering::Relaxed)).ok()?;
+    (number > 0).then_some(number)
+}
+
+/// Why the view has ended: by a signal if one was noted. A terminal that hangs up makes errors, too.
+fn end(shown: Result<End, Failure>, signal: &AtomicUsize) -> Result<End, Failure> {
+    noted(signal).map_or(shown, |number| Ok(End::Signal(number)))
+}
+
+/// Runs a view on the terminal, and restores the terminal. A panic of the view does so, too: its
+/// message comes after that. The messages of panics of other threads come after the view.
+fn on_terminal<T>(
+    view: impl FnOnce(&mut DefaultTerminal) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let before = Arc::new(panic::take_hook());
+    let told = Arc::clone(&before);
+    let owner = std::thread::current().id();
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let holds = Arc::clone(&held);
+    // It sets a hook that restores the terminal for any thread. Ours replaces that one.
+    let terminal = ratatui::try_init();
+    panic::set_hook(Box::new(move |info| {
+        if std::thread::current().id() == owner {
+            ratatui::restore();
+            told(info);
+        } else {
+            let mut held = holds.lock().unwrap_or_else(PoisonError::into_inner);
+            held.push(info.to_string());
+        }
+    }));
+    let shown = terminal
+        .map_err(|e| Failure::os("cannot set up", "the terminal", e))
+        .and_then(|mut terminal| view(&mut terminal));
     let restored = ratatui::try_restore();
+    panic::set_hook(Box::new(move |info| before(info)));
+    for message in held
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .drain(..)
+    {
+        eprintln!("{message}");
+    }
+    let shown = shown?;
     restored.map_err(|e| Failure::os("cannot restore", "the terminal", e))?;
     Ok(shown)
 }
@@ -179,21 +233,26 @@ impl Top {
         terminal: &mut DefaultTerminal,
         first: Moment,
         signal: &AtomicUsize,
-    ) -> std::io::Result<End> {
+    ) -> Result<End, Failure> {
+        let failed = |error| Failure::os("cannot use", "the terminal", error);
         let moments = self.watch();
         let mut model = Model::default();
         model.add(first);
         let mut views = 1;
         loop {
             // A terminal of another size than before is drawn anew.
-            terminal.draw(|frame| draw::screen(&model, frame.area(), frame.buffer_mut()))?;
-            if event::poll(KEYS)? && handle(&mut model, &event::read()?) == Next::End {
+            let drawn =
+                terminal.draw(|frame| draw::screen(&model, frame.area(), frame.buffer_mut()));
+            drawn.map_err(failed)?;
+            if event::poll(KEYS).map_err(failed)?
+                && handle(&mut model, &event::read().map_err(failed)?) == Next::End
+            {
                 return Ok(End::Asked);
             }
-            if let Ok(number @ 1..) = i32::try_from(signal.load(Ordering::Relaxed)) {
+            if let Some(number) = noted(signal) {
                 return Ok(End::Signal(number));
             }
-            if let Ok(moment) = moments.try_recv() {
+            if let Some(moment) = next(&moments)? {
                 if self.count.is_some_and(|count| views >= count.get()) {
                     return Ok(End::Asked);
                 }
@@ -201,6 +260,21 @@ impl Top {
                 views += 1;
             }
         }
+    }
+}
+
+/// The next look at the servers, if it is there.
+///
+/// # Errors
+/// The thread that looks at them has ended: the view would stay as it is for ever.
+fn next(moments: &Receiver<Moment>) -> Result<Option<Moment>, Failure> {
+    match moments.try_recv() {
+        Ok(moment) => Ok(Some(moment)),
+        Err(TryRecvError::Empty) => Ok(None),
+        Err(TryRecvError::Disconnected) => Err(Failure::new(
+            "bug",
+            "the thread that asks the servers panicked",
+        )),
     }
 }
 

@@ -1,7 +1,8 @@
 //! What the servers said, and the rates between two looks at them.
 //!
 //! Invariant: a rate is between two looks at the same server. Another server of the same mount
-//! begins anew, and the view says so.
+//! begins anew, and the view says so. A mount point does not tell one mount from another: one
+//! may hide another, and both servers live.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,9 +20,29 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    fn of_mount(&self, mount_point: &str) -> Option<&MountStatus> {
+    fn of_server(&self, server: Server) -> Option<&MountStatus> {
         let mut states = self.states.iter();
-        states.find(|status| status.mount_point == mount_point)
+        states.find(|status| Server::of(status) == server)
+    }
+
+    fn has(&self, server: Server) -> bool {
+        self.of_server(server).is_some()
+    }
+}
+
+/// What stays the same when another server goes on with a mount.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Mount {
+    region: String,
+    mount_point: String,
+}
+
+impl Mount {
+    fn of(status: &MountStatus) -> Mount {
+        Mount {
+            region: status.region.clone(),
+            mount_point: status.mount_point.clone(),
+        }
     }
 }
 
@@ -119,11 +140,11 @@ pub(super) struct Model {
     looks: Looks,
     /// What is shown in a pause.
     paused: Option<Looks>,
-    /// The mount point that is selected, and its place in the list.
-    selected: Option<String>,
+    /// The mount that is selected, and its place in the list.
+    selected: Option<(Mount, Server)>,
     place: usize,
-    /// The latest server of each mount point that has been seen.
-    servers: BTreeMap<String, Server>,
+    /// The latest server of each mount that has been seen.
+    servers: BTreeMap<Mount, Server>,
     news: Option<News>,
     pub order: Order,
     pub help: bool,
@@ -155,9 +176,11 @@ pub(super) struct MountRow<'m> {
 impl Model {
     pub(super) fn add(&mut self, moment: Moment) {
         for status in &moment.states {
-            let (point, server) = (status.mount_point.clone(), Server::of(status));
-            let old = self.servers.insert(point, server);
-            if let Some(old) = old.filter(|old| *old != server) {
+            let server = Server::of(status);
+            let old = self.servers.insert(Mount::of(status), server);
+            // Read-only mounts of one region may be on one mount point: two servers that both live.
+            let is_known = self.looks.now.as_ref().is_some_and(|now| now.has(server));
+            if let Some(old) = old.filter(|old| !is_known && !moment.has(*old)) {
                 self.news = Some(News {
                     at: moment.at,
                     text: format!(
@@ -213,9 +236,11 @@ impl Model {
     /// is back.
     fn keep_selection(&mut self) {
         let states = self.states();
-        let found = self.selected.as_ref().and_then(|selected| {
-            let mut points = states.iter().map(|status| &status.mount_point);
-            points.position(|point| point == selected)
+        let found = self.selected.as_ref().and_then(|(mount, server)| {
+            let same = |status: &MountStatus| Server::of(status) == *server;
+            let next = |status: &MountStatus| Mount::of(status) == *mount;
+            let found = states.iter().position(same);
+            found.or_else(|| states.iter().position(next))
         });
         self.place = found.unwrap_or(self.place.min(states.len().saturating_sub(1)));
     }
@@ -227,7 +252,7 @@ impl Model {
     fn select(&mut self, place: usize) {
         self.place = place;
         let chosen = self.states().get(place);
-        self.selected = chosen.map(|status| status.mount_point.clone());
+        self.selected = chosen.map(|status| (Mount::of(status), Server::of(status)));
     }
 
     /// Selects the next mount; after the last comes the first.
@@ -254,9 +279,9 @@ impl Model {
         let looks = self.shown();
         let looks = looks.before.as_ref().zip(looks.now.as_ref());
         let before = looks.and_then(|(before, now)| {
-            let earlier = before.of_mount(&status.mount_point)?;
+            let earlier = before.of_server(Server::of(status))?;
             let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
-            (Server::of(earlier) == Server::of(status)).then_some((earlier, seconds))
+            Some((earlier, seconds))
         });
         // At the first look at a server: averages since its start.
         let nothing = MountStatus::default();

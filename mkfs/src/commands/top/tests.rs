@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use pramfs_control::{
     DamageStatus, ErrorSeen, Latency, LeaseCounts, MountStatus, OperationStatus, SlowOperation,
     Space,
 };
+use pramfs_tests::watchdog::Watchdog;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyEvent, KeyEventState};
 use ratatui::layout::Rect;
@@ -247,16 +248,59 @@ fn mount_that_comes_back_begins_anew_and_stays_selected() {
     assert!(text.contains(news), "{text}");
 }
 
+/// Two looks at mounts, of which the second has three times the requests.
+fn looks(mounts: &[MountStatus], more: &[MountStatus]) -> Model {
+    let start = Instant::now();
+    let mut model = Model::default();
+    model.add(moment(start, mounts.to_vec()));
+    model.add(moment(start + Duration::from_secs(1), more.to_vec()));
+    model
+}
+
+#[test]
+fn two_live_mounts_on_one_mount_point_have_rates_of_their_own() {
+    let both = |first, second| [state("/srv/data", 0, first), state("/srv/data", 1, second)];
+    let mut model = looks(&both(1, 2), &both(3, 7));
+    let rates = |model: &Model| -> Vec<_> { model.rows().iter().map(|row| row.all.rate).collect() };
+    assert_eq!(rates(&model), [1200.0, 3000.0]);
+    assert!(model.news().is_none(), "{:?}", model.news());
+    press(&mut model, KeyCode::Tab);
+    model.add(moment(Instant::now(), both(3, 7).to_vec()));
+    assert_eq!(model.selected(), 1, "of the same mount point");
+}
+
+#[test]
+fn servers_of_one_region_on_one_mount_point_are_no_replacement_while_both_live() {
+    let second = |scale| {
+        let mut second = state("/srv/data", 0, scale);
+        (second.device, second.pid) = ((0, 99), 900);
+        second
+    };
+    let first = state("/srv/data", 0, 1);
+    let mut model = looks(&[first.clone()], &[first.clone(), second(1)]);
+    assert!(model.news().is_none(), "{:?}", model.news());
+    // The one that stays was there before.
+    model.add(moment(Instant::now(), vec![first.clone()]));
+    assert!(model.news().is_none(), "{:?}", model.news());
+    model.add(moment(Instant::now(), vec![second(1)]));
+    let news = model.news().unwrap().0;
+    assert!(
+        news.contains("process 900 serves in the place of process 700"),
+        "{news}"
+    );
+}
+
 #[test]
 fn control_characters_of_a_server_are_not_drawn() {
     let mut odd = state("/srv/a\u{1b}[2Jb", 0, 1);
     odd.transport_note = Some("no\nuring".into());
     let mut model = Model::default();
-    model.add(moment(Instant::now(), vec![odd]));
-    for text in [
-        picture::text(&drawn(&model, 120, 40)),
-        view(&model, UNIX_EPOCH),
-    ] {
+    let mut look = moment(Instant::now(), vec![odd]);
+    look.failures.push("/mnt: no\u{1b}[2J\u{202e}way".into());
+    model.add(look);
+    let screen = picture::text(&drawn(&model, 120, 40));
+    assert!(screen.contains(r"/mnt: no\u{1b}[2J\u{202e}way"), "{screen}");
+    for text in [screen, view(&model, UNIX_EPOCH)] {
         assert!(
             text.contains(r"/srv/a\u{1b}[2Jb") && text.contains(r"no\nuring"),
             "{text}"
@@ -278,16 +322,16 @@ fn text_has_all_lines_of_all_mounts() {
     assert!(none.contains("Nothing is mounted by root."), "{none}");
 }
 
-/// The variable that makes the test below the program that panics.
-const PANICS: &str = "PRAMFS_TOP_TEST_PANICS";
+/// The variable that makes a test below the program at the terminal.
+const AT_TERMINAL: &str = "PRAMFS_TOP_TEST_AT_TERMINAL";
 
-#[test]
-fn panic_of_view_restores_terminal_before_its_message() {
+fn is_at_terminal() -> bool {
+    std::env::var_os(AT_TERMINAL).is_some()
+}
+
+/// Runs a test of this file again, at a terminal of its own.
+fn at_terminal(test: &str) -> (Child, File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    if std::env::var_os(PANICS).is_some() {
-        let shown = on_terminal::<()>(|_| panic!("a bug of the view"));
-        panic!("nothing has ended the view: {shown:?}");
-    }
     let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&keys).unwrap();
     unlockpt(&keys).unwrap();
@@ -296,31 +340,123 @@ fn panic_of_view_restores_terminal_before_its_message() {
         let opened = File::options().read(true).write(true).open(&name);
         Stdio::from(opened.unwrap())
     };
-    let name = "commands::top::tests::panic_of_view_restores_terminal_before_its_message";
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env(PANICS, "1")
+    let name = format!("commands::top::tests::{test}");
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([&name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(AT_TERMINAL, "1")
         .stdin(line())
         .stdout(line())
         .stderr(line())
-        .spawn()
-        .unwrap();
+        .spawn();
+    (child.unwrap(), File::from(keys))
+}
+
+/// All that a child writes until its end.
+fn written(terminal: &mut File) -> String {
     let mut written = Vec::new();
     let mut piece = [0; 4096];
-    let mut terminal = File::from(keys);
     // EIO: nobody has the other end any more.
     while let Ok(len @ 1..) = terminal.read(&mut piece) {
         written.extend_from_slice(&piece[..len]);
     }
+    String::from_utf8_lossy(&written).into_owned()
+}
+
+/// Checks that these are written, in this order.
+fn in_order(written: &str, parts: &[&str]) {
+    let mut rest = written;
+    for part in parts {
+        let at = rest.find(part);
+        let at = at.unwrap_or_else(|| panic!("{part:?} is not there, or too early: {written:?}"));
+        rest = &rest[at + part.len()..];
+    }
+}
+
+const ENTERS: &str = "\x1b[?1049h";
+const LEAVES: &str = "\x1b[?1049l";
+
+#[test]
+fn panic_of_view_restores_terminal_before_its_message() {
+    if is_at_terminal() {
+        let shown = on_terminal::<()>(|_| panic!("a bug of the view"));
+        panic!("nothing has ended the view: {shown:?}");
+    }
+    let (mut child, mut terminal) =
+        at_terminal("panic_of_view_restores_terminal_before_its_message");
+    let written = written(&mut terminal);
     assert!(!child.wait().unwrap().success());
-    let written = String::from_utf8_lossy(&written);
-    let at = |what: &str| {
-        written
-            .find(what)
-            .unwrap_or_else(|| panic!("{what}: {written}"))
-    };
-    assert!(at("\x1b[?1049h") < at("\x1b[?1049l"), "{written}");
-    assert!(at("\x1b[?1049l") < at("a bug of the view"), "{written}");
+    in_order(&written, &[ENTERS, LEAVES, "a bug of the view"]);
+}
+
+#[test]
+fn panic_of_another_thread_leaves_terminal_to_view_and_is_told_after_it() {
+    if is_at_terminal() {
+        let shown = on_terminal(|_| {
+            let other = std::thread::spawn(|| panic!("a bug of another thread"));
+            assert!(other.join().is_err());
+            println!("the view goes on");
+            Ok(7)
+        });
+        assert_eq!(shown.unwrap(), 7);
+        return;
+    }
+    let (mut child, mut terminal) =
+        at_terminal("panic_of_another_thread_leaves_terminal_to_view_and_is_told_after_it");
+    let written = written(&mut terminal);
+    assert!(child.wait().unwrap().success(), "{written}");
+    let parts = [
+        ENTERS,
+        "the view goes on",
+        LEAVES,
+        "a bug of another thread",
+    ];
+    in_order(&written, &parts);
+    assert_eq!(written.matches(LEAVES).count(), 1, "{written:?}");
+}
+
+#[test]
+fn view_whose_looks_end_ends_with_an_error() {
+    let (send, moments) = mpsc::sync_channel(1);
+    assert!(next(&moments).unwrap().is_none());
+    send.send(moment(Instant::now(), Vec::new())).unwrap();
+    drop(send);
+    assert!(next(&moments).unwrap().is_some());
+    let failure = next(&moments).unwrap_err();
+    assert!(failure.message.contains("panicked"), "{failure:?}");
+}
+
+#[test]
+fn noted_signal_is_told_and_not_the_error_of_the_terminal() {
+    let hung_up = || Err(Failure::new("os", "cannot use the terminal"));
+    let signal = AtomicUsize::new(0);
+    assert!(end(hung_up(), &signal).is_err());
+    assert_eq!(end(Ok(End::Asked), &signal).unwrap(), End::Asked);
+    signal.store(1, Ordering::Relaxed);
+    assert_eq!(end(hung_up(), &signal).unwrap(), End::Signal(SIGHUP));
+}
+
+#[test]
+fn second_signal_ends_view_whose_terminal_nobody_reads() {
+    use std::os::unix::process::ExitStatusExt;
+    let test = "second_signal_ends_view_whose_terminal_nobody_reads";
+    if is_at_terminal() {
+        let signal = note_signals().unwrap();
+        // Once the first is noted, the second one. The view goes on to write in both cases.
+        std::thread::spawn(move || {
+            signal_hook::low_level::raise(SIGTERM).unwrap();
+            assert_eq!(noted(&signal), Some(SIGTERM));
+            signal_hook::low_level::raise(SIGINT).unwrap();
+        });
+        let shown = on_terminal::<()>(|_| {
+            loop {
+                println!("nobody reads this");
+            }
+        });
+        panic!("the view has ended: {shown:?}");
+    }
+    let _dog = Watchdog::new(test, Duration::from_secs(60));
+    let (mut child, _unread) = at_terminal(test);
+    assert_eq!(child.wait().unwrap().signal(), Some(SIGINT));
 }
 
 /// The picture of `docs/status.md`: what the program draws of two states that a server has given,
