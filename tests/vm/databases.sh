@@ -1,0 +1,311 @@
+# shellcheck shell=bash
+# Part of tests/vm/run.sh: power cuts under databases that rely on atomic writes: SQLite without a
+# journal, in transactions of one page, and PostgreSQL without full pages in its log. With
+# data=atomic no page may be torn. With data=inplace the same load must show torn pages, or it
+# would prove nothing.
+#
+# The medium is /dev/dax0.0 on an NVDIMM without labels: part of a file of this machine, with every
+# store of the guest in it at once. So each cut begins with a copy of the same image, and its
+# outcome is checked here, on a copy of the file, without another boot.
+#
+# A cut at a random moment seldom hits a write: it lasts for microseconds. Every second cut is
+# aimed: this machine watches the pages in the file, and cuts when one of them begins to change
+# (databases.py cut).
+#
+# Most of the time of a cut is the boot. So ten cuts share one: the first nine stop QEMU, all of its
+# threads, and let it go on after the check. Nothing of the machine outlives a cut but the file, and
+# what is in it at such a moment is what SIGKILL would leave. The last one is a SIGKILL.
+
+databases_dir='' databases_server=''
+databases_mib=256
+databases_per_boot=${PRAMFS_VM_CUTS_PER_BOOT:-10}
+
+# Called at the end of run.sh, however it ends.
+databases_end() {
+    [[ -n $databases_dir ]] || return 0
+    if [[ -n $databases_server ]]; then
+        kill -QUIT "$databases_server" 2>/dev/null || true
+        wait "$databases_server" 2>/dev/null || true
+    fi
+    ! mountpoint -q "$databases_dir/mnt" || umount -l "$databases_dir/mnt" || true
+    rm -rf "$databases_dir"
+}
+
+databases() {
+    if ((EUID != 0)) || [[ ! -e /dev/fuse ]]; then
+        say "*** SKIPPED: not root, or no /dev/fuse: the databases cannot be checked ***"
+        return
+    fi
+    # The user postgres must reach it.
+    databases_dir=$(mktemp -d)
+    chmod 0755 "$databases_dir"
+    mkdir "$databases_dir/mnt"
+    rm -f "$work/nvdimm"
+    truncate -s ${databases_mib}M "$work/nvdimm"
+    database_boot database_medium
+    wait_for "the end of the steps" test -e "$work/shared/status"
+    wait_for "the machine to switch itself off" has_ended
+    wait "$qemu" || true
+    qemu=
+    show
+    [[ $(cat "$work/shared/status") == 0 ]] || fail "a step failed"
+    databases_offset=$(cat "$work/shared/offset")
+    cp --sparse=always "$work/nvdimm" "$databases_dir/empty"
+    local database
+    for database in ${PRAMFS_VM_DATABASES:-sqlite postgres}; do
+        if "database_has_$database"; then
+            database_cuts "$database"
+        else
+            say "*** SKIPPED: no $database is installed ***"
+        fi
+    done
+    databases_end
+    databases_dir=
+}
+
+# A machine with the NVDIMM, which runs until it is killed, or switches itself off.
+database_boot() {
+    printf '%s\n' "$@" >"$work/shared/steps"
+    rm -f "$work/shared/status"
+    : >"$work/console"
+    boots=$((boots + 1))
+    # As in `boot`: the two processors take turns in one thread.
+    qemu-system-x86_64 -accel tcg,thread=single -cpu max -smp 2 \
+        -machine q35,nvdimm=on -m 1G,slots=2,maxmem=4G \
+        -object "memory-backend-file,id=nvdimm,share=on,mem-path=$work/nvdimm,size=${databases_mib}M" \
+        -device nvdimm,memdev=nvdimm,id=nvdimm0 \
+        -kernel "$kernel"/boot/vmlinuz-* -initrd "$work/initrd" \
+        -append "console=ttyS0 quiet panic=-1" \
+        -nodefaults -display none -no-reboot -serial "file:$work/console" \
+        -virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap" \
+        -virtfs "local,path=$work/shared,mount_tag=shared,security_model=none" \
+        </dev/null &
+    qemu=$!
+}
+
+# The cuts of a database in both modes, as many in each.
+database_cuts() {
+    local database=$1 mode cut signal torn aimed result
+    database_image "$database"
+    database_planted "$database"
+    for mode in atomic inplace; do
+        torn=0 aimed=0
+        for ((cut = 0; cut < cuts; cut++)); do
+            left "power cut $((cut + 1)) of $database with data=$mode" || return 0
+            [[ -n $qemu ]] || database_begin "$database" "$mode"
+            signal=SIGSTOP
+            ((cut + 1 < cuts && (cut + 1) % databases_per_boot)) || signal=SIGKILL
+            database_cut $((cut % 2)) $signal
+            database_mount "$work/nvdimm" "$databases_offset" "$mode"
+            result=$("database_check_$database" "$work/shared/record/log") ||
+                { cat "$databases_dir/said" && fail "$database with data=$mode: $result"; }
+            database_unmount
+            [[ $signal == SIGKILL ]] || kill -CONT "$qemu"
+            say "$database, data=$mode, cut $((cut + 1)), $(wc -l <"$work/shared/record/log") in the log: $result"
+            [[ $result == torn* ]] || continue
+            torn=$((torn + 1)) aimed=$((aimed + cut % 2))
+            [[ $mode == inplace ]] || fail "$database: a torn page with data=atomic"
+        done
+        say "$database, data=$mode: $torn torn pages in $cuts power cuts ($aimed of them aimed)"
+    done
+    # In a few cuts there need not be one.
+    ((cuts < 20 || torn >= 5)) || fail "$database: $torn torn pages in $cuts cuts with data=inplace are too few to show anything"
+}
+
+# The image that each cut begins with, and where in it the pages are whose change an aimed cut
+# waits for.
+database_image() {
+    rm -f "$databases_dir/copy"
+    "$target/debug/mkfs-pramfs" -q "$databases_dir/copy" $((databases_mib * 1024 * 1024 - databases_offset))
+    database_mount "$databases_dir/copy" 0 inplace
+    "database_make_$1"
+    database_unmount
+    database_places "$1"
+    cp --sparse=always "$databases_dir/empty" "$databases_dir/image"
+    dd if="$databases_dir/copy" of="$databases_dir/image" bs=1M seek="$databases_offset" oflag=seek_bytes \
+        conv=notrunc,sparse status=none
+}
+
+# A page torn by hand must be found, or the check could not fail.
+database_planted() {
+    local result
+    "database_plant_$1"
+    : >"$work/shared/record/log"
+    database_mount "$databases_dir/copy" 0 inplace
+    result=$("database_check_$1" "$work/shared/record/log") || { cat "$databases_dir/said" && fail "$1: $result"; }
+    database_unmount
+    say "$1, a page torn by hand: $result"
+    [[ $result == torn* ]] || fail "the check does not find a torn page"
+}
+
+# Mounts a copy of a region that begins at an offset of a file.
+database_mount() {
+    [[ $1 -ef $databases_dir/copy ]] || {
+        rm -f "$databases_dir/copy"
+        dd if="$1" of="$databases_dir/copy" bs=1M skip="$2" iflag=skip_bytes conv=sparse status=none
+        truncate -s $((databases_mib * 1024 * 1024 - databases_offset)) "$databases_dir/copy"
+    }
+    "$target/debug/fsck-pramfs" -n "$databases_dir/copy" >"$databases_dir/said" 2>&1 ||
+        { cat "$databases_dir/said" && fail "fsck.pramfs finds errors"; }
+    "$target/debug/mount-pramfs" "$databases_dir/copy" "$databases_dir/mnt" -o "data=$3" >"$databases_dir/said" 2>&1 ||
+        { cat "$databases_dir/said" && fail "the region cannot be mounted"; }
+}
+
+database_unmount() {
+    umount "$databases_dir/mnt"
+    # umount returns before the server has released the region.
+    flock -w 20 "$databases_dir/copy" true
+}
+
+# Boots a machine with the load.
+database_begin() {
+    cp --sparse=always "$databases_dir/image" "$work/nvdimm"
+    rm -f "$work"/shared/record/*
+    database_boot "database_live $1 $2"
+    wait_for "the first transactions" database_works
+}
+
+# A cut up to three seconds later, and if it is aimed, in the middle of the next write.
+database_cut() {
+    local aimed=$1 signal=$2
+    sleep "$(awk -v r=$RANDOM 'BEGIN { print r / 32768 * 3 }')"
+    python3 tests/vm/databases.py cut "$qemu" "$signal" "$work/nvdimm" \
+        < <(((aimed == 0)) || cat "$databases_dir/places") || { show && fail "no cut"; }
+    if [[ $signal == SIGKILL ]]; then
+        wait "$qemu" 2>/dev/null || true
+        qemu=
+    fi
+    cuts_done=$((cuts_done + 1))
+    # A load that ended before the cut would show nothing.
+    [[ ! -e $work/shared/status ]] || { show && fail "the load ended before the cut"; }
+}
+
+database_works() { [[ $(wc -l 2>/dev/null <"$work/shared/record/log") -ge 10 ]]; }
+
+# Where in the NVDIMM the watched word of each page of a file is.
+database_places() {
+    local path size first
+    { read -r path size first; } < <("database_watched_$1")
+    "$target/debug/pramfs" extents --json "$databases_dir/copy" "$path" |
+        python3 -c '
+import json, sys
+size, first, offset = map(int, sys.argv[1:])
+for extent in json.load(sys.stdin):
+    begin = -(-extent["file_offset"] // size) * size
+    for page in range(begin, extent["file_offset"] + extent["len"], size):
+        print(offset + extent["region_offset"] + page - extent["file_offset"] + first)
+' "$size" "$first" "$databases_offset" >"$databases_dir/places"
+    [[ $(wc -l <"$databases_dir/places") -gt 4 ]] || fail "no pages to watch"
+}
+
+# SQLite.
+
+database_has_sqlite() { python3 -c 'import sqlite3' 2>/dev/null; }
+database_make_sqlite() { python3 tests/vm/databases.py make "$databases_dir/mnt/database"; }
+# The first word of a body, in a page of one row.
+database_watched_sqlite() { echo /database 65536 176; }
+database_check_sqlite() { python3 tests/vm/databases.py check "$databases_dir/mnt/database" "$1" 2>"$databases_dir/said"; }
+database_plant_sqlite() {
+    database_mount "$databases_dir/image" "$databases_offset" inplace
+    python3 tests/vm/databases.py plant "$databases_dir/mnt/database"
+    database_unmount
+}
+
+# PostgreSQL.
+
+database_has_postgres() {
+    local newest
+    newest=$(find /usr/lib/postgresql -path '*/bin/postgres' 2>/dev/null | sort -V | tail -n 1)
+    [[ -n $newest ]] && command -v psql setpriv >/dev/null || return 1
+    postgres_bin=${newest%/postgres}
+    # The fewest buffers that there can be: each transaction then writes a page, to have a buffer.
+    # No autovacuum: it changes more than the transactions say.
+    printf '%s\n' "$newest" -c listen_addresses= -c shared_buffers=128kB -c full_page_writes=off \
+        -c autovacuum=off -c dynamic_shared_memory_type=mmap -c max_wal_size=32MB -c min_wal_size=2MB \
+        >"$work/shared/postgres"
+}
+
+as_postgres() {
+    (cd "$databases_dir" && exec setpriv --reuid postgres --regid postgres --init-groups \
+        env LC_ALL=C PATH="$postgres_bin:/usr/bin:/bin" PGDATA="$databases_dir/mnt/data" \
+        PGHOST="$databases_dir/socket" PGDATABASE=postgres "$@")
+}
+
+# Starts a server, which recovers. 1 says that it did not.
+postgres_start() {
+    local server
+    mapfile -t server <"$work/shared/postgres"
+    as_postgres "${server[@]}" -k "$databases_dir/socket" >"$databases_dir/log" 2>&1 &
+    databases_server=$!
+    until as_postgres psql -qAtc 'select 1' >/dev/null 2>&1; do
+        kill -0 "$databases_server" 2>/dev/null || return 1
+        sleep 0.1
+    done
+}
+
+postgres_stop() {
+    kill -INT "$databases_server"
+    wait "$databases_server" || return 1
+    databases_server=
+}
+
+# 256 rows on more than 64 pages, with place for the next versions of the rows in the same page.
+# Rows of one page are not changed one after the other.
+database_make_postgres() {
+    mkdir -p "$databases_dir/mnt/data" "$databases_dir/socket"
+    chown postgres:postgres "$databases_dir/mnt/data" "$databases_dir/socket"
+    as_postgres initdb -A trust -k -E UTF8 --locale=C --wal-segsize=1 >"$databases_dir/said" 2>&1 ||
+        { cat "$databases_dir/said" && fail "initdb"; }
+    postgres_start || { cat "$databases_dir/log" && fail "PostgreSQL does not start"; }
+    as_postgres psql -qAt -v ON_ERROR_STOP=1 >"$databases_dir/said" 2>&1 <<'END' || { cat "$databases_dir/said" && fail "the table"; }
+create table page (id integer primary key, n integer not null, filler text not null) with (fillfactor = 45);
+insert into page select i * 37 % 256, i * 37 % 256, repeat('filler ', 128) from generate_series(0, 255) i;
+create extension amcheck;
+END
+    postgres_table=$(as_postgres psql -qAtc "select pg_relation_filepath('page')")
+    postgres_stop || fail "PostgreSQL does not stop"
+}
+
+# The number of the last change (LSN) at the begin of each page of the table.
+database_watched_postgres() { echo "/data/$postgres_table" 8192 0 8; }
+
+# A page of which one half is older than the other.
+database_plant_postgres() {
+    local table=$databases_dir/mnt/data/$postgres_table
+    database_mount "$databases_dir/image" "$databases_offset" inplace
+    cp "$table" "$databases_dir/table"
+    postgres_start && as_postgres psql -qAtc 'update page set n = n + 256' && postgres_stop ||
+        { cat "$databases_dir/log" && fail "PostgreSQL does not run"; }
+    dd if="$databases_dir/table" of="$table" bs=4096 count=1 skip=7 seek=7 conv=notrunc status=none
+    database_unmount
+}
+
+# A torn page does not fit its checksum. Recovery fails with it, or the check of all pages.
+database_check_postgres() {
+    local said last wrong
+    rm -f "$databases_dir/mnt/data/postmaster.pid"
+    if ! postgres_start; then
+        databases_server=
+        cp "$databases_dir/log" "$databases_dir/said"
+        said=$(grep -m 1 'invalid page in block\|incorrect checksum in control file' "$databases_dir/log") || { echo "no recovery" && return 1; }
+        echo "torn, no recovery: ${said##*: }"
+        return
+    fi
+    # All that was committed, and nothing else: as in databases.py.
+    said=$(as_postgres psql -qAt -v ON_ERROR_STOP=1 2>&1 <<'END'
+select max(n), count(*), count(*) filter (where n <> (select max(n) from page) - mod((select max(n) from page) - id, 256)) from page;
+select count(*) from (select bt_index_check(indexrelid, true) from pg_index where indrelid = 'page'::regclass) as i;
+END
+    ) || said="error: $said"
+    postgres_stop || { echo "no stop" && return 1; }
+    cp "$databases_dir/log" "$databases_dir/said"
+    if ! as_postgres pg_checksums --check >"$databases_dir/said" 2>&1; then
+        echo "torn: $(grep -m 1 -o 'checksum verification failed.*block [0-9]*' "$databases_dir/said")"
+        return
+    fi
+    last=${said%%|*}
+    [[ $said == "$last|256|0"$'\n'1 ]] || { echo "the table has $said" && return 1; }
+    wrong=$(tail -n 1 "$1")
+    ((last >= ${wrong:-0})) || { echo "$wrong was committed, the last is $last" && return 1; }
+    echo "whole $last"
+}
