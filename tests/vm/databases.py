@@ -101,11 +101,12 @@ def cut(pid, name, path):
         medium = mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ)
     # A page is copied in some ten microseconds, so each turn of the loop must be short.
     words = memoryview(medium).cast("Q")
-    before, end = [words[place] for place in places], time.monotonic() + 60
+    number = signal.Signals[name]
+    before, end = [words[place] for place in places], time.monotonic() + 120
     while places and [words[place] for place in places] == before:
         if time.monotonic() > end:
-            sys.exit("nothing was written to the watched pages for a minute")
-    os.kill(pid, signal.Signals[name])
+            sys.exit("nothing was written to the watched pages for two minutes")
+    os.kill(pid, number)
     while name == "SIGSTOP" and not has_stopped(pid):
         pass
 
