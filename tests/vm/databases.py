@@ -9,6 +9,15 @@
 # databases.py cut PID SIGNAL FILE
 #                               kills or stops the process as soon as one of the places that stdin
 #                               names, words of FILE, begins to change; at once if it names none
+#
+# With what `pramfs extents --json` says of a file, as stdin:
+#
+# databases.py places OFFSET SIZE FIRST
+#                               for each page of SIZE bytes, the place of its byte FIRST on a medium
+#                               whose region begins at OFFSET
+# databases.py digest REGION    a digest of the file's blocks, without any replay
+import hashlib
+import json
 import mmap
 import os
 import signal
@@ -120,6 +129,22 @@ def has_stopped(pid):
     return True
 
 
+def places(offset, size, first):
+    for extent in json.load(sys.stdin):
+        begin = -(-extent["file_offset"] // size) * size
+        for page in range(begin, extent["file_offset"] + extent["len"], size):
+            print(offset + extent["region_offset"] + page - extent["file_offset"] + first)
+
+
+def digest(path):
+    result = hashlib.sha256()
+    with open(path, "rb") as region:
+        for extent in json.load(sys.stdin):
+            region.seek(extent["region_offset"])
+            result.update(region.read(extent["len"]))
+    print(result.hexdigest())
+
+
 what, path, *rest = sys.argv[1:]
 if what == "make":
     make(path)
@@ -129,5 +154,9 @@ elif what == "check":
     check(path, rest[0])
 elif what == "plant":
     plant(path)
+elif what == "places":
+    places(int(path), *map(int, rest))
+elif what == "digest":
+    digest(path)
 else:
     cut(int(path), *rest)

@@ -15,6 +15,9 @@
 # Most of the time of a cut is the boot. So ten cuts share one: the first nine stop QEMU, all of its
 # threads, and let it go on after the check. Nothing of the machine outlives a cut but the file, and
 # what is in it at such a moment is what SIGKILL would leave. The last one is a SIGKILL.
+#
+# Variables of the environment: PRAMFS_VM_CUTS_PER_BOOT, and PRAMFS_VM_DATABASES and PRAMFS_VM_DATA,
+# if not both databases or modes are to be tested.
 
 databases_dir='' databases_server=''
 databases_mib=256
@@ -103,37 +106,37 @@ database_slow() {
 
 # The cuts of a database in both modes, as many in each.
 database_cuts() {
-    local database=$1 mode cut signal torn aimed result
+    local database=$1 mode cut signal torn aimed replayed result changed
     database_image "$database"
     database_planted "$database"
     for mode in ${PRAMFS_VM_DATA:-atomic inplace}; do
-        torn=0 aimed=0
+        torn=0 aimed=0 replayed=0
         for ((cut = 0; cut < cuts; cut++)); do
-            left "power cut $((cut + 1)) of $database with data=$mode" || return 0
+            left "power cut $((cut + 1)) of $database with data=$mode" || { database_kill && return 0; }
             [[ -n $qemu ]] || database_begin "$database" "$mode"
             signal=SIGSTOP
             ((cut + 1 < cuts && (cut + 1) % databases_per_boot)) || signal=SIGKILL
             database_cut $((cut % 2)) $signal
             database_mount "$work/nvdimm" "$databases_offset" "$mode"
-            result=$("database_check_$database" "$work/shared/record/log") ||
-                { cat "$databases_dir/said" && fail "$database with data=$mode: $result"; }
-            database_unmount
+            database_check "$database"
             [[ $signal == SIGKILL ]] || { database_slow off && kill -CONT "$qemu"; }
-            say "$database, data=$mode, cut $((cut + 1)), $(wc -l <"$work/shared/record/log") in the log: $result"
+            say "$database, data=$mode, cut $((cut + 1)), $(wc -l <"$work/shared/record/log") in the log: $result${changed:+, by a replay}"
+            [[ -z $changed ]] || replayed=$((replayed + 1))
             [[ $result == torn* ]] || continue
             torn=$((torn + 1)) aimed=$((aimed + cut % 2))
             [[ $mode == inplace ]] || fail "$database: a torn page with data=atomic"
         done
         say "$database, data=$mode: $torn torn pages in $cuts power cuts ($aimed of them aimed)"
+        [[ $mode != atomic ]] || say "after $replayed of them, the replay has completed a page"
+        # In a few cuts there need not be one.
+        ((cuts < 20 || torn + replayed >= 5)) || fail "$database: too few cuts in the middle of a write to show anything"
     done
-    # In a few cuts there need not be one.
-    ((cuts < 20 || torn >= 5)) || fail "$database: $torn torn pages in $cuts cuts with data=inplace are too few to show anything"
 }
 
 # The image that each cut begins with, and where in it the pages are whose change an aimed cut
 # waits for.
 database_image() {
-    rm -f "$databases_dir/copy"
+    rm -f "$databases_dir"/{copy,extents}
     "$target/debug/mkfs-pramfs" -q "$databases_dir/copy" $((databases_mib * 1024 * 1024 - databases_offset))
     database_mount "$databases_dir/copy" 0 inplace
     "database_make_$1"
@@ -150,13 +153,23 @@ database_planted() {
     "database_plant_$1"
     : >"$work/shared/record/log"
     database_mount "$databases_dir/copy" 0 inplace
-    result=$("database_check_$1" "$work/shared/record/log") || { cat "$databases_dir/said" && fail "$1: $result"; }
-    database_unmount
+    database_check "$1"
     say "$1, a page torn by hand: $result"
     [[ $result == torn* ]] || fail "the check does not find a torn page"
 }
 
+# Sets `result` to what the database says of the mounted copy, "whole ..." or "torn ...", and
+# unmounts it. Not in a subshell: databases_end must know of the server.
+database_check() {
+    local status=0
+    "database_check_$1" "$work/shared/record/log" >"$databases_dir/result" || status=1
+    result=$(cat "$databases_dir/result")
+    ((status == 0)) || { cat "$databases_dir/said" && fail "$1: $result"; }
+    database_unmount
+}
+
 # Mounts a copy of a region that begins at an offset of a file. The copy need not be durable.
+# Sets `changed` if the replay has changed the watched file.
 database_mount() {
     [[ $1 -ef $databases_dir/copy ]] || {
         rm -f "$databases_dir/copy"
@@ -165,8 +178,17 @@ database_mount() {
     }
     "$target/debug/fsck-pramfs" -n "$databases_dir/copy" >"$databases_dir/said" 2>&1 ||
         { cat "$databases_dir/said" && fail "fsck.pramfs finds errors"; }
+    local before
+    before=$(database_digest)
     "$target/debug/mount-pramfs" "$databases_dir/copy" "$databases_dir/mnt" -o "data=$3,durability=process" >"$databases_dir/said" 2>&1 ||
         { cat "$databases_dir/said" && fail "the region cannot be mounted"; }
+    changed=''
+    [[ $(database_digest) == "$before" ]] || changed=1
+}
+
+# Of the blocks of the watched file.
+database_digest() {
+    [[ ! -e $databases_dir/extents ]] || python3 tests/vm/databases.py digest "$databases_dir/copy" <"$databases_dir/extents"
 }
 
 database_unmount() {
@@ -185,18 +207,26 @@ database_begin() {
 
 # A cut up to three seconds later, and if it is aimed, in the middle of the next write.
 database_cut() {
-    local aimed=$1 signal=$2
+    local aimed=$1 signal=$2 places=/dev/null
     sleep "$(awk -v r=$RANDOM 'BEGIN { print r / 32768 * 3 }')"
     ((aimed == 0)) || { database_slow on && sleep 0.3; }
-    nice -n -20 python3 tests/vm/databases.py cut "$qemu" "$signal" "$work/nvdimm" \
-        < <(((aimed == 0)) || cat "$databases_dir/places") || { show && fail "no cut"; }
-    if [[ $signal == SIGKILL ]]; then
-        wait "$qemu" 2>/dev/null || true
-        qemu=
-    fi
+    ((aimed == 0)) || places=$databases_dir/places
+    # Bash says there that QEMU was killed.
+    {
+        nice -n -20 python3 tests/vm/databases.py cut "$qemu" "$signal" "$work/nvdimm" \
+            <"$places" 2>"$databases_dir/said" || { show && cat "$databases_dir/said" && fail "no cut"; }
+    } 2>/dev/null
+    [[ $signal != SIGKILL ]] || database_kill
     cuts_done=$((cuts_done + 1))
     # A load that ended before the cut would show nothing.
     [[ ! -e $work/shared/status ]] || { show && fail "the load ended before the cut"; }
+}
+
+database_kill() {
+    [[ -n $qemu ]] || return 0
+    kill -KILL "$qemu" 2>/dev/null || true
+    wait "$qemu" 2>/dev/null || true
+    qemu=
 }
 
 database_works() { [[ $(wc -l 2>/dev/null <"$work/shared/record/log") -ge 10 ]]; }
@@ -205,15 +235,8 @@ database_works() { [[ $(wc -l 2>/dev/null <"$work/shared/record/log") -ge 10 ]];
 database_places() {
     local path size first
     { read -r path size first; } < <("database_watched_$1")
-    "$target/debug/pramfs" extents --json "$databases_dir/copy" "$path" |
-        python3 -c '
-import json, sys
-size, first, offset = map(int, sys.argv[1:])
-for extent in json.load(sys.stdin):
-    begin = -(-extent["file_offset"] // size) * size
-    for page in range(begin, extent["file_offset"] + extent["len"], size):
-        print(offset + extent["region_offset"] + page - extent["file_offset"] + first)
-' "$size" "$first" "$databases_offset" >"$databases_dir/places"
+    "$target/debug/pramfs" extents --json "$databases_dir/copy" "$path" >"$databases_dir/extents"
+    python3 tests/vm/databases.py places "$databases_offset" "$size" "$first" <"$databases_dir/extents" >"$databases_dir/places"
     [[ $(wc -l <"$databases_dir/places") -gt 4 ]] || fail "no pages to watch"
 }
 
