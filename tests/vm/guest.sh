@@ -248,6 +248,8 @@ check() {
 
 # shellcheck source=tests/vm/guest_reboot.sh
 . "${BASH_SOURCE[0]%/*}/guest_reboot.sh"
+# shellcheck source=tests/vm/guest_databases.sh
+. "${BASH_SOURCE[0]%/*}/guest_databases.sh"
 # shellcheck source=tests/vm/guest_virtiofs.sh
 . "${BASH_SOURCE[0]%/*}/guest_virtiofs.sh"
 # shellcheck source=tests/vm/systemd/steps.sh

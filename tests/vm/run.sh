@@ -6,15 +6,17 @@
 # a guest that mounts a region of this machine by virtiofs, and a machine that is reset.
 # See docs/vm-testing.md.
 #
-#   tests/vm/run.sh [--media "systemd virtiofs dax reboot fsdax pmem devdax eadr"] [--cuts N]
+#   tests/vm/run.sh [--media "systemd virtiofs dax reboot fsdax pmem devdax eadr databases"] [--cuts N]
 #                   [--seconds N] [--build-all] [--keep]
 #
-# --media M    the media to test, each made anew (default: all); eadr is fsdax
+# --media M    the media to test, each made anew (default: all but databases); eadr is fsdax
 #              with persistent processor caches; systemd is devdax and a region on
 #              tmpfs, mounted at boot by systemd, with one reset; virtiofs and dax have no NVDIMM,
 #              and dax needs a newer QEMU, which is fetched from Debian and not installed;
-#              reboot is RAM, whose machine is reset
-# --cuts N     power cuts (or resets) on each medium (default: 2)
+#              reboot is RAM, whose machine is reset; databases is devdax, with SQLite and
+#              PostgreSQL
+# --cuts N     power cuts (or resets) on each medium, for databases with each of the two and each
+#              mode of data (default: 2)
 # --seconds N  starts nothing new after that time, not counting the build, and
 #              reports what it leaves out (default: no limit)
 # --build-all  also builds everything that a later `make test` needs
@@ -61,8 +63,9 @@ exec 9>"$work/lock"
 flock -n 9 || cannot "another run uses $work"
 
 qemu=
-virtiofs_server='' virtiofs_mounted=''
+virtiofs_server='' virtiofs_mounted='' databases_dir=''
 end() {
+    [[ -z $databases_dir ]] || databases_end
     [[ -z $virtiofs_mounted ]] || umount -l "$virtiofs_mounted" || true
     if [[ -n $virtiofs_server ]]; then
         kill -KILL "$virtiofs_server" 2>/dev/null || true
@@ -141,7 +144,7 @@ build() {
     say "building the programs"
     local what=(-p pramfs-tests -p pramfs-medium --lib --test media --test host_full --test protect --test protect_openings --test poison)
     local used='media\|host_full\|protect\|protect_openings\|poison\|pramfs_medium'
-    if [[ -z $build_all && "$media " =~ ^((systemd|virtiofs|dax)\ +)+$ ]]; then
+    if [[ -z $build_all && "$media " =~ ^((systemd|virtiofs|dax|databases)\ +)+$ ]]; then
         cargo build -q -p pramfs-tools -p pramfs-fuse --bins
         return
     fi
@@ -410,17 +413,19 @@ declare -A is=(
 . "$root/tests/vm/virtiofs.sh"
 # shellcheck source=tests/vm/reboot.sh
 . "$root/tests/vm/reboot.sh"
+# shellcheck source=tests/vm/databases.sh
+. "$root/tests/vm/databases.sh"
 
 lives=(mount region mount) checks=(region mount mount)
 SECONDS=0
 # Independent of the medium, so run once.
 once=(quota protect)
 for medium in $media; do
-    [[ $medium =~ ^(systemd|virtiofs|dax)$ || -n ${is[$medium]-} ]] || fail "unknown medium $medium"
+    [[ $medium =~ ^(systemd|virtiofs|dax|databases)$ || -n ${is[$medium]-} ]] || fail "unknown medium $medium"
     left "$medium" || break
     persistence=mem-ctrl
     [[ $medium != eadr ]] || persistence=cpu
-    if [[ $medium =~ ^(systemd|virtiofs|dax|reboot)$ ]]; then
+    if [[ $medium =~ ^(systemd|virtiofs|dax|reboot|databases)$ ]]; then
         $medium
         continue
     fi
