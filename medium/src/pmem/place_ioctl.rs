@@ -259,9 +259,9 @@ mod tests {
     fn extents_that_do_not_fit_are_left_for_the_next_answer() {
         let extent = |i: u64| FileExtent {
             file_offset: i * 10,
-            region_offset: (i % 2 == 0).then_some(i),
+            region_offset: (i.is_multiple_of(2)).then_some(i),
             len: 10,
-            unwritten: i % 3 == 0,
+            unwritten: i.is_multiple_of(3),
             lost: false,
         };
         let many: Vec<_> = (0..100).map(extent).collect();

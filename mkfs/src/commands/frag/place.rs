@@ -26,6 +26,9 @@ pub(super) enum Place {
     One { file: File, path: Vec<u8> },
 }
 
+/// What is called with the path of a file, and the file.
+type Visit<'f> = &'f mut dyn FnMut(&[u8], &FileAt<'_>) -> Result<(), Failure>;
+
 /// A regular file.
 pub(in crate::commands) enum FileAt<'a> {
     Region(&'a Fs, Ino),
@@ -98,10 +101,7 @@ impl Place {
     ///
     /// # Errors
     /// A directory cannot be read, and those of `f`.
-    pub(super) fn each_file(
-        &self,
-        f: &mut dyn FnMut(&[u8], &FileAt<'_>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+    pub(super) fn each_file(&self, f: Visit<'_>) -> Result<(), Failure> {
         let files = match self {
             Place::One { file, path } => return f(path, &FileAt::Mount(file)),
             Place::All { files, .. } => files,
