@@ -137,8 +137,7 @@ const UNREAD: &str = r#"
     "$PROGRAM" "$REGION" "$MNT" -f &
     for nth in $(seq 3000); do mountpoint -q "$MNT" && break; sleep 0.1; done
     mkdir -p "$MNT/full/of" || exit 1
-    set --; for nth in $(seq 3000); do set -- "$@" "$MNT/full"; done
-    rmdir "$@" >/dev/null 2>&1
+    yes "$MNT/full" | head -n 20000 | xargs -d '\n' rmdir >/dev/null 2>&1
     rmdir "$MNT/full/of" || exit 2
     "$PRAMFS" status --json "$MNT" >"$DIR/status.json" || exit 3
     "$PRAMFS" status "$MNT" >"$DIR/status" || exit 4
@@ -151,7 +150,9 @@ fn journal_that_nobody_reads_does_not_stop_mount() {
     if !mounted::available(test) {
         return;
     }
-    let _dog = Watchdog::new(test, Duration::from_secs(300));
+    // It waits for ten minutes. A server that waited for each line, 100 ms each, would need half an
+    // hour.
+    let _dog = Watchdog::new(test, Duration::from_secs(60));
     let mount = Mounted::unmounted(&mounted::program(), 64 << 20);
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("journal")).unwrap();
@@ -175,7 +176,8 @@ fn journal_that_nobody_reads_does_not_stop_mount() {
     assert!(status.success(), "{status}: {}", said("stream"));
     let json: serde_json::Value = serde_json::from_str(&said("status.json")).unwrap();
     let lost = json["logging"]["lost_lines"].as_u64().unwrap();
-    assert!(lost >= 1, "{json}");
+    // All but those that the queue of the socket holds.
+    assert!(lost >= 10_000, "{json}");
     assert!(
         said("status").contains(" LINES LOST: "),
         "{}",

@@ -277,7 +277,8 @@ fn servers_of_one_region_on_one_mount_point_are_no_replacement_while_both_live()
         second
     };
     let first = state("/srv/data", 0, 1);
-    let mut model = looks(std::slice::from_ref(&first), &[first.clone(), second(1)]);
+    let before = std::slice::from_ref(&first);
+    let mut model = looks(before, &[first.clone(), second(1)]);
     assert!(model.news().is_none(), "{:?}", model.news());
     // The one that stays was there before.
     model.add(moment(Instant::now(), vec![first.clone()]));
