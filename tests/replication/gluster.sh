@@ -1,0 +1,196 @@
+# shellcheck shell=bash
+# Sourced by run.sh: a volume of GlusterFS with a brick on a mount of pramfs on each of three machines.
+
+# The users' side: what `mount -t glusterfs` writes goes to this test's files.
+network_of_gluster() {
+    mkdir -p "$work/user"
+    mkdir -p /var/log/glusterfs && mount --bind "$work/user" /var/log/glusterfs
+    local n
+    for n in 1 2 3; do
+        mkdir -p "$work/$n/var/lib/glusterd"
+        # Scripts that glusterd calls, and groups of options; not what identifies this machine.
+        tar -C /var/lib/glusterd -c hooks groups 2>/dev/null | tar -C "$work/$n/var/lib/glusterd" -x 2>/dev/null || true
+    done
+}
+
+gluster() { on 1 gluster --mode=script "$@"; }
+
+brick_of() { on "$1" cat "$(on "$1" sh -c "ls /run/gluster/vols/$2/*.pid")"; }
+
+glusterd_up() { on "$1" glusterd; }
+
+connected() { [[ $(gluster pool list | grep -cw Connected) == 3 ]]; }
+bricks_online() { [[ $(gluster volume status "$1" | grep -cE '^Brick .* Y +[0-9]+ *$') == 3 ]]; }
+healers_online() { [[ $(gluster volume status "$1" | grep -cE '^Self-heal Daemon .* Y +[0-9]+ *$') == 3 ]]; }
+# All three bricks answer, and no entry waits.
+healed() {
+    local info
+    info=$(gluster volume heal "$1" info 2>/dev/null) || return 1
+    [[ $(grep -c '^Status: Connected' <<<"$info") == 3 && $(grep -c '^Number of entries: 0$' <<<"$info") == 3 ]]
+}
+heal() {
+    until_true 60 bricks_online "$1" || { gluster volume status "$1"; fail "not all bricks of $1 are online"; }
+    until_true 60 healers_online "$1" || fail "not all self-heal daemons of $1 are online"
+    # The daemons reconnect to a brick within seconds.
+    until_true 60 gluster volume heal "$1" >/dev/null 2>&1 || fail "no heal of $1 starts"
+    [[ ${2:-} != full ]] || until_true 60 gluster volume heal "$1" full >/dev/null 2>&1 || fail "no full heal of $1 starts"
+    until_true 120 healed "$1" || { gluster volume heal "$1" info | grep -v '^<gfid' ; fail "$1 is not healed"; }
+}
+
+mount_volume() {
+    mkdir -p "$work/$1"
+    mount -t glusterfs "10.90.0.1:/$1" "$work/$1" || { tail -20 "$work/user/"*.log; fail "mount of the volume $1"; }
+}
+# With caches of its own empty, reading asks the bricks.
+remount_volume() {
+    umount "$work/$1"
+    mount_volume "$1"
+}
+
+# Each file as the bricks but N have it: reads from all other bricks alone.
+compare_without() {
+    local volume=$1 without=$2 seed=$3 steps=$4 pid
+    pid=$(brick_of "$without" "$volume")
+    on "$without" kill -KILL "$pid"
+    remount_volume "$volume"
+    tree compare "$work/$volume" "$seed" "$steps" || fail "$volume without brick $without is not what was written"
+    gluster volume start "$volume" force >/dev/null
+    until_true 60 bricks_online "$volume" || fail "brick $without does not start again"
+}
+
+# Damages the region of machine N, which is switched off, and repairs it.
+damage_region() {
+    local n=$1 volume=$2 status=0
+    say "  damaged while machine $n is off:"
+    python3 "$here/damage.py" "$bin/pramfs" "$work/$n/region/region" "/$volume" 5 | sed 's/^/    /' || fail "damage.py"
+    "$bin/fsck-pramfs" -n "$work/$n/region/region" >"$work/check" 2>&1 || status=$?
+    ((status == 4)) || fail "fsck.pramfs -n of a damaged region ends with status $status"
+    status=0
+    "$bin/fsck-pramfs" -y "$work/$n/region/region" >"$work/check" 2>&1 || status=$?
+    sed 's/^/    fsck| /' "$work/check" | cut -c 1-150 | head -n 12
+    # 1: repaired; 4: data that no longer match their checksums are left.
+    (((status & ~5) == 0)) || fail "fsck.pramfs -y ends with status $status"
+}
+
+# Removes what cannot be read from a brick, with the other name that GlusterFS has for it. A heal then
+# copies it anew.
+remove_damaged() {
+    local n=$1 volume=$2
+    # shellcheck disable=SC2016
+    on "$n" bash -euc '
+        cd "$1"
+        find . -path ./.glusterfs -prune -o -type f -print0 | while IFS= read -r -d "" file; do
+            cat "$file" >/dev/null 2>&1 || { stat -c %i "$file"; echo "    removed from the brick: $file" >&2; }
+        done | sort -u | while read -r inode; do find . -inum "$inode" -delete; done
+    ' - "/run/brick/$volume"
+}
+
+gluster_volume() {
+    local volume=$1 seed=$2 kind=("${@:3}") n
+    say "GlusterFS, volume $volume: ${kind[*]}"
+    gluster volume create "$volume" "${kind[@]}" 10.90.0.{1,2,3}:/run/brick/"$volume" >/dev/null
+    # A machine without power sends no reset: users wait for the ping, 42 s by default.
+    gluster volume set "$volume" network.ping-timeout 5 >/dev/null
+    # How long a brick goes on after its mount is dead, 30 s by default.
+    gluster volume set "$volume" storage.health-check-interval 5 >/dev/null
+    gluster volume start "$volume" >/dev/null
+    mount_volume "$volume"
+    until_true 60 bricks_online "$volume" || fail "not all bricks of $volume are online"
+
+    tree write "$work/$volume" "$seed" 0 "$part" >"$work/steps" || fail "a writer of $volume"
+    tree compare "$work/$volume" "$seed" "$part" || fail "$volume is not what was written"
+    passed "$volume: $part steps with all bricks"
+
+    start_writer "$work/$volume" "$seed" "$part" $((2 * part))
+    wait_for_steps $((part / 4))
+    say "  after $(wc -l <"$work/steps") steps: the pramfs server of machine 2 is killed"
+    on 2 kill -KILL "$(server_of 2)"
+    writer_ends
+    tree compare "$work/$volume" "$seed" $((2 * part)) || fail "$volume is not what was written"
+    until_true 60 brick_down 2 "$volume" || fail "the brick on a dead mount goes on"
+    on 2 umount -l /run/brick
+    serve_region 2
+    # If this passed, no comparison of bricks would mean anything.
+    ! compare_brick 2 "$volume" "$seed" $((2 * part)) >"$work/differences" || fail "brick 2 has what was written without it"
+    say "  before the heal: $(head -n 1 "$work/differences")"
+    gluster volume start "$volume" force >/dev/null
+    heal "$volume"
+    compare_all "$volume" "$seed" $((2 * part))
+    passed "$volume: a pramfs server killed while writing, healed"
+
+    start_writer "$work/$volume" "$seed" $((2 * part)) $((3 * part))
+    wait_for_steps $((part / 4))
+    say "  after $(wc -l <"$work/steps") steps: the brick's server of machine 1 is killed"
+    on 1 kill -KILL "$(brick_of 1 "$volume")"
+    wait_for_steps $((part / 2))
+    gluster volume start "$volume" force >/dev/null
+    writer_ends
+    heal "$volume"
+    compare_all "$volume" "$seed" $((3 * part))
+    passed "$volume: a brick's server killed and started again while writing, healed"
+
+    start_writer "$work/$volume" "$seed" $((3 * part)) $((4 * part))
+    wait_for_steps $((part / 4))
+    say "  after $(wc -l <"$work/steps") steps: machine 3 loses its power"
+    switch_off 3
+    writer_ends
+    damage_region 3 "$volume"
+    switch_on 3
+    serve_region 3
+    remove_damaged 3 "$volume"
+    ! compare_brick 3 "$volume" "$seed" $((4 * part)) >"$work/differences" || fail "brick 3 has what was written without it"
+    say "  before the heal: $(head -n 1 "$work/differences")"
+    glusterd_up 3
+    until_true 60 connected || fail "machine 3 does not join again"
+    heal "$volume" full
+    compare_all "$volume" "$seed" $((4 * part))
+    passed "$volume: a machine without power, its region damaged, repaired, healed"
+
+    say "  the region of machine 2 is lost, and made anew"
+    gluster volume reset-brick "$volume" "10.90.0.2:/run/brick/$volume" start >/dev/null
+    on 2 umount /run/brick
+    until_true 10 make_region 2 || fail "mkfs.pramfs: $(cat "$work/mkfs.log")"
+    serve_region 2
+    gluster volume reset-brick "$volume" 10.90.0.2:/run/brick/"$volume"{,} commit force >/dev/null
+    heal "$volume" full
+    compare_all "$volume" "$seed" $((4 * part))
+    passed "$volume: a brick made anew, healed"
+
+    umount "$work/$volume"
+    gluster volume stop "$volume" >/dev/null
+    gluster volume delete "$volume" >/dev/null
+}
+
+brick_down() { gluster volume status "$2" "10.90.0.$1:/run/brick/$2" | grep -qE '^Brick .* N +N/A *$'; }
+compare_brick() { on "$1" python3 "$here/tree.py" --brick compare "/run/brick/$2" "$3" "$4"; }
+
+# Each brick of replicas has the tree. Of a dispersed volume, any two bricks have it: so each is tried
+# without one of them.
+compare_all() {
+    local volume=$1 seed=$2 steps=$3 n
+    for n in 1 2 3; do
+        if [[ $volume == replicated ]]; then
+            compare_brick "$n" "$volume" "$seed" "$steps" || fail "brick $n is not what was written"
+        else
+            compare_without "$volume" "$n" "$seed" "$steps"
+        fi
+    done
+    remount_volume "$volume"
+    tree compare "$work/$volume" "$seed" "$steps" || fail "$volume is not what was written"
+}
+
+test_gluster() {
+    local n
+    network_of_gluster
+    for n in 1 2 3; do
+        make_region "$n" || fail "mkfs.pramfs: $(cat "$work/mkfs.log")"
+        switch_on "$n"
+        serve_region "$n"
+        glusterd_up "$n"
+    done
+    until_true 30 gluster peer probe 10.90.0.2 >/dev/null && until_true 30 gluster peer probe 10.90.0.3 >/dev/null || fail "no pool of machines"
+    until_true 60 connected || fail "the machines do not join"
+    gluster_volume replicated 1 replica 3
+    gluster_volume dispersed 2 disperse 3 redundancy 1
+    for n in 1 2 3; do switch_off "$n"; done
+}
