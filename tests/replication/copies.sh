@@ -8,6 +8,7 @@ rsyncd_up() {
         cat >/run/rsyncd.conf <<END
 pid file = /run/rsyncd.pid
 use chroot = no
+munge symlinks = no
 uid = root
 gid = root
 read only = no

@@ -41,7 +41,7 @@ with open(region, "r+b") as medium:
         medium.write(after)
 
     for path in by_data:
-        extents = [e for e in ask("extents", "--json", region, path)[0] if not e["unwritten"]]
+        extents = [e for e in ask("extents", "--json", region, path)[0] if e["region_offset"] is not None and not e["unwritten"]]
         extent = rng.choice(extents)
         overwrite(extent["region_offset"] + extent["len"] // 2, min(64, extent["len"] - extent["len"] // 2))
         print(f"data of {path}")

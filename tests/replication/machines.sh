@@ -24,7 +24,8 @@ switch_on() {
     machine[$n]=$pid
     # The new namespaces are entered before bash runs.
     until_true 10 eval "[[ \$(readlink /proc/$pid/exe) == */bash ]]" || fail "machine $n does not start"
-    ip link add "m$n" type veth peer name eth0 netns "$pid"
+    # The address of the card stays, as it does in a machine.
+    ip link add "m$n" type veth peer name eth0 address "02:00:00:00:00:0$n" netns "$pid"
     ip link set "m$n" master hub up
     # shellcheck disable=SC2016
     on "$n" bash -euc '
@@ -63,13 +64,13 @@ make_region() {
     "$bin/mkfs-pramfs" -q -f -O data_checksums "$work/$1/region/region" "$region_size" >"$work/mkfs.log" 2>&1
 }
 
+# Mounts the region of machine N, with more options of mount.pramfs. `device`: another one than its file.
 serve_region() {
     local n=$1
     on "$n" mkdir -p /run/brick
-    until_true 10 mount_region "$n" || fail "machine $n does not mount its region: $(cat "$work/mount.log")"
+    until_true 10 mount_region "$@" || fail "machine $n does not mount its region: $(cat "$work/mount.log")"
 }
-options=()
-mount_region() { on "$1" "$bin/mount-pramfs" "${device:-$work/$1/region/region}" /run/brick "${options[@]}" >"$work/mount.log" 2>&1; }
+mount_region() { on "$1" "$bin/mount-pramfs" "${device:-$work/$1/region/region}" /run/brick "${@:2}" >"$work/mount.log" 2>&1; }
 
 # The process id of the server of the mount, as machine N counts.
 server_of() { on "$1" pgrep -f "serve-in-background.*/run/brick\$"; }

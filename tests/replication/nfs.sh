@@ -26,13 +26,13 @@ gone() { ! on "$1" kill -0 "$2" 2>/dev/null; }
 
 client_writes() {
     : >"$work/steps"
-    python3 "$here/nfs_client.py" write "nfs://10.90.0.1/export?version=4&uid=0&gid=0" "$1" 60 >"$work/steps" 2>"$work/writer.log" &
+    python3 "$here/nfs_client.py" write "nfs://10.90.0.1/export?version=4&uid=0&gid=0" "$1" "$2" 60 >"$work/steps" 2>"$work/writer.log" &
     writer=$!
 }
 client_ends() {
     wait "$writer" || { cat "$work/writer.log"; fail "the client gave up after $(wc -l <"$work/steps") files"; }
     sed 's/^/  the client saw: /' "$work/writer.log"
-    on 1 python3 "$here/nfs_client.py" check /run/brick "$(wc -l <"$work/steps")" || fail "what was stable is not there"
+    on 1 python3 "$here/nfs_client.py" check /run/brick $(($(tail -n 1 "$work/steps") + 1)) || fail "what was stable is not there"
 }
 
 test_nfs() {
@@ -46,7 +46,7 @@ test_nfs() {
     serve_region 1
     ganesha_up
 
-    client_writes "$part"
+    client_writes 0 "$part"
     wait_for_steps $((part / 4))
     say "  after $(wc -l <"$work/steps") files: the server of NFS is killed, and started again"
     ganesha_down
@@ -57,9 +57,10 @@ test_nfs() {
     on 1 sh -c 'cp -p /run/brick/f7 /run/brick/kept && printf x | dd of=/run/brick/f7 bs=1 seek=100 conv=notrunc status=none'
     on 1 python3 "$here/nfs_client.py" check /run/brick "$part" >"$work/differences" || found=1
     ((found)) || fail "a changed byte is not found"
+    on 1 mv /run/brick/kept /run/brick/f7
     passed "NFS: Ganesha killed while a client writes"
 
-    client_writes "$part"
+    client_writes "$part" $((2 * part))
     wait_for_steps $((part / 4))
     say "  after $(wc -l <"$work/steps") files: the pramfs server is killed; a mount, and Ganesha, start again"
     on 1 kill -KILL "$(server_of 1)"
@@ -71,7 +72,7 @@ test_nfs() {
     client_ends
     passed "NFS: the pramfs server killed while a client writes"
 
-    client_writes "$part"
+    client_writes $((2 * part)) $((3 * part))
     wait_for_steps $((part / 4))
     say "  after $(wc -l <"$work/steps") files: machine 1 loses its power"
     switch_off 1
@@ -84,9 +85,9 @@ test_nfs() {
     if takeover_works; then
         ganesha_down
         on 1 umount /run/brick
-        options=(-o takeover=on) serve_region 1
+        serve_region 1 -o takeover=on
         ganesha_up
-        client_writes "$part"
+        client_writes $((3 * part)) $((4 * part))
         wait_for_steps $((part / 4))
         say "  after $(wc -l <"$work/steps") files: the pramfs server is killed, with takeover=on"
         on 1 kill -KILL "$(on 1 pgrep -f serve-for-supervisor | head -n 1)"

@@ -1,6 +1,6 @@
 """A client of NFS 4 in user space (libnfs), since a kernel may have none.
 
-nfs_client.py write URL N SECONDS   writes N files, one after the other, and a number into the file `held`,
+nfs_client.py write URL N M SECONDS writes the files N to M - 1, one after the other, and a number into the file `held`,
                                     which stays open. Prints the number of a file when the server has
                                     said that it is stable (COMMIT). After an error it connects again, for
                                     at most so many seconds.
@@ -30,8 +30,19 @@ class Client:
         lib.nfs_set_timeout(self.context, 5000)
         parts = lib.nfs_parse_url_dir(self.context, ctypes.c_char_p(url.encode()))
         self.call("nfs_mount", parts[0], parts[1])
-        self.held = ctypes.c_void_p()
-        self.call("nfs_open", b"/held", ctypes.c_int(os.O_RDWR | os.O_CREAT), ctypes.byref(self.held))
+        self.held = self.open(b"/held")
+
+    def open(self, path):
+        # To this library, O_CREAT means O_EXCL too. It does not count an open that fails, so the server
+        # answers the next one of the client in the same way: none may fail.
+        try:
+            self.call("nfs_stat64", path, ctypes.create_string_buffer(512))
+            flags = os.O_RDWR
+        except FileNotFoundError:
+            flags = os.O_RDWR | os.O_CREAT
+        handle = ctypes.c_void_p()
+        self.call("nfs_open", path, ctypes.c_int(flags), ctypes.byref(handle))
+        return handle
 
     def call(self, function, *arguments):
         kinds = {bytes: ctypes.c_char_p, int: ctypes.c_uint64}
@@ -50,17 +61,16 @@ class Client:
         self.call("nfs_fsync", handle)
 
     def step(self, number):
-        handle = ctypes.c_void_p()
-        self.call("nfs_open", b"/f%d" % number, ctypes.c_int(os.O_RDWR | os.O_CREAT), ctypes.byref(handle))
+        handle = self.open(b"/f%d" % number)
         self.pwrite(handle, 0, content(number))
         self.call("nfs_close", handle)
         self.pwrite(self.held, 0, b"%08d" % number)
 
 
-def write(url, count, seconds):
+def write(url, first, end, seconds):
     client, errors = None, 0
-    for number in range(count):
-        end = time.monotonic() + seconds
+    for number in range(first, end):
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 client = client or Client(url)
@@ -68,9 +78,9 @@ def write(url, count, seconds):
                 break
             except OSError as error:
                 client, errors = None, errors + 1
-                if errors == 1 or time.monotonic() > end:
+                if errors == 1 or time.monotonic() > deadline:
                     print(f"file {number}: {error}", file=sys.stderr, flush=True)
-                if time.monotonic() > end:
+                if time.monotonic() > deadline:
                     return 1
                 time.sleep(0.5)
         print(number, flush=True)
