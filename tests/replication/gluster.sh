@@ -68,7 +68,7 @@ damage_region() {
     ((status == 4)) || fail "fsck.pramfs -n of a damaged region ends with status $status"
     status=0
     "$bin/fsck-pramfs" -y "$work/$n/region/region" >"$work/check" 2>&1 || status=$?
-    sed 's/^/    fsck| /' "$work/check" | cut -c 1-150 | head -n 12
+    cut -c 1-150 "$work/check" | sed -n '1,12s/^/    fsck| /p'
     # 1: repaired; 4: data that no longer match their checksums are left.
     (((status & ~5) == 0)) || fail "fsck.pramfs -y ends with status $status"
 }

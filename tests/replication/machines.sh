@@ -45,7 +45,7 @@ child_of() { grep -q . "/proc/$1/task/$1/children"; }
 on() {
     local n=$1
     shift
-    nsenter -t "${machine[$n]}" -m -n -u -p -- "$@" </dev/null
+    nsenter -t "${machine[$n]}" -m -n -u -p -r -- "$@" </dev/null
 }
 
 # Cuts the power: no process of the machine ends in an orderly way.

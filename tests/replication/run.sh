@@ -2,10 +2,13 @@
 # Several machines with pramfs: bricks of GlusterFS, exports by NFS, and copies by rsync, pramfs save
 # and DRBD. Each machine is made of namespaces of this one. See docs/replication.md.
 #
-#   tests/replication/run.sh [--only "gluster nfs copies drbd"] [--steps N] [--keep-logs DIR]
+#   tests/replication/run.sh [--only "gluster nfs copies nfsd drbd"] [--steps N] [--region SIZE]
+#                            [--keep-logs DIR]
 #
-# --only        the parts to run (default: all)
+# --only        the parts to run (default: gluster nfs copies; the others need a kernel with modules that
+#               only the virtual machine of `tests/vm/run.sh --media machines` has for certain)
 # --steps N     steps of a writer between two failures (default: 150)
+# --region SIZE of each machine (default: 1G, sparse)
 # --keep-logs   copies the logs there if something fails
 #
 # Exit status: 0 if everything that was started passed, 1 if something failed, 77 with a reason if this
@@ -14,12 +17,13 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
 
-parts="gluster nfs copies drbd" part=150 keep_logs=''
+parts="gluster nfs copies" part=150 region_size=1G keep_logs=''
 arguments=("$@")
 while (($#)); do
     case $1 in
     --only) parts=$2 && shift ;;
     --steps) part=$2 && shift ;;
+    --region) region_size=$2 && shift ;;
     --keep-logs) keep_logs=$2 && shift ;;
     *)
         sed -n '/^#   tests/,/^# --keep/s/^# *//p' "${BASH_SOURCE[0]}" >&2
@@ -62,7 +66,9 @@ until_true() {
 # end with it, however it ends.
 if [[ -z ${PRAMFS_REPLICATION_UNSHARED:-} ]]; then
     unshare --mount --net --pid --fork true 2>/dev/null || cannot "no namespaces can be made"
-    work=$(mktemp -d /var/tmp/pramfs-replication.XXXXXX)
+    work=$(mktemp -d "${TMPDIR:-/var/tmp}/pramfs-replication.XXXXXX")
+    # The network that it was started in.
+    exec 9</proc/self/ns/net
     trap 'rmdir "$work"' EXIT
     trap : INT TERM
     PRAMFS_REPLICATION_UNSHARED=$work unshare --mount --net --pid --fork --kill-child --mount-proc "$0" "${arguments[@]}"
@@ -71,7 +77,6 @@ fi
 
 work=$PRAMFS_REPLICATION_UNSHARED
 bin=$(realpath "${PRAMFS_BIN:-${CARGO_TARGET_DIR:-target}/debug}")
-region_size=1G
 summary=()
 declare -A machine=()
 mount -t tmpfs -o mode=700 tmpfs "$work"

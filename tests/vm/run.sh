@@ -13,7 +13,8 @@
 #              with persistent processor caches; systemd is devdax and a region on
 #              tmpfs, mounted at boot by systemd, with one reset; virtiofs and dax have no NVDIMM,
 #              and dax needs a newer QEMU, which is fetched from Debian and not installed;
-#              reboot is RAM, whose machine is reset
+#              reboot is RAM, whose machine is reset. One more is not among all: machines, the
+#              parts of tests/replication/run.sh that need modules of the kernel
 # --cuts N     power cuts (or resets) on each medium (default: 2)
 # --seconds N  starts nothing new after that time, not counting the build, and
 #              reports what it leaves out (default: no limit)
@@ -112,6 +113,7 @@ initrd() {
     : >"$work/modules"
     modules root virtio_pci 9pnet_virtio 9p overlay
     modules media nfit nd_e820 nd_pmem dax_pmem device_dax ext4 fuse virtiofs loop quota_v2
+    [[ " $media " != *" machines "* ]] || modules machines veth bridge nfsd nfsv4 drbd
     (cd "$dir" && find . | cpio -o -H newc --quiet) | gzip -1 >"$work/initrd"
 }
 
@@ -141,7 +143,7 @@ build() {
     say "building the programs"
     local what=(-p pramfs-tests -p pramfs-medium --lib --test media --test host_full --test protect --test protect_openings --test poison)
     local used='media\|host_full\|protect\|protect_openings\|poison\|pramfs_medium'
-    if [[ -z $build_all && "$media " =~ ^((systemd|virtiofs|dax)\ +)+$ ]]; then
+    if [[ -z $build_all && "$media " =~ ^((systemd|virtiofs|dax|machines)\ +)+$ ]]; then
         cargo build -q -p pramfs-tools -p pramfs-fuse --bins
         return
     fi
@@ -246,6 +248,7 @@ boots=0 cuts_done=0
 # --systemd, systemd is the first process and the machine switches itself off. With
 # --virtiofs, the machine has a virtiofs device and no NVDIMM. With --kill-server, it also
 # kills the server of that device once the guest writes, and then ends the machine. With
+# --plain, it has neither. With
 # --dax, the device has a window for mapped files; --dax-kill-server is as --kill-server.
 boot() {
     local cut='' more='' kill_server='' device emulator=(qemu-system-x86_64)
@@ -268,6 +271,10 @@ boot() {
             -object "memory-backend-memfd,id=memory,size=1G,share=on"
             -chardev "socket,id=door,path=$virtiofs_dir/socket"
             -device vhost-user-test-device-pci,chardev=door,virtio-id=26,num_vqs=2,vq_size=256,config_size=40)
+    fi
+    if [[ $1 == --plain ]]; then
+        shift
+        device=(-machine q35 -m 2G)
     fi
     [[ $1 != --systemd ]] || { more="pramfs.systemd=$work/layer systemd.unit=steps.target systemd.show_status=error TERM=dumb" && shift; }
     printf '%s\n' "$@" >"$work/shared/steps"
@@ -398,6 +405,15 @@ systemd() {
     boot "attach devdax" "remains first second third"
 }
 
+# Several machines in one: namespaces of the guest's kernel, which has modules that this one may lack.
+machines() {
+    local tool
+    for tool in rpc.nfsd exportfs mount.nfs4 drbdmeta; do
+        command -v $tool >/dev/null || cannot "$tool is missing (scripts/deps.sh --replication installs it)"
+    done
+    boot --plain machines
+}
+
 # The expected report for each medium: kind, granularity, MAP_SYNC.
 declare -A is=(
     [fsdax]="fsdax cache-line true"
@@ -416,11 +432,11 @@ SECONDS=0
 # Independent of the medium, so run once.
 once=(quota protect)
 for medium in $media; do
-    [[ $medium =~ ^(systemd|virtiofs|dax)$ || -n ${is[$medium]-} ]] || fail "unknown medium $medium"
+    [[ $medium =~ ^(systemd|virtiofs|dax|machines)$ || -n ${is[$medium]-} ]] || fail "unknown medium $medium"
     left "$medium" || break
     persistence=mem-ctrl
     [[ $medium != eadr ]] || persistence=cpu
-    if [[ $medium =~ ^(systemd|virtiofs|dax|reboot)$ ]]; then
+    if [[ $medium =~ ^(systemd|virtiofs|dax|machines|reboot)$ ]]; then
         $medium
         continue
     fi
