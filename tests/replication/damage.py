@@ -1,4 +1,5 @@
-"""Damages a region that is not mounted: overwrites bytes of file data, of inodes and of a directory.
+"""Damages a region that is not mounted: overwrites bytes of file data, of inodes, and of the names or the
+attributes of a directory.
 
 damage.py PRAMFS REGION BRICK SEED    BRICK is the path of the brick in the region.
 
@@ -56,4 +57,4 @@ with open(region, "r+b") as medium:
     owned = [(at, names[owner]) for at in leaves if (owner := int.from_bytes(contents[at + 16 : at + 24], "little")) in names]
     at, path = rng.choice(owned)
     overwrite(at + 64, 512)
-    print(f"names of {path}")
+    print(f"names or attributes of {path}")

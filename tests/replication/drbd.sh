@@ -49,7 +49,7 @@ test_drbd() {
     switch_on 2
     device=/dev/drbd0 serve_region 1
     : >"$work/steps"
-    on 1 python3 "$here/tree.py" write /run/brick 6 0 100000 >"$work/steps" 2>"$work/writer.log" &
+    on 1 python3 "$here/tree.py" write /srv/brick 6 0 100000 >"$work/steps" 2>"$work/writer.log" &
     writer=$!
     wait_for_steps "$part"
     local before made
@@ -62,10 +62,10 @@ test_drbd() {
     say "  machine 1 loses its power after $before to $made steps; machine 2 becomes primary"
     drbd primary 1 --force
     device=/dev/drbd1 serve_region 2
-    tree_on 2 compare /run/brick 6 "$before" $((made + 1)) || fail "machine 2 lacks a step that was complete"
-    ! tree_on 2 compare /run/brick 6 $((before / 2)) >"$work/differences" || fail "half of the steps is not found to differ"
-    tree_on 2 write /run/brick 7 0 1 >/dev/null || fail "machine 2 does not write"
-    on 2 umount /run/brick
+    tree_on 2 compare /srv/brick 6 "$before" $((made + 1)) || fail "machine 2 lacks a step that was complete"
+    ! tree_on 2 compare /srv/brick 6 $((before / 2)) >"$work/differences" || fail "half of the steps is not found to differ"
+    tree_on 2 write /srv/brick 7 0 1 >/dev/null || fail "machine 2 does not write"
+    on 2 umount /srv/brick
     switch_off 2
     "$bin/fsck-pramfs" -n /dev/drbd1 >"$work/check" 2>&1 || { cat "$work/check"; fail "fsck.pramfs of machine 2's side"; }
     drbd_down

@@ -83,13 +83,13 @@ remove_damaged() {
         find . -path ./.glusterfs -prune -o -type f -print0 | while IFS= read -r -d "" file; do
             cat "$file" >/dev/null 2>&1 || { stat -c %i "$file"; echo "    removed from the brick: $file" >&2; }
         done | sort -u | while read -r inode; do find . -inum "$inode" -delete; done
-    ' - "/run/brick/$volume"
+    ' - "/srv/brick/$volume"
 }
 
 gluster_volume() {
     local volume=$1 seed=$2 kind=("${@:3}") n
     say "GlusterFS, volume $volume: ${kind[*]}"
-    gluster volume create "$volume" "${kind[@]}" 10.90.0.{1,2,3}:/run/brick/"$volume" >/dev/null
+    gluster volume create "$volume" "${kind[@]}" 10.90.0.{1,2,3}:/srv/brick/"$volume" >/dev/null
     # A machine without power sends no reset: users wait for the ping, 42 s by default.
     gluster volume set "$volume" network.ping-timeout 5 >/dev/null
     # How long a brick goes on after its mount is dead, 30 s by default.
@@ -108,13 +108,18 @@ gluster_volume() {
     on 2 kill -KILL "$(server_of 2)"
     writer_ends
     tree --brick compare "$work/$volume" "$seed" $((2 * part)) || fail "$volume is not what was written"
-    until_true 60 brick_down 2 "$volume" || fail "the brick on a dead mount goes on"
-    on 2 umount -l /run/brick
+    # By itself, or as the unit of docs/replication.md has it.
+    if [[ $volume == replicated ]]; then
+        until_true 60 brick_down 2 "$volume" || fail "the brick on a dead mount goes on"
+    else
+        on 2 sh -c "$(line_of_unit ExecStopPost "$volume")" || fail "ExecStopPost= of docs/replication.md"
+    fi
+    on 2 umount -l /srv/brick
     serve_region 2
     # If this passed, no comparison of bricks would mean anything.
     ! compare_brick 2 "$volume" "$seed" $((2 * part)) >"$work/differences" || fail "brick 2 has what was written without it"
     say "  before the heal: $(head -n 1 "$work/differences")"
-    gluster volume start "$volume" force >/dev/null
+    on 2 sh -c "$(line_of_unit ExecStartPost "$volume")" >/dev/null || fail "ExecStartPost= of docs/replication.md"
     heal "$volume"
     compare_all "$volume" "$seed" $((2 * part))
     passed "$volume: a pramfs server killed while writing, healed"
@@ -148,22 +153,47 @@ gluster_volume() {
     passed "$volume: a machine without power, its region damaged, repaired, healed"
 
     say "  the region of machine 2 is lost, and made anew"
-    gluster volume reset-brick "$volume" "10.90.0.2:/run/brick/$volume" start >/dev/null
-    on 2 umount /run/brick
+    gluster volume reset-brick "$volume" "10.90.0.2:/srv/brick/$volume" start >/dev/null
+    on 2 umount /srv/brick
     until_true 10 make_region 2 || fail "mkfs.pramfs: $(cat "$work/mkfs.log")"
     serve_region 2
-    gluster volume reset-brick "$volume" 10.90.0.2:/run/brick/"$volume"{,} commit force >/dev/null
+    gluster volume reset-brick "$volume" 10.90.0.2:/srv/brick/"$volume"{,} commit force >/dev/null
     heal "$volume" full
     compare_all "$volume" "$seed" $((4 * part))
     passed "$volume: a brick made anew, healed"
+
+    if takeover_works; then
+        on 2 kill -KILL "$(brick_of 2 "$volume")"
+        on 2 umount /srv/brick
+        serve_region 2 -o takeover=on
+        gluster volume start "$volume" force >/dev/null
+        heal "$volume"
+        start_writer "$work/$volume" "$seed" $((4 * part)) $((5 * part))
+        wait_for_steps $((part / 4))
+        say "  after $(wc -l <"$work/steps") steps: the pramfs server of machine 2 is killed, with takeover=on"
+        on 2 kill -KILL "$(on 2 pgrep -f serve-for-supervisor | head -n 1)"
+        writer_ends
+        until_true 20 healed "$volume" || fail "something waits for a heal after a takeover"
+        compare_all "$volume" "$seed" $((5 * part))
+        passed "$volume: takeover under a brick, nothing to heal"
+    else
+        skipped "Linux older than 6.9: no takeover under a brick"
+    fi
 
     umount "$work/$volume"
     gluster volume stop "$volume" >/dev/null
     gluster volume delete "$volume" >/dev/null
 }
 
-brick_down() { gluster volume status "$2" "10.90.0.$1:/run/brick/$2" | grep -qE '^Brick .* N +N/A *$'; }
-compare_brick() { on "$1" python3 "$here/tree.py" --brick compare "/run/brick/$2" "$3" "$4"; }
+# The command of a line of the unit in docs/replication.md, for this volume.
+line_of_unit() {
+    local line
+    line=$(sed -n "s/^$1=-//p" docs/replication.md)
+    [[ $(wc -l <<<"$line") == 1 && -n $line ]] || fail "docs/replication.md has no line $1=-..., or several"
+    printf '%s' "${line// data/ $2}"
+}
+brick_down() { gluster volume status "$2" "10.90.0.$1:/srv/brick/$2" | grep -qE '^Brick .* N +N/A *$'; }
+compare_brick() { on "$1" python3 "$here/tree.py" --brick compare "/srv/brick/$2" "$3" "$4"; }
 
 # Each brick of replicas has the tree. Of a dispersed volume, any two bricks have it: so each is tried
 # without one of them.
@@ -183,6 +213,11 @@ compare_all() {
 
 test_gluster() {
     local n
+    if ! command -v glusterd >/dev/null || ! command -v mount.glusterfs >/dev/null; then
+        skipped "GlusterFS is missing (scripts/deps.sh --replication installs it): no bricks"
+        return
+    fi
+    say "$(glusterd --version | head -n 1), $(uname -sr)"
     network_of_gluster
     for n in 1 2 3; do
         make_region "$n" || fail "mkfs.pramfs: $(cat "$work/mkfs.log")"
@@ -190,7 +225,7 @@ test_gluster() {
         serve_region "$n"
         glusterd_up "$n"
     done
-    until_true 30 gluster peer probe 10.90.0.2 >/dev/null && until_true 30 gluster peer probe 10.90.0.3 >/dev/null || fail "no pool of machines"
+    for n in 2 3; do until_true 30 gluster peer probe "10.90.0.$n" >/dev/null || fail "machine $n does not join"; done
     until_true 60 connected || fail "the machines do not join"
     gluster_volume replicated 1 replica 3
     gluster_volume dispersed 2 disperse 3 redundancy 1

@@ -21,7 +21,7 @@ switch_on() {
     until_true 10 child_of "$keeper" || fail "machine $n does not start"
     pid=$(<"/proc/$keeper/task/$keeper/children")
     pid=${pid% }
-    machine[$n]=$pid
+    machine[n]=$pid
     # The new namespaces are entered before bash runs.
     until_true 10 eval "[[ \$(readlink /proc/$pid/exe) == */bash ]]" || fail "machine $n does not start"
     # The address of the card stays, as it does in a machine.
@@ -32,6 +32,7 @@ switch_on() {
         hostname "m$1"
         ip link set lo up && ip link set eth0 up && ip address add "10.90.0.$1/24" dev eth0
         mount -t tmpfs tmpfs /run
+        mount -t tmpfs tmpfs /srv
         mkdir -p /run/gluster /run/lock /run/mnt
         for dir in /var/lib/glusterd /var/log/glusterfs; do
             [ ! -d "$dir" ] || mount --bind "$2/$1$dir" "$dir"
@@ -45,7 +46,7 @@ child_of() { grep -q . "/proc/$1/task/$1/children"; }
 on() {
     local n=$1
     shift
-    nsenter -t "${machine[$n]}" -m -n -u -p -r -- "$@" </dev/null
+    nsenter -t "${machine[$n]}" -m -n -u -p -r -w -- "$@" </dev/null
 }
 
 # Cuts the power: no process of the machine ends in an orderly way.
@@ -67,17 +68,18 @@ make_region() {
 # Mounts the region of machine N, with more options of mount.pramfs. `device`: another one than its file.
 serve_region() {
     local n=$1
-    on "$n" mkdir -p /run/brick
+    on "$n" mkdir -p /srv/brick
     until_true 10 mount_region "$@" || fail "machine $n does not mount its region: $(cat "$work/mount.log")"
 }
-mount_region() { on "$1" "$bin/mount-pramfs" "${device:-$work/$1/region/region}" /run/brick "${@:2}" >"$work/mount.log" 2>&1; }
+mount_region() { on "$1" "$bin/mount-pramfs" "${device:-$work/$1/region/region}" /srv/brick "${@:2}" >"$work/mount.log" 2>&1; }
 
 # The process id of the server of the mount, as machine N counts.
-server_of() { on "$1" pgrep -f "serve-in-background.*/run/brick\$"; }
+server_of() { on "$1" pgrep -f "serve-in-background.*/srv/brick\$"; }
 
 # --- Writers -----------------------------------------------------------------------------------------
 
 start_writer() {
+    : >"$work/steps"
     tree write "$1" "$2" "$3" "$4" >"$work/steps" 2>"$work/writer.log" &
     writer=$!
 }

@@ -10,7 +10,7 @@ ganesha_up() {
         cat >/run/ganesha/conf <<END
 NFS_CORE_PARAM { Protocols = 4; NFS_Port = 2049; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }
 NFSv4 { Graceless = true; RecoveryBackend = fs; RecoveryRoot = "/run/ganesha"; Only_Numeric_Owners = true; }
-EXPORT { Export_Id = 1; Path = "/run/brick"; Pseudo = /export; Access_Type = RW; Squash = No_root_squash;
+EXPORT { Export_Id = 1; Path = "/srv/brick"; Pseudo = /export; Access_Type = RW; Squash = No_root_squash;
          SecType = sys; FSAL { Name = VFS; } }
 END
         ganesha.nfsd -N NIV_EVENT -f /run/ganesha/conf -L /run/ganesha/log -p /run/ganesha/pid'
@@ -32,7 +32,7 @@ client_writes() {
 client_ends() {
     wait "$writer" || { cat "$work/writer.log"; fail "the client gave up after $(wc -l <"$work/steps") files"; }
     sed 's/^/  the client saw: /' "$work/writer.log"
-    on 1 python3 "$here/nfs_client.py" check /run/brick $(($(tail -n 1 "$work/steps") + 1)) || fail "what was stable is not there"
+    on 1 python3 "$here/nfs_client.py" check /srv/brick $(($(tail -n 1 "$work/steps") + 1)) || fail "what was stable is not there"
 }
 
 test_nfs() {
@@ -54,10 +54,10 @@ test_nfs() {
     client_ends
     # The check finds a wrong byte.
     local found=0
-    on 1 sh -c 'cp -p /run/brick/f7 /run/brick/kept && printf x | dd of=/run/brick/f7 bs=1 seek=100 conv=notrunc status=none'
-    on 1 python3 "$here/nfs_client.py" check /run/brick "$part" >"$work/differences" || found=1
+    on 1 sh -c 'cp -p /srv/brick/f7 /srv/brick/kept && printf x | dd of=/srv/brick/f7 bs=1 seek=100 conv=notrunc status=none'
+    on 1 python3 "$here/nfs_client.py" check /srv/brick "$part" >"$work/differences" || found=1
     ((found)) || fail "a changed byte is not found"
-    on 1 mv /run/brick/kept /run/brick/f7
+    on 1 mv /srv/brick/kept /srv/brick/f7
     passed "NFS: Ganesha killed while a client writes"
 
     client_writes "$part" $((2 * part))
@@ -66,7 +66,7 @@ test_nfs() {
     on 1 kill -KILL "$(server_of 1)"
     sleep 1
     ganesha_down
-    on 1 umount -l /run/brick
+    on 1 umount -l /srv/brick
     serve_region 1
     ganesha_up
     client_ends
@@ -84,7 +84,7 @@ test_nfs() {
 
     if takeover_works; then
         ganesha_down
-        on 1 umount /run/brick
+        on 1 umount /srv/brick
         serve_region 1 -o takeover=on
         ganesha_up
         client_writes $((3 * part)) $((4 * part))
@@ -101,12 +101,6 @@ test_nfs() {
     switch_off 1
 }
 
-takeover_works() {
-    local major minor
-    IFS=.- read -r major minor _ <<<"$(uname -r)"
-    ((major > 6 || (major == 6 && minor >= 9)))
-}
-
 # --- The kernel's server ------------------------------------------------------------------------
 
 nfsd_up() {
@@ -116,11 +110,12 @@ nfsd_up() {
         mkdir -p /var/lib/nfs/v4recovery /var/lib/nfs/rpc_pipefs
         touch /var/lib/nfs/etab /var/lib/nfs/rmtab
         mount -t nfsd nfsd /proc/fs/nfsd
-        rpc.mountd -N 3 --no-udp 2>/dev/null || rpc.mountd -N 3
-        rpc.nfsd -N 3 -V 4.2 --no-udp --grace-time 5 --lease-time 5 4'
+        rpc.mountd -N 3
+        rpc.nfsd -N 3 -V 4.2 --grace-time 10 --lease-time 10 4 2>/dev/null || rpc.nfsd -N 3 -V 4.2 4'
     nfsd_export
 }
-nfsd_export() { on 1 exportfs -o rw,no_root_squash,no_subtree_check,fsid=1,sync 10.90.0.0/24:/run/brick; }
+# fsid=0: it is the root of what is exported, so nothing above it needs to be exportable.
+nfsd_export() { on 1 exportfs -o rw,no_root_squash,no_subtree_check,fsid=0,sync 10.90.0.0/24:/srv/brick; }
 
 test_nfsd() {
     if ! { modprobe nfsd; modprobe nfsv4; } 2>/dev/null && ! grep -qw nfsd /proc/filesystems; then
@@ -133,10 +128,10 @@ test_nfsd() {
     serve_region 1
     nfsd_up
     mkdir -p "$work/nfs"
-    until_true 30 mount -t nfs4 -o vers=4.2,hard,timeo=20,retrans=2,rsize=65536,wsize=65536 10.90.0.1:/run/brick "$work/nfs" || fail "mount -t nfs4"
+    until_true 30 mount -t nfs4 -o vers=4.2,hard,timeo=20,retrans=2,rsize=65536,wsize=65536 10.90.0.1:/ "$work/nfs" || fail "mount -t nfs4"
     tree write "$work/nfs" 3 0 "$part" >"$work/steps" || fail "a writer over NFS"
     tree compare "$work/nfs" 3 "$part" || fail "the client has something else than was written"
-    on 1 python3 "$here/tree.py" compare /run/brick 3 "$part" || fail "the server has something else than was written"
+    on 1 python3 "$here/tree.py" compare /srv/brick 3 "$part" || fail "the server has something else than was written"
     ! tree compare "$work/nfs" 3 $((part - 1)) >"$work/differences" || fail "a step less is not found"
     passed "NFS: a tree through the kernel's server and client"
 
@@ -144,18 +139,18 @@ test_nfsd() {
     exec 6<>"$work/nfs/open"
     say "  the pramfs server is killed, and the region is mounted again"
     on 1 kill -KILL "$(server_of 1)"
-    on 1 exportfs -u 10.90.0.0/24:/run/brick
+    on 1 exportfs -u 10.90.0.0/24:/srv/brick
     on 1 exportfs -f
-    on 1 umount -l /run/brick
+    on 1 umount -l /srv/brick
     serve_region 1
     nfsd_export
     echo more >&6 || fail "a file that was open cannot be written after the mount was made again"
     exec 6>&-
-    [[ $(on 1 cat /run/brick/open) == *more* ]] || fail "what was written by a handle is not there"
+    [[ $(on 1 cat /srv/brick/open) == *more* ]] || fail "what was written by a handle is not there"
     rm "$work/nfs/open"
     tree write "$work/nfs" 3 "$part" $((2 * part)) >"$work/steps" || fail "a writer over NFS"
     tree compare "$work/nfs" 3 $((2 * part)) || fail "the client has something else than was written"
-    on 1 python3 "$here/tree.py" compare /run/brick 3 $((2 * part)) || fail "the server has something else than was written"
+    on 1 python3 "$here/tree.py" compare /srv/brick 3 $((2 * part)) || fail "the server has something else than was written"
     passed "NFS: handles of the kernel's server hold over a new mount"
 
     umount "$work/nfs"

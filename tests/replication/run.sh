@@ -45,6 +45,7 @@ fail() {
 skipped() {
     printf '\n*** SKIPPED: %s ***\n\n' "$*" >&2
     summary+=("SKIPPED  $*")
+    [[ -z ${CI:-} ]] || fail "a skipped test in CI"
 }
 cannot() {
     printf '\n*** SKIPPED: %s: the tests of several machines have not been run ***\n\n' "$*" >&2
@@ -61,6 +62,9 @@ until_true() {
 }
 
 ((EUID == 0)) || cannot "mounts and namespaces need root"
+for tool in python3 ip unshare nsenter pgrep; do
+    command -v $tool >/dev/null || cannot "$tool is missing (scripts/deps.sh --replication installs it)"
+done
 [[ -e /dev/fuse ]] || cannot "there is no /dev/fuse"
 # The namespaces of this script hold everything that it starts, mounts and makes in the network, and
 # end with it, however it ends.
@@ -95,6 +99,11 @@ end() {
 trap end EXIT
 trap 'exit 130' INT TERM
 
+takeover_works() {
+    local major minor
+    IFS=.- read -r major minor _ <<<"$(uname -r)"
+    ((major > 6 || (major == 6 && minor >= 9)))
+}
 tree() { python3 "$here/tree.py" "$@"; }
 
 # shellcheck source=tests/replication/machines.sh
