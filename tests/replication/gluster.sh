@@ -34,7 +34,7 @@ heal() {
     # The daemons reconnect to a brick within seconds.
     until_true 60 gluster volume heal "$1" >/dev/null 2>&1 || fail "no heal of $1 starts"
     [[ ${2:-} != full ]] || until_true 60 gluster volume heal "$1" full >/dev/null 2>&1 || fail "no full heal of $1 starts"
-    until_true 120 healed "$1" || { gluster volume heal "$1" info | grep -v '^<gfid' ; fail "$1 is not healed"; }
+    until_true 600 healed "$1" || { gluster volume heal "$1" info | grep -v '^<gfid' ; fail "$1 is not healed"; }
 }
 
 mount_volume() {
@@ -173,7 +173,7 @@ gluster_volume() {
         say "  after $(wc -l <"$work/steps") steps: the pramfs server of machine 2 is killed, with takeover=on"
         on 2 kill -KILL "$(on 2 pgrep -f serve-for-supervisor | head -n 1)"
         writer_ends
-        until_true 20 healed "$volume" || fail "something waits for a heal after a takeover"
+        until_true 300 healed "$volume" || fail "something waits for a heal after a takeover"
         compare_all "$volume" "$seed" $((5 * part))
         passed "$volume: takeover under a brick, nothing to heal"
     else

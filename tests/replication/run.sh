@@ -7,7 +7,7 @@
 #
 # --only        the parts to run (default: gluster nfs copies; the others need a kernel with modules that
 #               only the virtual machine of `tests/vm/run.sh --media machines` has for certain)
-# --steps N     steps of a writer between two failures (default: 150)
+# --steps N     steps of a writer between two failures (default: 80)
 # --region SIZE of each machine (default: 1G, sparse)
 # --keep-logs   copies the logs there if something fails
 #
@@ -17,7 +17,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
 
-parts="gluster nfs copies" part=150 region_size=1G keep_logs=''
+parts="gluster nfs copies" part=80 region_size=1G keep_logs=''
 arguments=("$@")
 while (($#)); do
     case $1 in
@@ -89,7 +89,8 @@ end() {
     trap - EXIT
     if ((status)) && [[ -n $keep_logs ]]; then
         mkdir -p "$keep_logs"
-        cp -r "$work"/*.log "$work"/user "$work"/[0-9]/var "$keep_logs" 2>/dev/null || true
+        cp -r "$work"/*.log "$work"/user "$keep_logs" 2>/dev/null || true
+        for n in "$work"/[0-9]; do cp -r "$n/var/log/glusterfs" "$keep_logs/${n##*/}" 2>/dev/null || true; done
     fi
     for n in "${!machine[@]}"; do kill -KILL "${machine[$n]}" || true; done
     # Lazily: what uses it ends with the namespace of processes.

@@ -7,6 +7,7 @@ tree.py compare DIR SEED N [M]      DIR must be what the first N steps made. Wit
 tree.py either DIR SEED N M         each file below DIR must have the contents that it has after N steps or
                                     after M steps, and each that has the same in both must be there.
 tree.py --brick compare ...         DIR is a brick of GlusterFS: it has files and links of its own.
+tree.py --no-attributes ...         no step sets an extended attribute.
 
 A step is chosen by SEED and by what the steps before have made, so it needs no record. Exit status:
 0 if the trees are the same, 1 with the differences.
@@ -40,6 +41,8 @@ class Node:
 
 class Model:
     """What the steps so far have made: a dictionary of paths."""
+
+    no_attributes = False
 
     def __init__(self, seed):
         self.seed, self.done, self.nodes = seed, 0, {"": Node("dir", 0o755)}
@@ -116,7 +119,7 @@ class Model:
         elif action == "chown":
             node.uid = rng.randrange(1000, 2000)
             real.chown(file, node.uid)
-        elif action == "setxattr":
+        elif action == "setxattr" and not self.no_attributes:
             name, value = f"user.k{rng.randrange(3)}", rng.randbytes(rng.choice([1, 20, 900]))
             node.attributes[name] = value
             real.setxattr(file, name, value)
@@ -327,6 +330,8 @@ def either(root, seed, first, last):
 
 
 def main(arguments):
+    Model.no_attributes = "--no-attributes" in arguments
+    arguments = [a for a in arguments if a != "--no-attributes"]
     brick = arguments[:1] == ["--brick"]
     action, root, *numbers = arguments[1:] if brick else arguments
     seed, first, *rest = map(int, numbers)

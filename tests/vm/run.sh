@@ -348,7 +348,7 @@ fail() {
 }
 
 wait_for() {
-    local what=$1 patience=$((SECONDS + 300))
+    local what=$1 patience=$((SECONDS + ${patient:-300}))
     shift
     until "$@"; do
         if [[ -e $work/shared/status && $(cat "$work/shared/status") != 0 ]] ||
@@ -413,7 +413,7 @@ machines() {
     for tool in rpc.nfsd exportfs mount.nfs4 drbdmeta; do
         command -v $tool >/dev/null || cannot "$tool is missing (scripts/deps.sh --replication installs it)"
     done
-    boot --plain machines
+    patient=900 boot --plain machines
 }
 
 # The expected report for each medium: kind, granularity, MAP_SYNC.
