@@ -21,7 +21,7 @@ switch_on() {
     until_true 10 child_of "$keeper" || fail "machine $n does not start"
     pid=$(<"/proc/$keeper/task/$keeper/children")
     pid=${pid% }
-    machine[n]=$pid
+    machine["$n"]=$pid
     # The new namespaces are entered before bash runs.
     until_true 10 eval "[[ \$(readlink /proc/$pid/exe) == */bash ]]" || fail "machine $n does not start"
     # The address of the card stays, as it does in a machine.
