@@ -180,10 +180,20 @@ gluster_volume() {
         skipped "Linux older than 6.9: no takeover under a brick"
     fi
 
+    for n in 2 3; do on "$n" kill -KILL "$(brick_of "$n" "$volume")"; done
+    until_true 30 refuses "$work/$volume/refused" || fail "one brick of three takes writes"
+    gluster volume start "$volume" force >/dev/null
+    heal "$volume"
+    until_true 30 rm -f "$work/$volume/refused" || fail "no writes with three bricks"
+    passed "$volume: one brick alone takes no writes"
+
     umount "$work/$volume"
     gluster volume stop "$volume" >/dev/null
     gluster volume delete "$volume" >/dev/null
 }
+
+# The file may be there already: the users notice the end of a brick a moment later.
+refuses() { ! touch "$1" 2>/dev/null; }
 
 # The command of a line of the unit in docs/replication.md, for this volume.
 line_of_unit() {

@@ -74,9 +74,13 @@ if [[ -z ${PRAMFS_REPLICATION_UNSHARED:-} ]]; then
     # The network that it was started in.
     exec 9</proc/self/ns/net
     trap 'rmdir "$work"' EXIT
-    trap : INT TERM
-    PRAMFS_REPLICATION_UNSHARED=$work unshare --mount --net --pid --fork --kill-child --mount-proc "$0" "${arguments[@]}"
-    exit
+    PRAMFS_REPLICATION_UNSHARED=$work setpriv --pdeathsig KILL \
+        unshare --mount --net --pid --fork --kill-child --mount-proc "$0" "${arguments[@]}" </dev/null &
+    child=$!
+    trap 'kill -KILL "$child"; exit 130' INT TERM
+    status=0
+    wait "$child" || status=$?
+    exit "$status"
 fi
 
 work=$PRAMFS_REPLICATION_UNSHARED
