@@ -101,7 +101,7 @@ copy_by_save() {
     writer_on_1 $((6 * part)) $((9 * part))
     wait_for_steps $((part / 4))
     before=$((6 * part + $(wc -l <"$work/steps")))
-    on 1 "$bin/pramfs" save /srv/brick "$work/1/saved" >"$work/save.log" 2>&1 || { cat "$work/save.log"; fail "pramfs save"; }
+    on 1 "$bin/pramfs" save -f /srv/brick "$work/1/saved" >"$work/save.log" 2>&1 || { cat "$work/save.log"; fail "pramfs save"; }
     after=$((6 * part + $(wc -l <"$work/steps")))
     on 1 rsync "$work/1/saved" rsync://10.90.0.2/saves/saved || fail "rsync of the save"
     wait_for_steps $((part / 4 + after - 6 * part))

@@ -80,7 +80,10 @@ server_of() { on "$1" pgrep -f "serve-in-background.*/srv/brick\$"; }
 
 start_writer() {
     : >"$work/steps"
-    tree write "$1" "$2" "$3" "$4" >"$work/steps" 2>"$work/writer.log" &
+    # Options of tree.py come first.
+    local options=()
+    while [[ $1 == --* ]]; do options+=("$1") && shift; done
+    tree "${options[@]}" write "$@" >"$work/steps" 2>"$work/writer.log" &
     writer=$!
 }
 steps_done() { (($(wc -l <"$work/steps") >= $1)) || ! kill -0 "$writer" 2>/dev/null; }
