@@ -248,7 +248,7 @@ check() {
 
 # The parts of the tests of several machines that need modules of the kernel.
 machines() {
-    PRAMFS_BIN=$programs "${BASH_SOURCE[0]%/*}/../replication/run.sh" --only "nfsd drbd" --steps 40 --region 256M
+    PRAMFS_BIN=$programs "${BASH_SOURCE[0]%/*}/../replication/run.sh" --only "drbd nfsd" --steps 25 --region 256M
 }
 
 # shellcheck source=tests/vm/guest_reboot.sh
