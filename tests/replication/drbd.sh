@@ -35,7 +35,7 @@ drbd_down() {
 drbd_same() { [[ $(drbd dstate 0) == UpToDate/UpToDate ]]; }
 
 test_drbd() {
-    if [[ ! -e /proc/drbd ]] || ! [[ ! -x $drbdsetup ]]; then
+    if [[ ! -e /proc/drbd ]] || [[ ! -x $drbdsetup ]] || ! command -v drbdmeta >/dev/null; then
         skipped "this kernel has no DRBD, or its tools are missing: no region on DRBD"
         return
     fi

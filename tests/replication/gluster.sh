@@ -52,11 +52,15 @@ heal() {
 look_at_all() {
     mkdir -p "$work/look"
     mount -t glusterfs "10.90.0.1:/$1" "$work/look" || fail "mount of the volume $1"
+    # Else it would ask only those that are.
+    until_true 30 all_connected "$work/look" "$1" || fail "the mount of $1 does not reach all bricks"
     # shellcheck disable=SC2016
     on 1 sh -c 'cd "$1" && find . -name ".glusterfs*" -prune -o -print0' - "/srv/brick/$1" |
         (cd "$work/look" && xargs -0 stat) >/dev/null || fail "a name of $1 cannot be looked up"
     umount "$work/look"
 }
+
+all_connected() { [[ $(cat "$1/.meta/graphs/active/$2-client-"?/private | grep -c '^connected = 1$') == 3 ]]; }
 
 mount_volume() {
     mkdir -p "$work/$1"
