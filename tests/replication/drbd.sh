@@ -40,6 +40,8 @@ test_drbd() {
         return
     fi
     say "DRBD $(sed -n 's/^version: \([^ ]*\).*/\1/p' /proc/drbd), protocol C: machine 1 is primary"
+    # drbdmeta locks a file there.
+    mkdir -p "$(readlink -m /var/lock)"
     drbd_up 0
     drbd_up 1
     drbd primary 0 --force
