@@ -250,8 +250,9 @@ def actual(root, brick, plain=False):
         for path in paths:
             kind, mode, uid, _, data, names = found[path]
             found[path] = kind, mode, uid, len(paths), data, names
-    # It belongs to the volume or to the mount.
-    found.pop("", None)
+    # Unless it cannot be read, it belongs to the volume or to the mount.
+    if not isinstance(found[""], str):
+        del found[""]
     if plain:
         return {p: what if isinstance(what, str) else (what[0], what[4] or digest(b"")) for p, what in found.items()}
     found = {p: what if isinstance(what, str) else describe(*what) for p, what in found.items()}
