@@ -122,6 +122,7 @@ gluster_volume() {
     gluster volume start "$volume" >/dev/null
     mount_volume "$volume"
     until_true 60 bricks_online "$volume" || fail "not all bricks of $volume are online"
+    until_true 60 all_connected "$work/$volume" "$volume" || fail "the mount of $volume does not reach all bricks"
 
     tree write "$work/$volume" "$seed" 0 "$part" >"$work/steps" || fail "a writer of $volume"
     tree compare "$work/$volume" "$seed" "$part" || fail "$volume is not what was written"
