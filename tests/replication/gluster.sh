@@ -31,13 +31,9 @@ healed() {
     info=$(gluster volume heal "$1" info 2>/dev/null) || return 1
     [[ $(grep -c '^Status: Connected' <<<"$info") == 3 && $(grep -c '^Number of entries: 0$' <<<"$info") == 3 ]]
 }
-# With `names`, also what brick 2 or 3 has lost without the others knowing.
 heal() {
     until_true 60 bricks_online "$1" || { gluster volume status "$1"; fail "not all bricks of $1 are online"; }
     until_true 60 healers_online "$1" || fail "not all self-heal daemons of $1 are online"
-    if [[ ${2:-} == names ]]; then
-        look_at_all "$1"
-    fi
     local rounds
     for ((rounds = 0; rounds < 20; rounds++)); do
         # The daemons reconnect to a brick within seconds.
@@ -47,19 +43,6 @@ heal() {
     gluster volume heal "$1" info
     fail "$1 is not healed"
 }
-# A full heal, and a listing by a user, take the names from one brick, perhaps from the one that has lost
-# them. A lookup of a name asks all bricks. Brick 1 has all names.
-look_at_all() {
-    mkdir -p "$work/look"
-    mount -t glusterfs "10.90.0.1:/$1" "$work/look" || fail "mount of the volume $1"
-    # Else it would ask only those that are.
-    until_true 30 all_connected "$work/look" "$1" || fail "the mount of $1 does not reach all bricks"
-    # shellcheck disable=SC2016
-    on 1 sh -c 'cd "$1" && find . -name ".glusterfs*" -prune -o -print0' - "/srv/brick/$1" |
-        (cd "$work/look" && xargs -0 stat) >/dev/null || fail "a name of $1 cannot be looked up"
-    umount "$work/look"
-}
-
 all_connected() { [[ $(cat "$1/.meta/graphs/active/$2-client-"?/private | grep -c '^connected = 1$') == 3 ]]; }
 
 mount_volume() {
@@ -98,17 +81,18 @@ damage_region() {
     (((status & ~5) == 0)) || fail "fsck.pramfs -y ends with status $status"
 }
 
-# Removes what cannot be read from a brick, with the other name that GlusterFS has for it. A heal then
-# copies it anew.
-remove_damaged() {
+# Makes brick N of a volume anew: what comes after removes what is left of the old one.
+reset_brick() {
     local n=$1 volume=$2
-    # shellcheck disable=SC2016
-    on "$n" bash -euc '
-        cd "$1"
-        find . -path ./.glusterfs -prune -o -type f -print0 | while IFS= read -r -d "" file; do
-            cat "$file" >/dev/null 2>&1 || { stat -c %i "$file"; echo "    removed from the brick: $file" >&2; }
-        done | sort -u | while read -r inode; do find . -inum "$inode" -delete; done
-    ' - "/srv/brick/$volume"
+    shift 2
+    gluster volume reset-brick "$volume" "10.90.0.$n:/srv/brick/$volume" start >/dev/null
+    "$@"
+    gluster volume reset-brick "$volume" "10.90.0.$n:/srv/brick/$volume"{,} commit force >/dev/null
+}
+made_anew() {
+    on "$1" umount /srv/brick
+    until_true 10 make_region "$1" || fail "mkfs.pramfs: $(cat "$work/mkfs.log")"
+    serve_region "$1"
 }
 
 gluster_volume() {
@@ -172,24 +156,20 @@ gluster_volume() {
     damage_region 3 "$volume"
     switch_on 3
     serve_region 3
-    remove_damaged 3 "$volume"
     ! compare_brick 3 "$volume" "$seed" $((4 * part)) >"$work/differences" || fail "brick 3 has what was written without it"
     say "  before the heal: $(head -n 1 "$work/differences")"
     glusterd_up 3
     until_true 60 connected || fail "machine 3 does not join again"
-    heal "$volume" names
-    compare_all "$volume" "$seed" $((4 * part))
-    passed "$volume: a machine without power, its region damaged, repaired, healed"
-
-    say "  the region of machine 2 is lost, and made anew"
-    gluster volume reset-brick "$volume" "10.90.0.2:/srv/brick/$volume" start >/dev/null
-    on 2 umount /srv/brick
-    until_true 10 make_region 2 || fail "mkfs.pramfs: $(cat "$work/mkfs.log")"
-    serve_region 2
-    gluster volume reset-brick "$volume" 10.90.0.2:/srv/brick/"$volume"{,} commit force >/dev/null
+    reset_brick 3 "$volume" on 3 rm -rf "/srv/brick/$volume"
     heal "$volume"
     compare_all "$volume" "$seed" $((4 * part))
-    passed "$volume: a brick made anew, healed"
+    passed "$volume: a machine without power, its region damaged and repaired, its brick reset and healed"
+
+    say "  the region of machine 2 is lost, and made anew"
+    reset_brick 2 "$volume" made_anew 2
+    heal "$volume"
+    compare_all "$volume" "$seed" $((4 * part))
+    passed "$volume: a region made anew, healed"
 
     if takeover_works; then
         on 2 kill -KILL "$(brick_of 2 "$volume")"
