@@ -199,6 +199,9 @@ gluster_volume() {
     umount "$work/$volume"
     gluster volume stop "$volume" >/dev/null
     gluster volume delete "$volume" >/dev/null
+    # Without takeover again.
+    until_true 20 on 2 umount /srv/brick || fail "something uses the mount of machine 2"
+    serve_region 2
 }
 
 # The file may be there already: the users notice the end of a brick a moment later.
