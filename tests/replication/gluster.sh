@@ -110,6 +110,7 @@ gluster_volume() {
 
     tree write "$work/$volume" "$seed" 0 "$part" >"$work/steps" || fail "a writer of $volume"
     tree compare "$work/$volume" "$seed" "$part" || fail "$volume is not what was written"
+    ! tree compare "$work/$volume" "$seed" $((part - 1)) >"$work/differences" || fail "a step less is not found"
     passed "$volume: $part steps with all bricks"
 
     start_writer "$work/$volume" "$seed" "$part" $((2 * part))
