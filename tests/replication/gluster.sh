@@ -22,12 +22,11 @@ glusterd_up() { on "$1" glusterd; }
 connected() { [[ $(gluster pool list | grep -cw Connected) == 3 ]]; }
 bricks_online() { [[ $(gluster volume status "$1" | grep -cE '^Brick .* Y +[0-9]+ *$') == 3 ]]; }
 healers_online() { [[ $(gluster volume status "$1" | grep -cE '^Self-heal Daemon .* Y +[0-9]+ *$') == 3 ]]; }
-# All three bricks answer, and no entry waits. The count is cheap; `info` looks at each entry, with locks.
+# All three bricks answer, and no entry waits.
 healed() {
     local info
-    sleep 1
-    info=$(gluster volume heal "$1" statistics heal-count 2>/dev/null) || return 1
-    [[ $(grep -c '^Number of entries: 0$' <<<"$info") == 3 ]] || return 1
+    # `info` looks at each entry, with locks.
+    sleep 2
     info=$(gluster volume heal "$1" info 2>/dev/null) || return 1
     [[ $(grep -c '^Status: Connected' <<<"$info") == 3 && $(grep -c '^Number of entries: 0$' <<<"$info") == 3 ]]
 }
