@@ -60,9 +60,19 @@ switch_off() {
 
 # --- Regions of machines ------------------------------------------------------------------------
 
+# What is below the bricks. BRICKS=ext4 is a control, the same events without pramfs: ext4 on a loop device.
+# Where the server of pramfs is killed, that file system is shut down, with its journal written, and
+# then answers EIO. (A dead mount of pramfs answers ENOTCONN.)
+bricks=${BRICKS:-pramfs}
+[[ $bricks == pramfs || $bricks == ext4 ]] || cannot "BRICKS=$bricks is neither pramfs nor ext4"
+
 make_region() {
-    mkdir -p "$work/$1/region"
-    "$bin/mkfs-pramfs" -q -f -O data_checksums "$work/$1/region/region" "$region_size" >"$work/mkfs.log" 2>&1
+    local dir=$work/$1/region
+    mkdir -p "$dir"
+    case $bricks in
+    pramfs) "$bin/mkfs-pramfs" -q -f -O data_checksums "$dir/region" "$region_size" ;;
+    ext4) rm -f "$dir/region" && truncate -s "$region_size" "$dir/region" && mkfs.ext4 -q -F "$dir/region" ;;
+    esac >"$work/mkfs.log" 2>&1
 }
 
 # Mounts the region of machine N, with more options of mount.pramfs. `device`: another one than its file.
@@ -71,7 +81,22 @@ serve_region() {
     on "$n" mkdir -p /srv/brick
     until_true 10 mount_region "$@" || fail "machine $n does not mount its region: $(cat "$work/mount.log")"
 }
-mount_region() { on "$1" "$bin/mount-pramfs" "${device:-$work/$1/region/region}" /srv/brick "${@:2}" >"$work/mount.log" 2>&1; }
+mount_region() {
+    local dir=$work/$1/region
+    case $bricks in
+    pramfs) on "$1" "$bin/mount-pramfs" "${device:-$dir/region}" /srv/brick "${@:2}" ;;
+    ext4) on "$1" mount -o loop "$dir/region" /srv/brick ;;
+    esac >"$work/mount.log" 2>&1
+}
+
+# Ends the file system of the brick of machine N below it: what it has answered stays, and all that comes
+# after it fails.
+kill_server() {
+    case $bricks in
+    ext4) on "$1" xfs_io -x -c "shutdown -f" /srv/brick >/dev/null ;;
+    *) on "$1" kill -KILL "$(server_of "$1")" ;;
+    esac
+}
 
 # The process id of the server of the mount, as machine N counts.
 server_of() { on "$1" pgrep -f "serve-in-background.*/srv/brick\$"; }

@@ -125,8 +125,12 @@ nfsd_anew() {
     nfsd_export
     nfsd_start
 }
-# fsid=0: it is the root of what is exported, so nothing above it needs to be exportable.
-nfsd_export() { on 1 exportfs -o rw,no_root_squash,no_subtree_check,fsid=0,sync 10.90.0.0/24:/srv/brick; }
+# The number of docs/replication.md. The directory above it is the root of the exports (fsid=0), so the root
+# of the machine does not need to be one.
+nfsd_export() {
+    on 1 exportfs -o ro,no_subtree_check,fsid=0,sync 10.90.0.0/24:/srv
+    on 1 exportfs -o rw,no_root_squash,no_subtree_check,fsid=1,sync 10.90.0.0/24:/srv/brick
+}
 
 test_nfsd() {
     if ! { modprobe nfsd; modprobe nfsv4; } 2>/dev/null && ! grep -qw nfsd /proc/filesystems; then
@@ -139,7 +143,7 @@ test_nfsd() {
     serve_region 1
     nfsd_up
     mkdir -p "$work/nfs"
-    until_true 30 mount -t nfs4 -o vers=4.2,hard,timeo=20,retrans=2,rsize=65536,wsize=65536 10.90.0.1:/ "$work/nfs" || fail "mount -t nfs4"
+    until_true 30 mount -t nfs4 -o vers=4.2,hard,timeo=20,retrans=2,rsize=65536,wsize=65536 10.90.0.1:/brick "$work/nfs" || fail "mount -t nfs4"
     # nfsd looks for a handler of "user." in the kernel, and FUSE has one for all names.
     if setfattr -n user.name -v value "$work/nfs" 2>/dev/null; then say "  extended attributes can be set over NFS"; else say "  extended attributes cannot be set over NFS"; fi
     tree --no-attributes write "$work/nfs" 3 0 "$part" >"$work/steps" || fail "a writer over NFS"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Several machines with pramfs: bricks of GlusterFS, exports by NFS, and copies by rsync, pramfs save
-# and DRBD. Each machine is made of namespaces of this one. See docs/replication.md.
+# and DRBD. Each machine is made of namespaces of this one. See docs/replication.md. BRICKS=ext4
+# puts ext4 below the bricks of GlusterFS instead of pramfs (machines.sh).
 #
-#   tests/replication/run.sh [--only "gluster nfs copies nfsd drbd"] [--steps N] [--region SIZE]
+#   tests/replication/run.sh [--only "replicated dispersed deadmount nfs copies nfsd drbd"] [--steps N] [--region SIZE]
 #                            [--keep-logs DIR]
 #
-# --only        the parts to run (default: gluster nfs copies; the others need a kernel with modules that
-#               only the virtual machine of `tests/vm/run.sh --media machines` has for certain)
+# --only        the parts to run (default: all but nfsd and drbd, which need a kernel with modules that only
+#               the virtual machine of `tests/vm/run.sh --media machines` has for certain)
 # --steps N     steps of a writer between two failures (default: 80)
 # --region SIZE of each machine (default: 1G, sparse)
 # --keep-logs   copies the logs there if something fails
@@ -17,7 +18,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
 
-parts="gluster nfs copies" part=80 region_size=1G keep_logs=''
+parts="replicated dispersed deadmount nfs copies" part=80 region_size=1G keep_logs=''
 arguments=("$@")
 while (($#)); do
     case $1 in
@@ -31,6 +32,9 @@ while (($#)); do
         ;;
     esac
     shift
+done
+for name in $parts; do
+    [[ " replicated dispersed deadmount nfs copies nfsd drbd " == *" $name "* ]] || { echo "there is no part $name" >&2 && exit 2; }
 done
 
 say() { printf 'replication: %3d s: %s\n' "$SECONDS" "$*"; }

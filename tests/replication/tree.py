@@ -7,6 +7,8 @@ tree.py compare DIR SEED N [M]      DIR must be what the first N steps made. Wit
 tree.py either DIR SEED N M         each file below DIR must have the contents that it has after N steps or
                                     after M steps, and each that has the same in both must be there.
 tree.py --brick compare ...         DIR is a brick of GlusterFS: it has files and links of its own.
+tree.py --no-contents compare ...   what files hold is not compared: bricks of a dispersed volume have
+                                    fragments of it. With --brick.
 tree.py --no-attributes ...         no step sets an extended attribute.
 
 A step is chosen by SEED and by what the steps before have made, so it needs no record. Exit status:
@@ -203,8 +205,9 @@ def digest(data):
     return f"{len(data)} bytes, {hashlib.sha256(data).hexdigest()[:16]}"
 
 
-def actual(root, brick, plain=False):
-    """What is below a directory, as a dictionary of paths to descriptions; `plain`: kind and contents."""
+def actual(root, brick, plain=False, contents=True):
+    """What is below a directory, as a dictionary of paths to descriptions; `plain`: kind and contents of
+    files, which are not read without `contents`."""
     found, inodes = {}, {}
 
     def look(path):
@@ -221,8 +224,10 @@ def actual(root, brick, plain=False):
             elif kind == stat.S_IFLNK:
                 what, data = "link", digest(os.readlink(os.fsencode(place)))
             elif kind == stat.S_IFREG:
-                with open(place, "rb") as file:
-                    what, data = "file", digest(file.read())
+                what = "file"
+                if contents:
+                    with open(place, "rb") as file:
+                        data = digest(file.read())
             links = info.st_nlink if what == "file" else 1
             if brick and what == "file":
                 # GlusterFS has links of its own, so the names are counted instead.
@@ -255,16 +260,18 @@ def actual(root, brick, plain=False):
         del found[""]
     if plain:
         return {p: what if isinstance(what, str) else (what[0], what[4] or digest(b"")) for p, what in found.items()}
-    found = {p: what if isinstance(what, str) else describe(*what) for p, what in found.items()}
+    found = {p: what if isinstance(what, str) else describe(*what, contents) for p, what in found.items()}
     return found
 
 
-def describe(kind, mode, uid, links, data, attributes):
+def describe(kind, mode, uid, links, data, attributes, contents=True):
+    if kind == "file" and not contents:
+        data = ""
     names = ", ".join(f"{n}={digest(v)}" for n, v in sorted(attributes.items()))
     return f"{kind} {mode:o} uid {uid} links {links} {data} {names}".rstrip()
 
 
-def expected(model):
+def expected(model, contents=True):
     counts = {}
     for node in model.nodes.values():
         counts[id(node)] = counts.get(id(node), 0) + 1
@@ -276,6 +283,7 @@ def expected(model):
             counts[id(node)] if node.kind == "file" else 1,
             node.digest() if node.kind != "dir" else "",
             node.attributes,
+            contents,
         )
         for path, node in model.nodes.items()
         if path
@@ -286,14 +294,14 @@ def differences(found, wanted):
     return {p: (wanted.get(p), found.get(p)) for p in sorted(found.keys() | wanted.keys()) if found.get(p) != wanted.get(p)}
 
 
-def compare(root, seed, first, last, brick):
+def compare(root, seed, first, last, brick, contents):
     model = Model(seed)
     while model.done < first:
         model.step(Nothing())
-    found = actual(root, brick)
+    found = actual(root, brick, contents=contents)
     nearest = None
     while True:
-        steps, different = model.done, differences(found, expected(model))
+        steps, different = model.done, differences(found, expected(model, contents))
         touched = model.step(Nothing())
         if not different or (last > first and different.keys() <= touched):
             print(f"{root}: {len(found)} names as {steps} steps made them" + (f", and part of the next: {sorted(different)}" if different else ""))
@@ -331,15 +339,15 @@ def either(root, seed, first, last):
 
 
 def main(arguments):
-    Model.no_attributes = "--no-attributes" in arguments
-    arguments = [a for a in arguments if a != "--no-attributes"]
-    brick = arguments[:1] == ["--brick"]
-    action, root, *numbers = arguments[1:] if brick else arguments
+    options = {a for a in arguments if a.startswith("--")}
+    Model.no_attributes = "--no-attributes" in options
+    brick = "--brick" in options
+    action, root, *numbers = (a for a in arguments if a not in options)
     seed, first, *rest = map(int, numbers)
     if action == "either":
         return either(root, seed, first, rest[0])
     if action == "compare":
-        return compare(root, seed, first, rest[0] if rest else first, brick)
+        return compare(root, seed, first, rest[0] if rest else first, brick, "--no-contents" not in options)
     os.umask(0o022)
     model = Model(seed)
     while model.done < rest[0]:
