@@ -3,8 +3,8 @@
 # and DRBD. Each machine is made of namespaces of this one. See docs/replication.md. BRICKS=ext4
 # puts ext4 below the bricks of GlusterFS instead of pramfs (machines.sh).
 #
-#   tests/replication/run.sh [--only "replicated dispersed deadmount nfs copies nfsd drbd"] [--steps N] [--region SIZE]
-#                            [--keep-logs DIR]
+#   tests/replication/run.sh [--only "replicated dispersed deadmount nfs copies nfsd drbd"]
+#                            [--steps N] [--region SIZE] [--keep-logs DIR]
 #
 # --only        the parts to run (default: all but nfsd and drbd, which need a kernel with modules that only
 #               the virtual machine of `tests/vm/run.sh --media machines` has for certain)

@@ -413,7 +413,7 @@ machines() {
     for tool in rpc.nfsd exportfs mount.nfs4 drbdmeta; do
         command -v $tool >/dev/null || cannot "$tool is missing (scripts/deps.sh --replication installs it)"
     done
-    patient=900 boot --plain machines
+    patient=1800 boot --plain machines
 }
 
 # The expected report for each medium: kind, granularity, MAP_SYNC.
