@@ -67,10 +67,10 @@ endif
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-python test-vm crash takeover mutants sanitize loom bench experiments scale instructions settings startup build install install-programs install-lib install-preload install-manuals uninstall deb test-deb test-packaging sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-python test-vm test-replication crash takeover mutants sanitize loom bench experiments scale instructions settings startup build install install-programs install-lib install-preload install-manuals uninstall deb test-deb test-packaging sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: deps ## makes, mounts, fills, maps, kills and recovers a file system
 	@scripts/demo.sh
@@ -96,6 +96,9 @@ test-python: ## builds the wheel of the Python package and tests it, with pandas
 
 test-vm: ## power cuts and a systemd boot on an emulated NVDIMM, and virtiofs, in QEMU (VM_ARGS="--cuts 10")
 	@scripts/test-vm.sh $(VM_ARGS)
+
+test-replication: ## GlusterFS, NFS, rsync, pramfs save and DRBD over several machines, as root (TEST_ARGS="--only nfs")
+	@scripts/test-replication.sh $(TEST_ARGS)
 
 crash: deps-test ## runs the crash explorer for hours; QUICK=1 for minutes
 	$(CARGO) run --release -p pramfs-tests --bin crash-explorer -- $(if $(QUICK),--quick,--resume $(or $(CARGO_TARGET_DIR),target)/crash-progress.json)

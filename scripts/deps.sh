@@ -9,6 +9,7 @@
 #   scripts/deps.sh --vm        also the requirements of the virtual machine tests
 #   scripts/deps.sh --python    also the requirements of the Python package and its tests
 #   scripts/deps.sh --bench     also the competitors of the benchmarks
+#   scripts/deps.sh --replication  also the file systems and services over several machines
 #   scripts/deps.sh --packages  also the tools that build and test packages
 #
 # Several switches can be given. A missing requirement of suites and programs is an
@@ -62,10 +63,15 @@ for switch; do
     # scripts/test-python.sh installs what the tests import, by pip.
     --python) packages+=(python3 python3-venv) ;;
     --bench) packages+=(e2fsprogs fuse2fs bindfs dbench valgrind fio sqlite3 strace) ;;
+    # None of their services is to run: the tests start their own, in namespaces.
+    --replication)
+        packages+=(python3 iproute2 procps rsync)
+        mounted+=(glusterfs-server glusterfs-client nfs-ganesha nfs-ganesha-vfs libnfs13 nfs-kernel-server nfs-common drbd-utils)
+        ;;
     # A clean Debian for the packages; the tools of other distributions, as far as Debian has them.
     --packages) packages+=(debhelper dpkg-dev lintian mmdebstrap python3 rpm nix-bin) ;;
     *)
-        say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--python] [--bench] [--packages]"
+        say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--python] [--bench] [--replication] [--packages]"
         exit 2
         ;;
     esac

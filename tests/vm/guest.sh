@@ -246,6 +246,11 @@ check() {
     "$programs/fsck-pramfs" -n "$region" | sed 's/^/   /'
 }
 
+# The parts of the tests of several machines that need modules of the kernel.
+machines() {
+    PRAMFS_BIN=$programs "${BASH_SOURCE[0]%/*}/../replication/run.sh" --only "drbd nfsd" --steps 25 --region 256M
+}
+
 # shellcheck source=tests/vm/guest_reboot.sh
 . "${BASH_SOURCE[0]%/*}/guest_reboot.sh"
 # shellcheck source=tests/vm/guest_databases.sh

@@ -14,7 +14,8 @@
 #              tmpfs, mounted at boot by systemd, with one reset; virtiofs and dax have no NVDIMM,
 #              and dax needs a newer QEMU, which is fetched from Debian and not installed;
 #              reboot is RAM, whose machine is reset; databases is devdax, with SQLite and
-#              PostgreSQL
+#              PostgreSQL. One more is not among all: machines, the parts of
+#              tests/replication/run.sh that need modules of the kernel
 # --cuts N     power cuts (or resets) on each medium, for databases with each of the two and each
 #              mode of data (default: 2)
 # --seconds N  starts nothing new after that time, not counting the build, and
@@ -115,6 +116,7 @@ initrd() {
     : >"$work/modules"
     modules root virtio_pci 9pnet_virtio 9p overlay
     modules media nfit nd_e820 nd_pmem dax_pmem device_dax ext4 fuse virtiofs loop quota_v2
+    [[ " $media " != *" machines "* ]] || modules machines veth bridge nfsd nfsv4 drbd
     (cd "$dir" && find . | cpio -o -H newc --quiet) | gzip -1 >"$work/initrd"
 }
 
@@ -144,7 +146,7 @@ build() {
     say "building the programs"
     local what=(-p pramfs-tests -p pramfs-medium --lib --test media --test host_full --test protect --test protect_openings --test poison)
     local used='media\|host_full\|protect\|protect_openings\|poison\|pramfs_medium'
-    if [[ -z $build_all && "$media " =~ ^((systemd|virtiofs|dax|databases)\ +)+$ ]]; then
+    if [[ -z $build_all && "$media " =~ ^((systemd|virtiofs|dax|databases|machines)\ +)+$ ]]; then
         cargo build -q -p pramfs-tools -p pramfs-fuse --bins
         return
     fi
@@ -249,6 +251,7 @@ boots=0 cuts_done=0
 # --systemd, systemd is the first process and the machine switches itself off. With
 # --virtiofs, the machine has a virtiofs device and no NVDIMM. With --kill-server, it also
 # kills the server of that device once the guest writes, and then ends the machine. With
+# --plain, it has neither. With
 # --dax, the device has a window for mapped files; --dax-kill-server is as --kill-server.
 boot() {
     local cut='' more='' kill_server='' device emulator=(qemu-system-x86_64)
@@ -272,6 +275,12 @@ boot() {
             -chardev "socket,id=door,path=$virtiofs_dir/socket"
             -device vhost-user-test-device-pci,chardev=door,virtio-id=26,num_vqs=2,vq_size=256,config_size=40)
     fi
+    if [[ $1 == --plain ]]; then
+        shift
+        device=(-machine q35 -m 2G)
+        # The kernel takes a busy host for a broken timer.
+        more=no_timer_check
+    fi
     [[ $1 != --systemd ]] || { more="pramfs.systemd=$work/layer systemd.unit=steps.target systemd.show_status=error TERM=dumb" && shift; }
     printf '%s\n' "$@" >"$work/shared/steps"
     rm -f "$work/shared/status"
@@ -284,7 +293,7 @@ boot() {
     "${emulator[@]}" -accel tcg,thread=single -cpu max -smp 2 \
         "${device[@]}" \
         -kernel "$kernel"/boot/vmlinuz-* -initrd "$work/initrd" \
-        -append "console=ttyS0 quiet panic=-1 $more" \
+        -append "console=ttyS0 quiet panic=-1 no_timer_check $more" \
         -nodefaults -display none -no-reboot -serial "file:$work/console" \
         -virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap" \
         -virtfs "local,path=$work/shared,mount_tag=shared,security_model=none" \
@@ -342,7 +351,7 @@ fail() {
 }
 
 wait_for() {
-    local what=$1 patience=$((SECONDS + 300))
+    local what=$1 patience=$((SECONDS + ${patient:-300}))
     shift
     until "$@"; do
         if [[ -e $work/shared/status && $(cat "$work/shared/status") != 0 ]] ||
@@ -401,6 +410,15 @@ systemd() {
     boot "attach devdax" "remains first second third"
 }
 
+# Several machines in one: namespaces of the guest's kernel, which has modules that this one may lack.
+machines() {
+    local tool
+    for tool in rpc.nfsd exportfs mount.nfs4 drbdmeta; do
+        command -v $tool >/dev/null || cannot "$tool is missing (scripts/deps.sh --replication installs it)"
+    done
+    patient=1800 boot --plain machines
+}
+
 # The expected report for each medium: kind, granularity, MAP_SYNC.
 declare -A is=(
     [fsdax]="fsdax cache-line true"
@@ -421,11 +439,11 @@ SECONDS=0
 # Independent of the medium, so run once.
 once=(quota protect)
 for medium in $media; do
-    [[ $medium =~ ^(systemd|virtiofs|dax|databases)$ || -n ${is[$medium]-} ]] || fail "unknown medium $medium"
+    [[ $medium =~ ^(systemd|virtiofs|dax|databases|machines)$ || -n ${is[$medium]-} ]] || fail "unknown medium $medium"
     left "$medium" || break
     persistence=mem-ctrl
     [[ $medium != eadr ]] || persistence=cpu
-    if [[ $medium =~ ^(systemd|virtiofs|dax|reboot|databases)$ ]]; then
+    if [[ $medium =~ ^(systemd|virtiofs|dax|reboot|databases|machines)$ ]]; then
         $medium
         continue
     fi
