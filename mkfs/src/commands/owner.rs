@@ -21,7 +21,7 @@ use crate::{Failure, output, tree};
     1M-2M. A file with several names is shown with all of them. A region that is in use is refused."
 )]
 pub(super) struct OwnerOf {
-    /// File or device that holds the file system, or its mount point
+    /// File or device that holds the file system
     region: PathBuf,
     /// Blocks
     #[arg(required = true)]
