@@ -12,7 +12,7 @@
 
 mod scramble;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::ops::Range;
 
 use super::owners::{DataOf, Owned, Owner};
@@ -24,10 +24,10 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::journal::{parse, records};
 use pramfs_medium::media::features::{METADATA_IMAGE, SCRAMBLED};
 use pramfs_medium::media::record::{ENTRIES_AT, EntryKind, SlotState};
-use pramfs_medium::media::sums::{SumState, check_word, data_crc, sum_word};
+use pramfs_medium::media::sums::{SUM_BLOCKS, SumState, check_word, data_crc, sum_word};
 use pramfs_medium::media::{DiskInode, Geometry, SuperStatic, probe_superblock};
 use pramfs_medium::pmem::{Region, RegionAccess};
-use pramfs_medium::types::{Ino, RegionOffset};
+use pramfs_medium::types::{BlockRun, Bno, Ino, RegionOffset};
 use zerocopy::IntoBytes;
 
 /// Bytes to store at an offset.
@@ -93,10 +93,15 @@ impl<'r> Metadata<'r> {
             let options = CheckOptions::default();
             let mut checker = Checker::new(view, geo.clone(), &options, Report::default());
             let owned = checker.run_for_owners();
-            walk.add(&owned);
+            // What only the crash has left, a replay has freed, and no scrambling knows.
+            if is_raw || is_replayed {
+                walk.add(&owned);
+            }
+            walk.add_data(&owned);
             if is_replayed != is_raw {
                 walk.complete = checker.report.complete && !checker.hidden_blocks;
                 if geo.data_sums {
+                    walk.edits.extend(checker.no_sums()?);
                     walk.edits.extend(checker.sums_of_zeros(&owned)?);
                 }
                 if scramble {
@@ -162,25 +167,21 @@ impl<'r> Metadata<'r> {
     }
 }
 
-/// Whether a record has a part in blocks, or copies from some: that is file data.
+/// Whether a record has a part in blocks, copies from some, or sums them: that is file data.
 fn needs_data(record: &[u8]) -> bool {
     let mut entries = record.get(ENTRIES_AT..).into_iter().flat_map(parse);
-    entries.any(|e| matches!(e.kind, EntryKind::Copy | EntryKind::More))
+    entries.any(|e| matches!(e.kind, EntryKind::Copy | EntryKind::More | EntryKind::Sum))
 }
 
 /// What walks have found.
 #[derive(Default)]
 struct Walk {
-    /// For each block with an owner that is not file data to all: whether it is to some.
-    found: HashMap<u64, Found>,
+    /// Blocks that are metadata to some owner.
+    found: HashSet<u64>,
+    /// Runs of blocks that are file data to some owner.
+    data: Vec<BlockRun>,
     edits: Vec<Edit>,
     complete: bool,
-}
-
-#[derive(Default, Clone, Copy)]
-struct Found {
-    metadata: bool,
-    data: bool,
 }
 
 impl Walk {
@@ -198,41 +199,37 @@ impl Walk {
             if is_data || is_target || of.owner == Owner::BadBlock {
                 continue;
             }
-            for block in of.blocks.blocks() {
-                self.found.entry(block.0).or_default().metadata = true;
-            }
+            self.found.extend(of.blocks.blocks().map(|block| block.0));
         }
-        // Only where it matters: there may be many blocks of data.
-        for of in owned {
-            if !matches!(
+    }
+
+    fn add_data(&mut self, owned: &[Owned]) {
+        let is_data = |of: &&Owned| {
+            matches!(
                 of.owner,
                 Owner::Data {
                     of: DataOf::File,
                     ..
                 } | Owner::BadBlock
-            ) {
-                continue;
-            }
-            for block in of.blocks.blocks() {
-                if let Some(found) = self.found.get_mut(&block.0) {
-                    found.data = true;
-                }
-            }
-        }
+            )
+        };
+        self.data
+            .extend(owned.iter().filter(is_data).map(|of| of.blocks));
     }
 
     /// Returns the blocks of the image, and the number of those left out.
     fn runs(&self, geo: &Geometry) -> (Vec<Range<u64>>, u64) {
         let fixed = geo.fixed_runs();
-        let mut blocks: Vec<u64> = Vec::new();
-        let mut left_out = 0;
-        for (block, found) in &self.found {
-            match fixed.iter().any(|run| run.contains(block)) {
-                true => {}
-                false if found.data => left_out += 1,
-                false => blocks.push(*block),
+        let mut found = self.found.clone();
+        found.retain(|block| !fixed.iter().any(|run| run.contains(block)));
+        let all = found.len();
+        for run in &self.data {
+            for block in run.blocks() {
+                found.remove(&block.0);
             }
         }
+        let left_out = (all - found.len()) as u64;
+        let mut blocks: Vec<u64> = found.into_iter().collect();
         blocks.sort_unstable();
         let mut runs: Vec<Range<u64>> = Vec::new();
         for block in blocks {
@@ -246,6 +243,21 @@ impl Walk {
 }
 
 impl Checker<'_> {
+    /// Returns zeros for all sums: those of files are stored over them, and those of blocks that were
+    /// freed would tell what was in them.
+    fn no_sums(&self) -> Result<Vec<Edit>> {
+        let geo = &self.geo;
+        let mut edits = Vec::new();
+        let mut first = Bno(0);
+        while first.0 < geo.blocks() {
+            if let Some(at) = self.sum_at(first) {
+                edits.push((at, vec![0; geo.bytes(SUM_BLOCKS) as usize]));
+            }
+            first = first.after(geo.bits_per_group());
+        }
+        Ok(edits)
+    }
+
     /// Returns the words for the sums of files whose data have become zeros: right where they
     /// were right, wrong where they were wrong. A damaged word stays.
     fn sums_of_zeros(&mut self, owned: &[Owned]) -> Result<Vec<Edit>> {
@@ -290,7 +302,10 @@ impl Checker<'_> {
                 let sum = match check_word(self.geo.seed, block, word, data_crc(&bytes[..len])) {
                     SumState::Right => zeros,
                     SumState::Wrong => !zeros,
-                    SumState::Damaged => continue,
+                    SumState::Damaged => {
+                        edits.push((at, word.to_le_bytes().to_vec()));
+                        continue;
+                    }
                 };
                 let word = sum_word(self.geo.seed, block, sum);
                 edits.push((at, word.to_le_bytes().to_vec()));

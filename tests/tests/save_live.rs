@@ -229,7 +229,8 @@ fn snapshot_with_listed_bad_blocks_reads_them_as_zeros_and_restores() {
     let sim = formatted(LEN as usize, &options).unwrap();
     // In the last group, where nothing is.
     let bad = LEN - (1 << 20);
-    sim.set_kernel_bad(vec![bad..bad + 8192]);
+    let ranges = std::iter::once(bad..bad + 8192);
+    sim.set_kernel_bad(ranges.collect());
     let fs = mount(&sim, quiet()).unwrap();
     let ino = fs.create(&CX, Ino::ROOT, b"file-0-0", 0o644).unwrap().ino;
     fs.write(&CX, ino, 0, &[1; PIECE]).unwrap();

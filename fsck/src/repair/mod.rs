@@ -50,9 +50,10 @@ use super::paths::Paths;
 use super::report::{Outcome, Report};
 use super::view::View;
 use super::{Checker, superblock};
-use pramfs_medium::error::Result;
-use pramfs_medium::media::Geometry;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::features::METADATA_IMAGE;
 use pramfs_medium::media::lease::refuse_if_leased;
+use pramfs_medium::media::{Geometry, probe_superblock};
 use pramfs_medium::pmem::{Region, RegionAccess};
 use pramfs_medium::types::Ino;
 
@@ -110,6 +111,12 @@ fn repair_once(region: &Region, options: &RepairOptions) -> Result<Report> {
         return Ok(report);
     };
     if !matches!(options.policy, Policy::No) {
+        let fixed = probe_superblock(region)?.fixed;
+        if fixed.ro_compat & METADATA_IMAGE != 0 {
+            return Err(Error::NotSupported(
+                "an image for a report is not repaired; check it: fsck.pramfs -n",
+            ));
+        }
         // A repair could give away blocks that a process maps.
         refuse_if_leased(region)?;
     }

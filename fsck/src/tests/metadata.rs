@@ -1,12 +1,15 @@
 //! An image of metadata has the damage of its original, and nothing that a person wrote.
 
+use super::clean::quiet;
 use super::each::CASES;
 use super::plant::Plant;
 use super::readable::bytes_of;
 use super::sums::{flip, summed};
 use crate::{Issue, Metadata, Policy, RepairOptions, Report, repair};
+use pramfs::format::{FormatOptions, format};
+use pramfs::inode::{Credentials, Fs, Ino};
 use pramfs_medium::media::probe_superblock;
-use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess};
+use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess, SimBackend};
 
 /// A region with what an image has.
 fn restored(image: &Metadata<'_>, len: u64) -> Region {
@@ -127,5 +130,40 @@ fn image_keeps_right_and_wrong_sums_of_data() {
         let copy = restored(&Metadata::of(&region, false).unwrap(), region.len());
         assert!(!has(&copy, &[0x77; 64]));
         assert_eq!(what(&look(&copy)), found);
+    }
+}
+
+/// Of a crash after the record of an unlink, and before its homes: what the replay frees is in no
+/// image.
+#[test]
+fn scrambled_image_after_crash_has_nothing_that_replay_frees() {
+    let sim = SimBackend::new(4 << 20).unwrap();
+    let region = || Region::new("test", Box::new(sim.clone()));
+    format(&region(), &FormatOptions::default()).unwrap();
+    let fs = Fs::open(region(), quiet()).unwrap();
+    let (user, root) = (Credentials::ROOT, Ino::ROOT);
+    let target = b"secret/".repeat(60);
+    fs.symlink(&user, root, b"link", &target).unwrap();
+    let before = sim.image();
+    fs.unlink(root, b"link").unwrap();
+    let after = sim.image();
+    let geo = probe_superblock(&region()).unwrap().geometry();
+    let journal = geo.journal_offset.0 as usize..(geo.journal_offset.0 + geo.journal_len) as usize;
+    let mut crashed = before;
+    crashed[journal.clone()].copy_from_slice(&after[journal]);
+    let crashed = SimBackend::from_image(&crashed).unwrap();
+    let crashed = Region::new("crashed", Box::new(crashed));
+    assert!(has(&crashed, b"secret"));
+    let image = Metadata::of(&crashed, true).unwrap();
+    assert!(!has(&restored(&image, crashed.len()), b"secret"));
+}
+
+#[test]
+fn image_is_not_repaired() {
+    let p = Plant::new();
+    let copy = restored(&Metadata::of(&p.region, false).unwrap(), p.region.len());
+    for policy in [Policy::Preen, Policy::Yes] {
+        let refused = repair(&copy, &RepairOptions::new(policy)).unwrap_err();
+        assert!(refused.to_string().contains("is not repaired"), "{refused}");
     }
 }

@@ -14,10 +14,10 @@ use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::wire::InHeader;
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
 use pramfs_medium::pmem::{
-    EXTENTS, FREE_SPACE, FreeRuns, GATHER, GROW, Gather, LEASE_TICKET, SCRUB, SCRUB_FINDING,
-    ScrubRequest, WRITE_LEASE_TICKET, decode_extents, decode_free_space, decode_gather,
-    decode_grow, decode_scrub, decode_scrub_finding, encode_extents, encode_free_space,
-    encode_gathered, encode_grown, encode_scrub_finding,
+    EXTENTS, EXTENTS_MAX, FREE_SPACE, FreeRuns, GATHER, GROW, Gather, LEASE_TICKET, SCRUB,
+    SCRUB_FINDING, ScrubRequest, WRITE_LEASE_TICKET, decode_extents, decode_free_space,
+    decode_gather, decode_grow, decode_scrub, decode_scrub_finding, encode_extents,
+    encode_free_space, encode_gathered, encode_grown, encode_scrub_finding,
 };
 
 use super::Adapter;
@@ -204,10 +204,9 @@ impl Adapter {
                 let offset = decode_extents(input).or_else(invalid)?;
                 let node = ino(node)?;
                 let size = fs.getattr(node)?.size;
-                Ok(encode_extents(
-                    &fs.file_extents(node, offset, u64::MAX)?,
-                    size,
-                ))
+                // No more than the reply has room for: a file may have millions.
+                let extents = fs.first_extents(node, offset, EXTENTS_MAX)?;
+                Ok(encode_extents(&extents, size))
             }
             FREE_SPACE => {
                 owns_mount(req)?;
@@ -336,7 +335,7 @@ fn owns_mount(req: &InHeader) -> Served<()> {
         true => Ok(()),
         false => Err(Refusal::Request(
             Errno::EPERM,
-            "only root and the user who mounted the file system may grow or scrub it",
+            "only root and the user who mounted the file system may change how it is stored",
         )),
     }
 }

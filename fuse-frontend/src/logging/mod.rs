@@ -3,10 +3,10 @@
 //! an administrator.
 //!
 //! Like syslog(3), the server sends one datagram for each line to `/dev/log`. If that
-//! socket does not exist, the lines are lost; [`datagrams`] counts them.
+//! socket does not exist, the lines are lost; `datagrams` counts them.
 //!
 //! Under systemd, standard error is a stream to the journal: then entries go to the journal
-//! itself, with fields ([`journal`]).
+//! itself, with fields (`journal`).
 
 mod datagrams;
 mod journal;

@@ -135,7 +135,7 @@ impl Defrag {
 const NO_SPACE: &str = "no free leaf";
 
 impl Report {
-    /// Moves parts of a file until one cannot be moved.
+    /// Moves parts of a file, but for those that cannot be moved.
     fn parts(
         &mut self,
         path: &[u8],
@@ -143,7 +143,10 @@ impl Report {
         parts: impl Iterator<Item = u64>,
         leaf: u64,
     ) -> Result<(), Failure> {
+        // Each reason is named once for a file.
+        let mut told: Vec<&str> = Vec::new();
         for at in parts {
+            let mut is_of_part = false;
             let why = match file.gather(path, at) {
                 Ok(Gather::Moved) => {
                     self.moved += leaf;
@@ -151,7 +154,10 @@ impl Report {
                 }
                 // It has changed meanwhile.
                 Ok(Gather::Whole | Gather::Holes) => continue,
-                Ok(Gather::Mapped) => "mapped",
+                Ok(Gather::Mapped) => {
+                    is_of_part = true;
+                    "mapped"
+                }
                 Ok(Gather::Leased) => "leased",
                 Ok(Gather::Immutable) => "immutable",
                 Ok(Gather::Unsummed) => "without checksums yet",
@@ -162,15 +168,22 @@ impl Report {
                 }
                 Err(failure) => {
                     eprintln!("pramfs: warning: {}", failure.message);
+                    is_of_part = true;
                     "failed"
                 }
             };
+            if told.contains(&why) {
+                continue;
+            }
+            told.push(why);
             let left = self.left.entry(why).or_default();
             left.files += 1;
             if left.named.len() < NAMED {
                 left.named.push(tree::name(path));
             }
-            break;
+            if !is_of_part {
+                break;
+            }
         }
         Ok(())
     }

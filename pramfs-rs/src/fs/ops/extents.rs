@@ -27,6 +27,20 @@ impl Engine {
         })
     }
 
+    /// As [`file_extents`](Self::file_extents) to the end of the file, but with one extent more than
+    /// `most` at most, and that one may be incomplete.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn first_extents(&self, ino: Ino, offset: u64, most: usize) -> Result<Vec<FileExtent>> {
+        self.op(Need::Read, || {
+            let inode = self.iget_user(ino)?;
+            let state = inode.state.read();
+            check_file(inode.ino, &state)?;
+            self.extents_up_to(&state, offset, state.disk.size, most)
+        })
+    }
+
     /// Notes a change of the contents that a mapping made: sets the times, lazily, and
     /// increments the change counter.
     pub(crate) fn touched_by_map(&self, ino: Ino) -> Result<()> {

@@ -102,9 +102,6 @@ impl Engine {
                 Ok(old) => old,
                 Err(why) => return Ok(why),
             };
-            // A record that copies bytes to the old blocks must not be replayed once they have
-            // another owner (rule 8).
-            self.settle_copies(&state)?;
             // A damaged block gets no new sum.
             if self.is_summed(&state) {
                 for i in 0..end - first {

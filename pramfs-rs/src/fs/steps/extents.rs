@@ -23,10 +23,22 @@ impl Engine {
         offset: u64,
         end: u64,
     ) -> Result<Vec<FileExtent>> {
+        self.extents_up_to(state, offset, end, usize::MAX)
+    }
+
+    /// As [`extents_between`](Self::extents_between), but ends after the extent that follows the
+    /// first `most`; that one may be incomplete.
+    pub(crate) fn extents_up_to(
+        &self,
+        state: &InodeState,
+        offset: u64,
+        end: u64,
+        most: usize,
+    ) -> Result<Vec<FileExtent>> {
         let geo = &self.vol.geo;
         let mut list: Vec<FileExtent> = Vec::new();
         let mut at = offset;
-        while at < end {
+        while at < end && list.len() <= most {
             let index = geo.file_block(at);
             let extent = map::run(&self.vol, &state.map(), index, geo.blocks_of(at, end))?;
             if extent.is_hole() {
