@@ -278,8 +278,6 @@ boot() {
     if [[ $1 == --plain ]]; then
         shift
         device=(-machine q35 -m 2G)
-        # The kernel takes a busy host for a broken timer.
-        more=no_timer_check
     fi
     [[ $1 != --systemd ]] || { more="pramfs.systemd=$work/layer systemd.unit=steps.target systemd.show_status=error TERM=dumb" && shift; }
     printf '%s\n' "$@" >"$work/shared/steps"
@@ -290,6 +288,7 @@ boot() {
     # The two processors take turns in one thread. With a thread for each, one may
     # still hold the breakpoint that the kernel puts in place of an instruction while
     # the other patches it. The guest then panics, once in some hundred boots.
+    # no_timer_check: the kernel takes a busy host for a broken timer.
     "${emulator[@]}" -accel tcg,thread=single -cpu max -smp 2 \
         "${device[@]}" \
         -kernel "$kernel"/boot/vmlinuz-* -initrd "$work/initrd" \
