@@ -22,14 +22,10 @@ const PAGE: usize = 4096;
 const BLOCKS: usize = 64;
 const ROOT: Credentials<'static> = Credentials::ROOT;
 
-/// Takes a page away that holds this byte. Returns the errno if the kernel refuses.
-fn poison(fs: &Fs, offset: u64, byte: u8) -> Result<(), i32> {
-    let region = fs.region_to_damage();
-    // Without DAX, the kernel reads a page of its cache that is clean from the device again, and
-    // nothing is lost. So the page is made dirty.
-    let dirty = region.window().store_unflushed(offset, &[byte]);
-    dirty.expect("stored");
-    let range = region
+/// Takes a page away. Returns the errno if the kernel refuses.
+fn poison(fs: &Fs, offset: u64) -> Result<(), i32> {
+    let range = fs
+        .region_to_damage()
         .raw_range(offset, PAGE as u64)
         .expect("in the region");
     // SAFETY: the page lies in the mapping of a region, which the test owns; the handler of the
@@ -89,13 +85,8 @@ fn on_medium(path: &Path) {
     fs.sync().expect("synced");
     let bad = 7;
     let gone = place(&fs, file, bad);
-    // The kernel may write the page back before it is poisoned, and then reads it again.
-    let mut tries = 0;
-    while tries == 0 || tries < 20 && read(&fs, file, bad).is_ok() {
-        tries += 1;
-        if let Err(errno) = poison(&fs, gone, bad as u8 + 1) {
-            return skipped(format_args!("no page can be poisoned: errno {errno}"));
-        }
+    if let Err(errno) = poison(&fs, gone) {
+        return skipped(format_args!("no page can be poisoned: errno {errno}"));
     }
     println!("poisoned the page at {gone:#x} of {}", path.display());
     let whole = |fs: &Fs, of_bad: Result<Vec<u8>, i32>| {
@@ -147,7 +138,13 @@ fn poisoned_page_costs_its_bytes_and_is_taken_out_of_use() {
     let _dog = Watchdog::new("a poisoned page", Duration::from_secs(120));
     for path in std::env::split_paths(&named) {
         let kind = std::fs::metadata(&path).expect("there").file_type();
-        if kind.is_block_device() || kind.is_char_device() {
+        if kind.is_block_device() {
+            skipped(
+                "a page of a block device is one of the page cache: the kernel reads it again if it is clean, and does not take it away if it is dirty",
+            );
+            continue;
+        }
+        if kind.is_char_device() {
             on_medium(&path);
             continue;
         }
