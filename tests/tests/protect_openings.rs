@@ -247,6 +247,7 @@ fn contents(c: &Counted, dir: Ino) {
     });
     c.read("seek", |fs| fs.seek(holes, 0, SeekWhence::Hole));
     c.read("file_extents", |fs| fs.file_extents(holes, 0, 1 << 20));
+    c.read("first_extents", |fs| fs.first_extents(holes, 0, 8));
     c.read("lost_ranges", |fs| fs.lost_ranges(holes));
     c.read("verify_data", |fs| fs.verify_data(holes, 0..1 << 20));
     c.read("statfs", |fs| fs.statfs());
