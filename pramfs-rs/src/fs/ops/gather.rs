@@ -73,7 +73,7 @@ impl Engine {
     /// [`Error::Corrupt`], and [`Error::WrongSum`] for data that are not what was written; those
     /// of the medium. Then nothing has changed.
     pub fn gather(&self, ino: Ino, offset: u64) -> Result<Gathered> {
-        self.op(Need::Write, || {
+        let gathered = self.op(Need::Write, || {
             let geo = &self.vol.geo;
             let inode = self.iget_user(ino)?;
             let mut state = inode.state.write();
@@ -135,7 +135,12 @@ impl Engine {
             tx.end_staging()?;
             self.commit(tx, [staged])?;
             Ok(Gathered::Moved)
-        })
+        });
+        match gathered {
+            // For pointers, or for the record.
+            Err(Error::NoSpace(_)) => Ok(Gathered::NoSpace),
+            gathered => gathered,
+        }
     }
 
     /// Returns the runs of a part in the order of the file, if it is worth moving, and may be
