@@ -33,7 +33,7 @@ pub enum DataOf {
     Table,
 }
 
-/// What a block is, and to whom.
+/// The use and the owner of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// The first superblock page.

@@ -1,4 +1,4 @@
-//! `pramfs owner`: what a block is, and whose.
+//! `pramfs owner`: names the use and the owner of each block.
 
 mod common;
 

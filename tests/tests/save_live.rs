@@ -449,7 +449,7 @@ fn save_whose_server_is_replaced_fails_and_the_next_succeeds() {
                 failed += 1;
                 assert!(!output.stdout.is_empty() || !output.stderr.is_empty());
             }
-            // What a save leaves is whole, or the one before.
+            // A save that failed leaves no file, or the whole one of an earlier save.
             if killed.exists() {
                 assert_restores(dir.path(), &killed);
             }

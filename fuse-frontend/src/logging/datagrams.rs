@@ -1,4 +1,4 @@
-//! Lines of the log, as datagrams to the socket of whoever writes it down.
+//! Sends lines of the log as datagrams, to the socket of syslogd or journald.
 //!
 //! Invariant: no line waits long. The reader of the socket may itself wait for a mount of this
 //! server, such as that of `/var/log`, and a server that waited for the reader then would

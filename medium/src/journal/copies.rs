@@ -14,28 +14,22 @@ use crate::types::RegionOffset;
 
 /// The copies of a mount.
 #[derive(Debug)]
-pub(super) struct Copies(Mutex<State, rank::Leaf>);
-
-#[derive(Debug, Clone, Copy, Default)]
-struct State {
+pub(super) struct Copies {
     /// `None` until the mount may store.
-    session: Option<Session>,
-    /// The medium has the mark.
-    void: bool,
+    session: Mutex<Option<Session>, rank::Leaf>,
 }
 
 impl Copies {
     pub(super) fn new() -> Copies {
-        Copies(Mutex::new(State::default()))
+        Copies {
+            session: Mutex::new(None),
+        }
     }
 
     /// Stores the copies for all lanes, whose records up to the checkpoint are dead. The dynamic
     /// words of the session are durable, and no record is stored meanwhile.
     pub(super) fn begin(&self, medium: Medium<'_>, session: Session) -> Result<()> {
-        *self.0.lock() = State {
-            session: Some(session),
-            void: false,
-        };
+        *self.session.lock() = Some(session);
         let Medium { region, geo } = medium;
         let Some(at) = RetiredCopy::place(geo, 0) else {
             return Ok(());
@@ -61,9 +55,7 @@ impl Copies {
         lsn: u64,
         after: Fenced,
     ) -> Result<Unfenced> {
-        // Lanes store side by side. After one has voided the copies, those of others do not count.
-        let state = *self.0.lock();
-        let (Some(session), false) = (state.session, state.void) else {
+        let Some(session) = *self.session.lock() else {
             return Ok(Unfenced::none());
         };
         let Medium { region, geo } = medium;
@@ -83,10 +75,9 @@ impl Copies {
                 return Ok(stored);
             }
         }
+        // Each time: the fence of another lane, which has stored it before, may be still to come.
         let (at, mark) = session.void_mark(geo);
-        let pending = w.publish_u64(at.0, mark, after)?;
-        self.0.lock().void = true;
-        Ok(pending)
+        Ok(w.publish_u64(at.0, mark, after)?)
     }
 }
 

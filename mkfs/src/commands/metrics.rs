@@ -29,7 +29,7 @@ use crate::failure::shown;
 /// User and group of the process that speaks HTTP: nobody.
 const NOBODY: u32 = 65_534;
 
-/// How long metrics are given to whoever asks, before the servers are asked again. Each makes a whole
+/// Time for which collected metrics are cached. To collect them, each server makes a whole
 /// document of its state for an answer, and any local user may ask over HTTP.
 const FRESH: Duration = Duration::from_secs(1);
 

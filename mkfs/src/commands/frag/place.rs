@@ -198,13 +198,10 @@ impl FileAt<'_> {
                     Gathered::Unsummed => Gather::Unsummed,
                     Gathered::NoSpace => Gather::NoSpace,
                 }),
-                // A pointer block, or a part of the record, found no place.
-                Err(pramfs::Error::NoSpace(_)) => Ok(Gather::NoSpace),
                 Err(e) => Err(tree::about(path, e)),
             },
             FileAt::Mount(file) => match ask_to_gather(file.as_fd(), offset) {
                 Ok((done, _)) => Ok(done),
-                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => Ok(Gather::NoSpace),
                 Err(e) => Err(refused(&tree::name(path), &e)),
             },
         }
