@@ -26,6 +26,10 @@ pub(super) struct Failed {
     pub problem: String,
 }
 
+/// Recoveries from recoveries, each of which does what none has done before. More of them mean
+/// that a recovery stores something new each time, and the search would never end.
+const DEPTH: u32 = 64;
+
 /// Crashes recoveries.
 pub(super) struct Again<'w> {
     pub settings: &'w Settings,
@@ -37,8 +41,17 @@ impl Again<'_> {
     /// Fails the power in a recovery, and in the recoveries from that, until
     /// no recovery is new.
     pub(super) fn crash(&mut self, first: Recovery, at: &At<'_>) -> Result<(), Failed> {
-        let mut left = vec![first];
-        while let Some(r) = left.pop() {
+        let mut left = vec![(first, 0)];
+        while let Some((r, depth)) = left.pop() {
+            if depth > DEPTH {
+                return Err(Failed {
+                    moment: format!("after {DEPTH} crashes, each in the recovery from the last"),
+                    lines: vec![],
+                    problem: "each recovery stores what none has stored before: leave out of \
+                              `Oracle::trace` what counts mounts"
+                        .into(),
+                });
+            }
             let limits = match r.did.new {
                 true => self.settings.recovery,
                 false => self.settings.every_recovery,
@@ -61,11 +74,9 @@ impl Again<'_> {
                             Ok(v) => {
                                 counts.recovery_distinct += u64::from(v.new);
                                 if let Some(did) = v.recovery {
-                                    left.push(Recovery {
-                                        image: image_of(machine.durable(), &images, choice),
-                                        did,
-                                        state: v.state,
-                                    });
+                                    let image = image_of(machine.durable(), &images, choice);
+                                    let state = v.state;
+                                    left.push((Recovery { image, did, state }, depth + 1));
                                 }
                                 true
                             }

@@ -13,6 +13,7 @@
 //!
 //! Left to others: which state is right ([`super::state`], the explorer).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -23,6 +24,7 @@ use pramfs::{
 use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::features::PARKED_LEASES;
+use pramfs_medium::media::retired::{RETIRED_COPIES_OFFSET, RetiredCopy};
 use pramfs_medium::media::superblock::{BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET};
 use pramfs_medium::media::{DiskInode, Geometry, Medium, Ptr, SuperDynamic, probe_superblock};
 use pramfs_medium::pmem::{Event, EventKind, LINE};
@@ -276,8 +278,8 @@ impl Oracle {
         }
         fs.close_now()
             .map_err(words("the unmount after recovery fails"))?;
-        let views = self.views()?;
-        let hash = self.medium_hash(&views)? ^ self.held_key;
+        let counted = self.counted()?;
+        let hash = self.medium_hash(&counted)? ^ self.held_key;
         let state = match self.known.media.get(hash) {
             Some(state) => state,
             None => {
@@ -293,7 +295,7 @@ impl Oracle {
         let recovery = (self.record && busy).then(|| Recovered {
             new: self
                 .known
-                .is_new_recovery(self.trace(medium, &events, &views)),
+                .is_new_recovery(self.trace(medium, &events, &counted)),
             events,
         });
         let recovery = recovery.filter(|r| r.new || self.every);
@@ -301,9 +303,9 @@ impl Oracle {
     }
 
     /// Hash of a recovery: what it stored where, in which order, and the medium
-    /// that it came to. The dynamic words and the view lines of leases count mounts: what
-    /// they hold differs after each crash and decides nothing.
-    fn trace(&self, medium: u64, events: &[Event], views: &[usize]) -> u64 {
+    /// that it came to. The dynamic words and the [counted](Self::counted) lines differ after
+    /// each crash, and decide nothing where no page is damaged.
+    fn trace(&self, medium: u64, events: &[Event], counted: &[usize]) -> u64 {
         let dynamic = [0, self.geo.copy_offset.0].map(|page| page + DYNAMIC_OFFSET);
         events.iter().fold(medium, |h, e| {
             let h = h.rotate_left(5) ^ e.offset ^ (e.kind as u64) << 48;
@@ -311,7 +313,7 @@ impl Oracle {
             if dynamic
                 .iter()
                 .any(|d| (*d..*d + SuperDynamic::SIZE as u64).contains(&e.offset))
-                || views.contains(&(e.offset as usize & !(LINE as usize - 1)))
+                || counted.contains(&(e.offset as usize & !(LINE as usize - 1)))
             {
                 return h;
             }
@@ -409,15 +411,24 @@ impl Oracle {
         }
     }
 
-    /// The lines that holders of leases watch, also those of free slots.
-    fn views(&self) -> Result<Vec<usize>, String> {
+    /// The lines that hold another count after each mount: those that holders of leases watch,
+    /// also those of free slots, and the copies of the lanes' `retired` words with the mark
+    /// that makes them void.
+    fn counted(&self) -> Result<Vec<usize>, String> {
         let (region, geo) = (&self.scratch.region(), &self.geo);
         let slots = leased::places(Medium { region, geo })?;
-        Ok(slots.into_iter().map(leased::view_line).collect())
+        let mark = RETIRED_COPIES_OFFSET as usize;
+        let copies = (0..geo.lanes).filter_map(|lane| RetiredCopy::place(geo, lane));
+        let lines: BTreeSet<usize> = (slots.into_iter().map(leased::view_line))
+            .chain([mark])
+            .chain(copies.map(|at| at.0 as usize))
+            .map(|at| at & !(LINE as usize - 1))
+            .collect();
+        Ok(lines.into_iter().collect())
     }
 
     /// Hash of all that is in use on the medium after an unmount.
-    fn medium_hash(&self, views: &[usize]) -> Result<u64, String> {
+    fn medium_hash(&self, counted: &[usize]) -> Result<u64, String> {
         let mut units = self.units.clone();
         let mut page = [0; PAGE];
         for p in self.scratch.changed_pages() {
@@ -445,7 +456,7 @@ impl Oracle {
             let unit = at / UNIT;
             units[unit] = units[unit].wrapping_sub(line_hash(at / 64, &line));
         }
-        for &at in views {
+        for &at in counted {
             self.scratch.read(at, &mut line);
             units[at / UNIT] = units[at / UNIT].wrapping_sub(line_hash(at / 64, &line));
         }
