@@ -63,8 +63,8 @@ impl Again<'_> {
             for e in &r.did.events {
                 if e.kind == EventKind::Fence {
                     fence += 1;
-                    let base = self.inner.set_base(machine.durable());
-                    let images = Images::new(&machine, base, limits.torn);
+                    self.inner.set_base(machine.durable());
+                    let images = self.inner.images(&machine, limits.torn);
                     let mut random = Random::new(seed(self.settings.seed, at) ^ fence);
                     let mut failed = None;
                     let (inner, counts) = (&mut *self.inner, &mut *self.counts);

@@ -13,7 +13,7 @@ use pramfs_medium::pmem::{Event, EventKind, SimBackend};
 
 use super::explorer::{Settings, Stopped, cpu_time, spread};
 use super::fixture::{Fixture, START};
-use super::images::{Images, image_hash};
+
 use super::known::Known;
 use super::machine::Machine;
 use super::oracle::{Oracle, Still, options};
@@ -166,8 +166,10 @@ impl<'a> Pairs<'a> {
 
     fn state(&mut self, sim: &SimBackend, fs: &Fs) -> Result<Expected, String> {
         let image = sim.image();
-        let base = self.oracle.set_base(&image);
-        let images = Images::new(&Machine::new(image), base, self.settings.limits.torn);
+        self.oracle.set_base(&image);
+        let images = self
+            .oracle
+            .images(&Machine::new(image), self.settings.limits.torn);
         let verdict = self.oracle.judge(&images, &[])?;
         let found = (*self.oracle.known().state(verdict.state)).clone();
         let live = State::of(fs).map_err(|e| e.to_string())?;
@@ -340,9 +342,8 @@ impl<'a> Pairs<'a> {
         story: &mut Counterexample,
         counts: &mut Summary,
     ) -> Result<(), Stopped> {
-        let base = self.oracle.set_base(machine.durable());
-        debug_assert_eq!(base, image_hash(machine.durable()));
-        let images = Images::new(machine, base, self.settings.limits.torn);
+        self.oracle.set_base(machine.durable());
+        let images = self.oracle.images(machine, self.settings.limits.torn);
         let mut random = Random::new(story.seed ^ counts.points);
         let mut judged = std::collections::HashMap::new();
         let mut failed = None;

@@ -430,9 +430,9 @@ impl<'a> Worker<'a> {
         at: &At<'_>,
     ) -> Result<Arc<State>, Stopped> {
         let everything = Machine::new(machine.current().to_vec());
-        let base = self.oracle.set_base(machine.current());
+        self.oracle.set_base(machine.current());
         self.hold(held);
-        let images = Images::new(&everything, base, self.settings.limits.torn);
+        let images = self.oracle.images(&everything, self.settings.limits.torn);
         let verdict = self.oracle.judge(&images, &[]);
         let verdict = verdict
             .map_err(|e| self.failure(at, vec![], format!("without loss of any store: {e}")))?;
@@ -460,8 +460,8 @@ impl<'a> Worker<'a> {
         ways: &[Allowed<'_>],
         at: &At<'_>,
     ) -> Result<(), Stopped> {
-        let base = self.oracle.set_base(machine.durable());
-        let images = Images::new(machine, base, self.settings.limits.torn);
+        self.oracle.set_base(machine.durable());
+        let images = self.oracle.images(machine, self.settings.limits.torn);
         self.counts.points += 1;
         for allowed in ways {
             self.hold(allowed.held);

@@ -99,9 +99,11 @@ pub struct Images {
 }
 
 impl Images {
-    /// Those of a machine; `base` is the hash of what is certain.
-    pub fn new(machine: &Machine, base: u64, torn: Torn) -> Images {
-        let lines = machine.uncertain(torn);
+    /// Those of a machine; `base` is the hash of what is certain. Lines that begin at one of
+    /// `settled` stay as is certain.
+    pub fn new(machine: &Machine, base: u64, torn: Torn, settled: &[usize]) -> Images {
+        let mut lines = machine.uncertain(torn);
+        lines.retain(|line| !settled.contains(&line.at));
         let deltas = lines
             .iter()
             .map(|l| {
@@ -272,7 +274,7 @@ pub fn everywhere(
     let mut count = 0;
     for (i, e) in events.iter().map(Some).chain([None]).enumerate() {
         if e.is_none_or(|e| e.kind == EventKind::Fence) {
-            let images = Images::new(&machine, image_hash(machine.durable()), limits.torn);
+            let images = Images::new(&machine, image_hash(machine.durable()), limits.torn, &[]);
             let mut random = Random::new(seed ^ i as u64);
             let mut image = machine.durable().to_vec();
             images.each(limits, &mut random, &mut |choice| {
@@ -319,7 +321,7 @@ mod tests {
 
     fn images(m: &Machine, limits: &Limits) -> (Coverage, HashSet<Vec<u8>>) {
         let base = image_hash(m.durable());
-        let images = Images::new(m, base, limits.torn);
+        let images = Images::new(m, base, limits.torn, &[]);
         let mut seen = HashSet::new();
         let coverage = images.each(limits, &mut Random::new(1), &mut |choice| {
             let mut image = m.durable().to_vec();

@@ -13,7 +13,6 @@
 //!
 //! Left to others: which state is right ([`super::state`], the explorer).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -133,6 +132,16 @@ fn unit_hash(unit: usize, bytes: &[u8]) -> u64 {
     })
 }
 
+/// The lines of the copies of the lanes' `retired` words.
+fn copies(geo: &Geometry) -> Vec<usize> {
+    let places = (0..geo.lanes).filter_map(|lane| RetiredCopy::place(geo, lane));
+    let mut lines: Vec<usize> = places
+        .map(|at| at.0 as usize & !(LINE as usize - 1))
+        .collect();
+    lines.dedup();
+    lines
+}
+
 impl Oracle {
     /// One for images like this one.
     ///
@@ -159,8 +168,8 @@ impl Oracle {
         Ok(oracle)
     }
 
-    /// What is certain from now on. Returns its hash.
-    pub fn set_base(&mut self, image: &[u8]) -> u64 {
+    /// What is certain from now on.
+    pub fn set_base(&mut self, image: &[u8]) {
         self.base.clear();
         self.base.extend_from_slice(image);
         self.scratch.load(image);
@@ -168,7 +177,6 @@ impl Oracle {
         let units = image.chunks_exact(UNIT).enumerate();
         self.units.extend(units.map(|(i, u)| unit_hash(i, u)));
         self.base_hash = self.units.iter().fold(0, |a, b| a.wrapping_add(*b));
-        self.base_hash
     }
 
     /// Lets processes hold these slots of the lease table from now on, through every mount.
@@ -187,6 +195,13 @@ impl Oracle {
     /// The geometry.
     pub fn geometry(&self) -> &Geometry {
         &self.geo
+    }
+
+    /// What a power failure can leave now, beside what is certain. The copies of the lanes'
+    /// `retired` words stay as is certain: they decide nothing where no page is damaged, and
+    /// would double the images of each operation. `bad_pages.rs` crashes their stores.
+    pub fn images(&self, machine: &Machine, torn: Torn) -> Images {
+        Images::new(machine, self.base_hash, torn, &copies(&self.geo))
     }
 
     /// Judges one of the images of the moment.
@@ -228,8 +243,8 @@ impl Oracle {
         let mut count = 0;
         for (i, e) in events.iter().map(Some).chain([None]).enumerate() {
             if e.is_none_or(|e| e.kind == EventKind::Fence) {
-                let base = self.set_base(machine.durable());
-                let images = Images::new(&machine, base, limits.torn);
+                self.set_base(machine.durable());
+                let images = self.images(&machine, limits.torn);
                 images.each(limits, &mut Random::new(i as u64), &mut |choice| {
                     let verdict = self.judge(&images, choice);
                     look(
@@ -255,8 +270,8 @@ impl Oracle {
     /// # Errors
     /// What is wrong with it, in words.
     pub fn look(&mut self, image: &[u8]) -> Result<Arc<State>, String> {
-        let base = self.set_base(image);
-        let images = Images::new(&Machine::new(image.to_vec()), base, Torn::Edges);
+        self.set_base(image);
+        let images = self.images(&Machine::new(image.to_vec()), Torn::Edges);
         let state = self.judge(&images, &[])?.state;
         Ok(self.known.state(state))
     }
@@ -417,14 +432,9 @@ impl Oracle {
     fn counted(&self) -> Result<Vec<usize>, String> {
         let (region, geo) = (&self.scratch.region(), &self.geo);
         let slots = leased::places(Medium { region, geo })?;
+        let lines = slots.into_iter().map(leased::view_line);
         let mark = RETIRED_COPIES_OFFSET as usize;
-        let copies = (0..geo.lanes).filter_map(|lane| RetiredCopy::place(geo, lane));
-        let lines: BTreeSet<usize> = (slots.into_iter().map(leased::view_line))
-            .chain([mark])
-            .chain(copies.map(|at| at.0 as usize))
-            .map(|at| at & !(LINE as usize - 1))
-            .collect();
-        Ok(lines.into_iter().collect())
+        Ok(lines.chain([mark]).chain(copies(geo)).collect())
     }
 
     /// Hash of all that is in use on the medium after an unmount.
