@@ -17,7 +17,7 @@ fn cases_asked_for() -> Option<u32> {
     std::env::var("PRAMFS_TEST_CASES").ok()?.parse().ok()
 }
 
-fn run_one(options: Options, list: &[Op]) -> Result<(usize, usize), TestCaseError> {
+fn run_one(options: Options, list: &[Op]) -> Result<[usize; 4], TestCaseError> {
     let mut runner = Runner::new(options).map_err(TestCaseError::fail)?;
     for (i, op) in list.iter().enumerate() {
         runner
@@ -25,7 +25,7 @@ fn run_one(options: Options, list: &[Op]) -> Result<(usize, usize), TestCaseErro
             .map_err(|e| TestCaseError::fail(format!("operation {i}, {op:?}: {e}")))?;
     }
     runner.finish().map_err(TestCaseError::fail)?;
-    Ok((runner.calls, runner.full))
+    Ok([runner.calls, runner.full, runner.gathered, runner.grown])
 }
 
 fn run(options: Options, len: usize) {
@@ -38,21 +38,20 @@ fn run(options: Options, len: usize) {
         ..Config::default()
     };
     let mut runner = TestRunner::new(config);
-    let (calls, full, failed) = (Cell::new(0), Cell::new(0), Cell::new(false));
+    let (counts, failed) = (Cell::new([0; 4]), Cell::new(false));
     let result = runner.run(&ops(len), |list| {
         // After a failure, the case is minimized without a time limit.
         if asked.is_none() && !failed.get() && start.elapsed() > USUAL {
             return Ok(());
         }
-        let (c, f) = run_one(options, &list).inspect_err(|_| failed.set(true))?;
-        calls.set(calls.get() + c);
-        full.set(full.get() + f);
+        let more = run_one(options, &list).inspect_err(|_| failed.set(true))?;
+        let now = counts.get();
+        counts.set(std::array::from_fn(|i| now[i] + more[i]));
         Ok(())
     });
+    let [calls, full, gathered, grown] = counts.get();
     println!(
-        "{} calls, {} of them met a full region",
-        calls.get(),
-        full.get()
+        "{calls} calls, {full} of them met a full region; {gathered} parts gathered, grown {grown} times"
     );
     match result {
         Ok(()) => {}

@@ -112,6 +112,10 @@ pub enum Op {
     Populate(Pick, u8, u8),
     /// Removes every n-th name of a directory.
     Thin(Pick, u8),
+    /// Moves a part of a file into blocks that follow each other.
+    Gather(Pick, u16),
+    /// Grow, while the region has room: by how much, by index; or an attempt to shrink.
+    Grow(u8),
     /// Clean unmount and mount.
     Remount,
     /// The process dies; what its stores have left is mounted.
@@ -305,6 +309,12 @@ fn attributes(bits: u8, v: u32) -> SetAttr {
             _ => v & 0xcb,
         }),
     }
+}
+
+/// The file of a [`Op::Gather`], and the place in it.
+pub(super) fn part(model: &Model, p: Pick, at: u16) -> (NodeId, u64) {
+    let node = pick(model, p, Kind::File);
+    (node, offset(model, node, at))
 }
 
 /// The calls that an operation stands for, given the state that it meets.
@@ -584,7 +594,7 @@ pub fn expand(model: &Model, op: &Op, huge: bool) -> Vec<Call> {
                 })
                 .collect();
         }
-        Op::Statfs | Op::Remount | Op::Crash => return Vec::new(),
+        Op::Statfs | Op::Gather(..) | Op::Grow(_) | Op::Remount | Op::Crash => return Vec::new(),
     };
     vec![call]
 }
@@ -638,6 +648,8 @@ pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
         4 => w().prop_map(Op::Unpin),
         1 => p().prop_map(Op::Fsync),
         1 => Just(Op::Statfs),
+        3 => (p(), w()).prop_map(|(a, b)| Op::Gather(a, b)),
+        1 => n().prop_map(Op::Grow),
         2 => Just(Op::Remount),
         3 => Just(Op::Crash),
     ];

@@ -5,20 +5,21 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use pramfs::{
     AtimePolicy, Clock, Error, ErrorPolicy, FileType, MountOptions,
-    inode::{Fs, Time},
+    inode::{Fs, Gathered, Time},
 };
 use pramfs_fsck::{self as fsck, CheckOptions};
+use pramfs_medium::format::FormatOptions;
 use pramfs_medium::pmem::SimBackend;
 
 use super::compare::{Answer, Differs, Ids, Times, call, compare, compare_tree, no_data};
-use super::ops::{Op, expand};
+use super::ops::{Op, Pick, expand, part};
 use super::state::{Body, Call, Failure, Model, Node, NodeId, Value};
 use crate::region::{formatted, mount, region_of, repeatable};
 
 /// Where and how to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Bytes of the region.
+    /// Bytes of the file system at first. The region is twice as large: it can grow.
     pub region: usize,
     /// Bytes of a block.
     pub block_size: u32,
@@ -53,11 +54,17 @@ pub struct Runner {
     sim: SimBackend,
     ids: Ids,
     clock: Arc<Ticks>,
+    /// Bytes of the file system.
+    size: u64,
     steps: usize,
     /// Calls that were answered with ENOSPC.
     pub full: usize,
     /// Calls made.
     pub calls: usize,
+    /// Parts of files that were moved.
+    pub gathered: usize,
+    /// Times that the file system became larger.
+    pub grown: usize,
 }
 
 impl Runner {
@@ -66,8 +73,11 @@ impl Runner {
     /// # Errors
     /// What went wrong.
     pub fn new(options: Options) -> Differs<Runner> {
-        let sim = formatted(options.region, &repeatable(options.block_size))
-            .map_err(|e| e.to_string())?;
+        let format = FormatOptions {
+            size: Some(options.region as u64),
+            ..repeatable(options.block_size)
+        };
+        let sim = formatted(2 * options.region, &format).map_err(|e| e.to_string())?;
         let clock = Arc::new(Ticks::default());
         let mut runner = Runner {
             options,
@@ -79,9 +89,12 @@ impl Runner {
             sim,
             ids: Ids::root(),
             clock,
+            size: options.region as u64,
             steps: 0,
             full: 0,
             calls: 0,
+            gathered: 0,
+            grown: 0,
         };
         runner.open()?;
         Ok(runner)
@@ -125,6 +138,8 @@ impl Runner {
             Op::Remount => self.remount()?,
             Op::Crash => self.crash()?,
             Op::Statfs => self.statfs()?,
+            Op::Gather(p, at) => self.gather(*p, *at)?,
+            Op::Grow(n) => self.grow(*n)?,
             _ => {
                 for c in expand(&self.model, op, self.options.huge) {
                     // An earlier call of the same operation may have ended a
@@ -230,13 +245,85 @@ impl Runner {
             && s.free < s.blocks
             && s.name_max == 255
             && s.block_size == self.options.block_size
-            && s.blocks == self.options.region as u64 / u64::from(self.options.block_size)
+            && s.blocks == self.size / u64::from(self.options.block_size)
             && s.free_inodes + in_use < s.inodes;
         if sane {
             Ok(())
         } else {
             Err(format!("statfs with {in_use} inodes in use: {s:?}"))
         }
+    }
+
+    /// The first part of each file, and another part. The model stays as it is.
+    fn gather(&mut self, p: Pick, at: u16) -> Differs {
+        let all = self.model.nodes();
+        let files = all.filter(|(_, n)| n.kind() == FileType::Regular && n.size() > 0);
+        let starts: Vec<_> = files.map(|(id, _)| (id, 0)).collect();
+        // Few parts are scattered and have no holes.
+        (starts.into_iter().chain([part(&self.model, p, at)]))
+            .try_for_each(|(node, offset)| self.gather_part(node, offset))
+    }
+
+    fn gather_part(&mut self, node: NodeId, offset: u64) -> Differs {
+        let right = match self.model.node(node).kind() {
+            FileType::Regular => None,
+            FileType::Directory => Some(libc::EISDIR),
+            _ => Some(libc::EINVAL),
+        };
+        let got = self.fs().gather(self.ids.ino(node), offset);
+        self.gathered += usize::from(matches!(got, Ok(Gathered::Moved)));
+        match (&got, right) {
+            (Ok(_), None) => Ok(()),
+            (Err(e), Some(errno)) if e.errno() == errno => Ok(()),
+            _ => Err(format!(
+                "gather of node {node} at {offset}: {got:?}; errno {right:?} is right"
+            )),
+        }
+    }
+
+    fn grow(&mut self, n: u8) -> Differs {
+        if n.is_multiple_of(8) {
+            let smaller = self.size - u64::from(self.options.block_size);
+            return match self.fs().grow(Some(smaller)) {
+                Err(e) if e.errno() == libc::EINVAL => self.statfs(),
+                other => Err(format!("shrunk to {smaller}: {other:?}")),
+            };
+        }
+        // By one block, by some, by a part of the region, or to its end.
+        let block = u64::from(self.options.block_size);
+        let most = 2 * self.options.region as u64;
+        let step = match n % 4 {
+            0 => block,
+            1 => u64::from(n) * block,
+            2 => self.options.region as u64 / 4,
+            _ => most,
+        };
+        let (from, to) = (self.size, (self.size + step).min(most));
+        let before = self.fs().statfs().map_err(|e| e.to_string())?;
+        match self.fs().grow(Some(to)) {
+            Ok(grown) if (grown.from, grown.to) == (from, to) => self.size = to,
+            Err(Error::NoSpace(why)) => {
+                self.full += 1;
+                self.near_full(0).map_err(|e| format!("{e} ({why})"))?;
+                // It may have grown by a part.
+                let blocks = self.fs().statfs().map_err(|e| e.to_string())?.blocks;
+                self.size = blocks * block;
+            }
+            other => return Err(format!("grown from {from} to {to}: {other:?}")),
+        }
+        let after = self.fs().statfs().map_err(|e| e.to_string())?;
+        if !(from..=to).contains(&self.size)
+            || after.inodes < before.inodes
+            || after.free < before.free
+            || after.free_inodes < before.free_inodes
+        {
+            return Err(format!(
+                "grown from {from} to {}, asked for {to}:\n  {before:?}\n  {after:?}",
+                self.size
+            ));
+        }
+        self.grown += usize::from(self.size > from);
+        self.statfs()
     }
 
     fn call(&mut self, c: &Call) -> Differs {
