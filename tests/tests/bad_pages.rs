@@ -13,6 +13,8 @@ use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::media::probe_superblock;
 use pramfs_medium::pmem::{EventKind, SimBackend};
+use pramfs_tests::crash::images::{Limits, everywhere};
+use pramfs_tests::crash::machine::{Machine, Torn};
 use pramfs_tests::readable::{Tree, tree, tree_of, worse};
 use pramfs_tests::region::{formatted, inode_home, mount, quiet, region_of, repeatable};
 use pramfs_tests::watchdog::Watchdog;
@@ -668,6 +670,61 @@ fn damaged_retired_words_after_crash_are_mended_from_their_copies() {
     assert!(!fs.recovery().damage.is_empty());
     drop(fs);
     assert_eq!(modes(&sim), [0o643, 0o643, 0o644]);
+}
+
+/// At each fence since the mount, the power fails and the words of lane 0 are lost. What the copies
+/// tell is what the words told, or the mount says that nothing tells it.
+#[test]
+fn retired_words_lost_in_power_failure_are_told_by_copies_or_by_none() {
+    let _dog = Watchdog::new("lost retired words", Duration::from_secs(500));
+    let sim = formatted(4 << 20, &repeatable(4096)).expect("formatted");
+    let geo = probe_superblock(&region_of(&sim))
+        .expect("a superblock")
+        .geometry();
+    let words = geo.retired_offset(0).0 as usize;
+    let machine = Machine::new(sim.image());
+    sim.recording(true);
+    crashed_from(&sim);
+    let events = sim.take_record();
+    let limits = Limits {
+        lines: 3,
+        pairs: 6,
+        random: 4,
+        torn: Torn::Edges,
+    };
+    let shown = |image: &[u8]| {
+        let options = MountOptions {
+            errors: ErrorPolicy::Continue,
+            ..quiet()
+        };
+        let fs = mount(&SimBackend::from_image(image).expect("a region"), options)?;
+        let mode = |name: &str| {
+            fs.lookup(Ino::ROOT, name.as_bytes())
+                .map(|found| found.perm)
+        };
+        let modes = ["one", "two", "three"].map(|name| mode(name).ok());
+        // What a failed mount leaves behind is no unmount.
+        drop(fs);
+        Ok::<_, Error>(modes)
+    };
+    let (mut told, mut untold) = (0, 0);
+    everywhere(machine, &events, &limits, 3, &mut |moment, image| {
+        let intact = shown(image).unwrap_or_else(|e| panic!("event {moment}: {e}"));
+        let mut lost = image.to_vec();
+        lost[words..words + 16].fill(0x55);
+        match shown(&lost) {
+            Ok(modes) => {
+                assert_eq!(modes, intact, "event {moment}");
+                told += 1;
+            }
+            Err(e) => {
+                assert_eq!(e.errno(), libc::EUCLEAN, "event {moment}: {e}");
+                untold += 1;
+            }
+        }
+    });
+    println!("{told} images have a copy that tells, {untold} have none");
+    assert!(told > 9 * untold);
 }
 
 #[test]
