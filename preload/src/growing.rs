@@ -8,11 +8,11 @@ use libc::c_int;
 
 use crate::lease::{flags, guarded, stat, write_lease};
 use crate::process::{self, Changing, Inside, may_wait, owns_memory};
-use crate::real;
 use crate::table::{self, Entry, Held};
+use crate::{real, settings};
 
 /// Reads and overwrites by offset before a file that was empty gets a lease. With
-/// [`process::may_append`], growing writes count too.
+/// [`settings::may_append`], growing writes count too.
 const EARLY: u8 = 64;
 
 /// Ends of the writes by offset to files that were empty, by descriptor.
@@ -39,7 +39,7 @@ pub(crate) fn count_growing(fd: c_int, old: Entry, end: u64, write: bool) -> Opt
         true => highest.fetch_max(end, Ordering::Relaxed),
         false => u64::MAX,
     };
-    let counts = end <= before || process::may_append();
+    let counts = end <= before || settings::may_append();
     if calls == 0 || counts && calls < EARLY {
         let calls = calls + 1;
         table::replace(

@@ -21,8 +21,8 @@ use pramfs_medium::types::LeaseMode;
 
 pub(crate) use crate::give_up::give_up;
 use crate::process::{self, Inside, is_inside, owns_memory};
-use crate::real;
 use crate::table::{self, Entry, Held};
+use crate::{real, settings};
 
 /// Reads by offset before a file that is open for reading gets a lease, which costs as much as
 /// many reads from the page cache.
@@ -324,7 +324,10 @@ fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File>
         }
         // SAFETY: made above, and nobody else knows of it.
         let own = unsafe { OwnedFd::from_raw_fd(moved) };
-        match OpenOptions::new().write(write).from_file(File::from(own)) {
+        let options = OpenOptions::new()
+            .write(write)
+            .protect(settings::protection());
+        match options.from_file(File::from(own)) {
             Ok(file) => return Some(file),
             Err(error) if write && error.errno() == libc::EBUSY => {
                 std::thread::sleep(*waits.next()?);
@@ -431,7 +434,7 @@ pub(crate) fn prepare_append(held: &Held, bytes: u64) -> bool {
     // A window costs some requests, and the server a few records. The kernel's size of the file
     // is too small from then on, which only a program can allow that uses no call that
     // believes it.
-    if !process::may_append() || !held.grows_often() {
+    if !settings::may_append() || !held.grows_often() {
         return false;
     }
     let Some(_inside) = Inside::enter() else {

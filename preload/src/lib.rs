@@ -20,6 +20,7 @@ mod growing;
 mod lease;
 mod process;
 mod real;
+mod settings;
 mod stats;
 mod table;
 mod views;
@@ -29,6 +30,7 @@ mod views;
 extern "C" fn load() {
     real::resolve();
     real::vfork();
+    settings::start();
     process::start();
     stats::start();
 }

@@ -246,24 +246,11 @@ pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-static APPENDS: AtomicBool = AtomicBool::new(false);
-
 pub(crate) fn is_sealed() -> bool {
     SEALED.load(Ordering::Relaxed)
 }
 
-/// Whether the program allows that files grow without the kernel: `PRAMFS_PRELOAD_APPEND` is
-/// 1.
-pub(crate) fn may_append() -> bool {
-    APPENDS.load(Ordering::Relaxed)
-}
-
 pub(crate) fn start() {
-    // SAFETY: the name ends with a zero. At the start, no other thread changes variables.
-    let set = unsafe { libc::getenv(c"PRAMFS_PRELOAD_APPEND".as_ptr()) };
-    // SAFETY: a variable that is set is a string.
-    let allows = |set: *const libc::c_char| unsafe { *set } as u8 == b'1';
-    APPENDS.store(!set.is_null() && allows(set), Ordering::Relaxed);
     note_process();
     watch_forks();
     // SAFETY: the handlers are functions of this library, which is not unloaded before the

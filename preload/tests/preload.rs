@@ -145,6 +145,40 @@ fn file_open_through_page_cache_stays_with_mount() {
     end(&mount);
 }
 
+/// Without a key, `pkey` leaves every file with the mount. `auto` serves it.
+#[test]
+fn file_without_key_is_served_unprotected_or_not_at_all() {
+    let Some((mount, _dog)) = mount("protected files", &["cc"]) else {
+        return;
+    };
+    let plain = tempfile::tempdir_in("/dev/shm").unwrap();
+    let on_tmpfs = Command::new(probe())
+        .arg("data")
+        .arg(plain.path().join("file"))
+        .output()
+        .unwrap();
+    let processor = fs::read_to_string("/proc/cpuinfo").unwrap();
+    let has_keys = processor.split_whitespace().any(|flag| flag == "pku");
+    for (value, is_served) in [("auto", true), ("pkey", has_keys), ("mistyped", has_keys)] {
+        // A file may be found busy, on a machine under load.
+        let mut served = (0..3).map(|_| {
+            let out = preloaded(probe())
+                .env("PRAMFS_PRELOAD_PROTECT", value)
+                .arg("data")
+                .arg(mount.at(value))
+                .output()
+                .unwrap();
+            assert_eq!(text(&out), text(&on_tmpfs), "{value}");
+            Share::of(&String::from_utf8_lossy(&out.stderr)).served()
+        });
+        match is_served {
+            true => assert!(served.any(|n| n > 0), "{value}: no call is served"),
+            false => assert!(served.all(|n| n == 0), "{value}: calls are served"),
+        }
+    }
+    end(&mount);
+}
+
 #[test]
 fn programs_with_and_without_library_see_the_same() {
     let Some((mount, _dog)) = mount("coherence", &["python3"]) else {

@@ -187,7 +187,10 @@ door() {
 # operations each, or until the power cut.
 clients() { "$programs/examples/kill" clients /run/mnt "$record" "$seed" "$@"; }
 calls() {
-    PRAMFS_PRELOAD_APPEND=1 PRAMFS_PRELOAD_STATS=1 "$programs/pramfs" run \
+    # With keys where the processor has them: a file that gets none would not be served.
+    local protect=off
+    ! grep -qw pku /proc/cpuinfo || protect=pkey
+    PRAMFS_PRELOAD_APPEND=1 PRAMFS_PRELOAD_STATS=1 PRAMFS_PRELOAD_PROTECT=$protect "$programs/pramfs" run \
         "$programs/examples/kill" calls /run/mnt "$record" "$seed" "$@" 2>&1
 }
 

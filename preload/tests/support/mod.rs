@@ -89,6 +89,10 @@ impl Share {
         sum
     }
 
+    pub fn served(self) -> u64 {
+        self.served
+    }
+
     /// # Panics
     /// If there were no data calls: then the library was not loaded.
     #[track_caller]

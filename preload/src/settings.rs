@@ -1,0 +1,70 @@
+//! What the environment of the program asks for, read once at the start.
+
+use std::ffi::CStr;
+use std::sync::OnceLock;
+
+use pramfs_client::Protect;
+
+struct Settings {
+    appends: bool,
+    protect: Protect,
+}
+
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+/// Whether files may grow without the kernel: `PRAMFS_PRELOAD_APPEND` is 1.
+pub(crate) fn may_append() -> bool {
+    SETTINGS.get().is_some_and(|settings| settings.appends)
+}
+
+/// What keeps stray stores of the program from the region: `PRAMFS_PRELOAD_PROTECT`.
+pub(crate) fn protection() -> Protect {
+    SETTINGS
+        .get()
+        .map_or(Protect::Off, |settings| settings.protect)
+}
+
+/// Reads the variables. No other thread changes variables meanwhile.
+pub(crate) fn start() {
+    let _ = SETTINGS.set(Settings {
+        appends: variable(c"PRAMFS_PRELOAD_APPEND").first() == Some(&b'1'),
+        protect: protection_of(variable(c"PRAMFS_PRELOAD_PROTECT")),
+    });
+}
+
+/// Returns what a value asks for. A misspelled one leaves no file unprotected: the strictest is
+/// meant.
+fn protection_of(value: &[u8]) -> Protect {
+    match value {
+        b"" | b"off" => Protect::Off,
+        b"auto" => Protect::Auto,
+        _ => Protect::Pkey,
+    }
+}
+
+/// Returns a variable, empty if it is not set.
+fn variable(name: &CStr) -> &[u8] {
+    // SAFETY: the name ends with a zero. `start` runs before the program has threads.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return b"";
+    }
+    // SAFETY: a variable that is set is a string, and the caller looks at it before the program
+    // can change it.
+    unsafe { CStr::from_ptr(value) }.to_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelled_protection_is_the_strictest() {
+        assert_eq!(protection_of(b""), Protect::Off);
+        assert_eq!(protection_of(b"off"), Protect::Off);
+        assert_eq!(protection_of(b"auto"), Protect::Auto);
+        for strict in [&b"pkey"[..], b"Auto", b"1"] {
+            assert_eq!(protection_of(strict), Protect::Pkey);
+        }
+    }
+}
