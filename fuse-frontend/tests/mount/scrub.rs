@@ -186,7 +186,8 @@ fn next_server_resumes_scrub_of_one_that_died() {
     };
     fs::write(mount.at("file"), vec![7; 16 << 20]).unwrap();
     ask(&mount.path(), SLOW).unwrap();
-    assert!(wait_until(|| status(&mount).running));
+    // It has stored its record by its first step.
+    assert!(wait_until(|| status(&mount).done > 0));
     let server = kill(&mount);
     other_server(&mount, server);
     let kept = status(&mount);
