@@ -21,6 +21,7 @@ mod image;
 pub mod mkfs;
 mod open;
 mod output;
+mod signals;
 mod tree;
 
 use std::ffi::OsString;

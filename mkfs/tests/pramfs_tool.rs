@@ -31,6 +31,7 @@ fn help_lists_every_subcommand() {
         "set",
         "trim",
         "grow",
+        "bench",
         "tune",
         "mkdir",
         "rm",

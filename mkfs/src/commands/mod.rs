@@ -1,6 +1,7 @@
 //! The tool `pramfs`: one table of subcommands that gives help, dispatch and
 //! completions, and one file for each subcommand.
 
+mod bench;
 mod cat;
 pub(crate) mod check;
 mod completions;
@@ -112,6 +113,7 @@ const TABLE: &[Entry] = &[
     entry::<grow::Grow>(),
     entry::<tune::Tune>(),
     entry::<scrub::Scrub>(),
+    entry::<bench::Bench>(),
     entry::<dump::Dump>(),
     entry::<completions::Completions>(),
     entry::<help::Help>(),

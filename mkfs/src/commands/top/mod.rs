@@ -21,7 +21,7 @@ use std::io::IsTerminal;
 use std::num::NonZeroU64;
 use std::panic;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -29,10 +29,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::status::{parted, seconds};
 use super::{Subcommand, live};
+use crate::signals::{end_by, note_signals, noted};
 use crate::{Failure, output};
 use model::{Model, Moment};
 
@@ -76,36 +76,9 @@ impl Subcommand for Top {
         let shown = on_terminal(|terminal| self.show(terminal, first, &signal));
         match end(shown, &signal)? {
             End::Asked => Ok(()),
-            End::Signal(number) => {
-                // Whoever waits for this program learns which signal ended it.
-                let ended = signal_hook::low_level::emulate_default_handler(number);
-                ended.map_err(|e| Failure::os("cannot end by", "the signal", e))
-            }
+            End::Signal(number) => end_by(number),
         }
     }
-}
-
-/// Lets the first signal that asks the program to end be noted. The second one ends it.
-fn note_signals() -> Result<Arc<AtomicUsize>, Failure> {
-    let (signal, is_noted) = (Arc::default(), Arc::new(AtomicBool::new(false)));
-    let register = |number| -> std::io::Result<()> {
-        let noted = usize::try_from(number).unwrap_or_default();
-        // In this order: the first signal must not find that it has come before.
-        signal_hook::flag::register_conditional_default(number, Arc::clone(&is_noted))?;
-        signal_hook::flag::register_usize(number, Arc::clone(&signal), noted)?;
-        signal_hook::flag::register(number, Arc::clone(&is_noted))?;
-        Ok(())
-    };
-    for number in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
-        register(number).map_err(|e| Failure::os("cannot handle", "signals", e))?;
-    }
-    Ok(signal)
-}
-
-/// The signal that has been noted.
-fn noted(signal: &AtomicUsize) -> Option<i32> {
-    let number = i32::try_from(signal.load(Ordering::Relaxed)).ok()?;
-    (number > 0).then_some(number)
 }
 
 /// Why the view has ended: by a signal if one was noted. A terminal that hangs up makes errors, too.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 
 use pramfs_control::{
     DamageStatus, ErrorSeen, Latency, LeaseCounts, MountStatus, OperationStatus, SlowOperation,
@@ -13,6 +14,7 @@ use pramfs_tests::watchdog::Watchdog;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyEvent, KeyEventState};
 use ratatui::layout::Rect;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::model::Order;
 use super::*;

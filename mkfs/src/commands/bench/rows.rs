@@ -1,0 +1,91 @@
+//! The kinds of operations that are measured.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::field::Field;
+
+pub(super) const SMALL: usize = 4096;
+pub(super) const LARGE: usize = 1 << 20;
+
+/// A kind of operation.
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    /// Bytes that one operation moves, 0 = none.
+    pub(super) bytes: usize,
+    /// What a failure says, before the directory.
+    pub(super) failed: &'static str,
+    pub(super) work: fn(&mut Field, u64) -> io::Result<()>,
+}
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        name: "create and remove a file",
+        bytes: 0,
+        failed: "cannot create and remove a file in",
+        work: |field, _| {
+            let path = field.at("new");
+            drop(File::create_new(&path)?);
+            fs::remove_file(path)
+        },
+    },
+    Row {
+        name: "rename a file",
+        bytes: 0,
+        failed: "cannot rename a file in",
+        work: |field, n| {
+            let names = ["renamed", "small"];
+            let [from, to] = if n.is_multiple_of(2) { [1, 0] } else { [0, 1] };
+            fs::rename(field.at(names[from]), field.at(names[to]))
+        },
+    },
+    Row {
+        name: "open and close a file",
+        bytes: 0,
+        failed: "cannot open a file in",
+        work: |field, _| File::open(field.at("data")).map(drop),
+    },
+    Row {
+        name: "read 4 KiB, random",
+        bytes: SMALL,
+        failed: "cannot read a file in",
+        work: |field, _| {
+            let at = field.random(SMALL);
+            let (file, buffer) = field.file(SMALL)?;
+            file.read_exact_at(buffer, at)
+        },
+    },
+    Row {
+        name: "write 4 KiB, random, durable",
+        bytes: SMALL,
+        failed: "cannot write and sync a file in",
+        work: |field, _| {
+            let at = field.random(SMALL);
+            let (file, buffer) = field.file(SMALL)?;
+            file.write_all_at(buffer, at)?;
+            file.sync_data()
+        },
+    },
+    Row {
+        name: "read 1 MiB, in order",
+        bytes: LARGE,
+        failed: "cannot read a file in",
+        work: |field, n| {
+            let at = field.in_order(n);
+            let (file, buffer) = field.file(LARGE)?;
+            file.read_exact_at(buffer, at)
+        },
+    },
+    Row {
+        name: "write 1 MiB, in order, durable",
+        bytes: LARGE,
+        failed: "cannot write and sync a file in",
+        work: |field, n| {
+            let at = field.in_order(n);
+            let (file, buffer) = field.file(LARGE)?;
+            file.write_all_at(buffer, at)?;
+            file.sync_data()
+        },
+    },
+];
