@@ -21,7 +21,7 @@ const FREE_WORDS: usize = 4 + FREE_POWERS;
 
 /// The ioctl of a file that moves a part of it: `_IOWR(0xf2, 6, [u64; 2])`.
 /// * In: an offset in the part; a word that is 0.
-/// * Out: what was done, as a number of [`Gather`]; the bytes of a part.
+/// * Out: what was done, as a number of [`Gathered`]; the bytes of a part.
 pub const GATHER: u32 = number(GATHER_WORDS, 6);
 /// The ioctl of a file that tells its extents: `_IOWR(0xf2, 7, [u64; 244])`.
 /// * In: the offset to begin at; words that are 0.
@@ -34,26 +34,48 @@ pub const EXTENTS: u32 = number(EXTENTS_WORDS, 7);
 ///   the power of two of their blocks.
 pub const FREE_SPACE: u32 = number(FREE_WORDS, 8);
 
-/// What was done with a part of a file, as numbers of [`GATHER`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u64)]
-pub enum Gather {
+/// Makes an enum and the function that finds a variant by its number from one list.
+macro_rules! numbered {
+    ($(#[$doc:meta])* pub enum $name:ident { $($(#[$of:meta])* $variant:ident = $number:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u64)]
+        pub enum $name {
+            $($(#[$of])* $variant = $number,)*
+        }
+
+        impl $name {
+            fn of(number: u64) -> Option<$name> {
+                match number {
+                    $($number => Some($name::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+numbered! {
+/// What was done with a part of a file. The numbers are those of the ioctl of a mount.
+pub enum Gathered {
     /// It was moved.
     Moved = 0,
-    /// It lies in one run.
+    /// Its blocks follow each other already.
     Whole = 1,
-    /// It has holes, or the file ends in it.
+    /// It has holes, or blocks that were allocated and never written, or lost ones, or the file
+    /// ends in it.
     Holes = 2,
-    /// A mapping has blocks of it.
+    /// A mapping of the server's process has some of its blocks.
     Mapped = 3,
     /// A process has a lease of the file.
     Leased = 4,
     /// The file is immutable.
     Immutable = 5,
-    /// The file has no checksums yet.
+    /// The file is stored to without checksums, which are still to be made.
     Unsummed = 6,
     /// No free run is long enough.
     NoSpace = 7,
+}
 }
 
 /// The free runs of a mount.
@@ -92,7 +114,7 @@ pub fn decode_gather(input: &[u8]) -> Result<u64, &'static str> {
 }
 
 /// Makes the reply.
-pub fn encode_gathered(done: Gather, unit: u64) -> Vec<u8> {
+pub fn encode_gathered(done: Gathered, unit: u64) -> Vec<u8> {
     bytes(&[done as u64, unit])
 }
 
@@ -162,23 +184,13 @@ fn ask<const N: usize>(file: BorrowedFd<'_>, number: u32, words: &mut [u64; N]) 
 /// # Errors
 /// ENOTTY if it is not on a pramfs mount, or its server is too old; EPERM for a caller that is
 /// neither root nor the user who mounted it; those of the file system.
-pub fn ask_to_gather(file: BorrowedFd<'_>, offset: u64) -> io::Result<(Gather, u64)> {
+pub fn ask_to_gather(file: BorrowedFd<'_>, offset: u64) -> io::Result<(Gathered, u64)> {
     let mut words = [offset, 0];
     ask(file, GATHER, &mut words)?;
-    let done = match words[0] {
-        0 => Gather::Moved,
-        1 => Gather::Whole,
-        2 => Gather::Holes,
-        3 => Gather::Mapped,
-        4 => Gather::Leased,
-        5 => Gather::Immutable,
-        6 => Gather::Unsummed,
-        7 => Gather::NoSpace,
-        _ => {
-            return Err(io::Error::other(
-                "an answer that this version does not know",
-            ));
-        }
+    let Some(done) = Gathered::of(words[0]) else {
+        return Err(io::Error::other(
+            "the server answers in a way that this version does not know; use the tools of its version",
+        ));
     };
     Ok((done, words[1]))
 }
@@ -253,6 +265,17 @@ mod tests {
             (GATHER, EXTENTS, FREE_SPACE),
             (0xc010_f206, 0xc7a0_f207, 0xc120_f208)
         );
+    }
+
+    #[test]
+    fn answer_of_each_number_is_found_by_it() {
+        let known: Vec<_> = (0..=8).map(Gathered::of).collect();
+        assert_eq!(known.last(), Some(&None));
+        for (number, done) in (0..8).zip(known) {
+            assert_eq!(done.map(|done| done as u64), Some(number));
+        }
+        assert_eq!(Gathered::of(4), Some(Gathered::Leased));
+        assert_eq!(encode_gathered(Gathered::NoSpace, 9), bytes(&[7, 9]));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
-use pramfs_medium::pmem::Gather;
+use pramfs_medium::pmem::Gathered;
 use pramfs_medium::size::human;
 use serde::Serialize;
 
@@ -148,20 +148,20 @@ impl Report {
         for at in parts {
             let mut is_of_part = false;
             let why = match file.gather(path, at) {
-                Ok(Gather::Moved) => {
+                Ok(Gathered::Moved) => {
                     self.moved += leaf;
                     continue;
                 }
                 // It has changed meanwhile.
-                Ok(Gather::Whole | Gather::Holes) => continue,
-                Ok(Gather::Mapped) => {
+                Ok(Gathered::Whole | Gathered::Holes) => continue,
+                Ok(Gathered::Mapped) => {
                     is_of_part = true;
                     "mapped"
                 }
-                Ok(Gather::Leased) => "leased",
-                Ok(Gather::Immutable) => "immutable",
-                Ok(Gather::Unsummed) => "without checksums yet",
-                Ok(Gather::NoSpace) => NO_SPACE,
+                Ok(Gathered::Leased) => "leased",
+                Ok(Gathered::Immutable) => "immutable",
+                Ok(Gathered::Unsummed) => "without checksums yet",
+                Ok(Gathered::NoSpace) => NO_SPACE,
                 // What the file system is in cannot be right for the next file either.
                 Err(failure) if ["read-only", "permission"].contains(&failure.reason) => {
                     return Err(failure);

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use pramfs::FileType;
-use pramfs::inode::{Fs, Gathered, Ino};
-use pramfs_medium::pmem::{FreeRuns, Gather, ask_for_extents, ask_for_free_space, ask_to_gather};
+use pramfs::inode::{Fs, Ino};
+use pramfs_medium::pmem::{FreeRuns, Gathered, ask_for_extents, ask_for_free_space, ask_to_gather};
 use pramfs_medium::types::FileExtent;
 use rustix::fs::{Mode, OFlags};
 
@@ -185,21 +185,9 @@ impl FileAt<'_> {
     ///
     /// # Errors
     /// Those of the file system.
-    pub(super) fn gather(&self, path: &[u8], offset: u64) -> Result<Gather, Failure> {
+    pub(super) fn gather(&self, path: &[u8], offset: u64) -> Result<Gathered, Failure> {
         match self {
-            FileAt::Region(fs, ino) => match fs.gather(*ino, offset) {
-                Ok(done) => Ok(match done {
-                    Gathered::Moved => Gather::Moved,
-                    Gathered::Whole => Gather::Whole,
-                    Gathered::Holes => Gather::Holes,
-                    Gathered::Mapped => Gather::Mapped,
-                    Gathered::Leased => Gather::Leased,
-                    Gathered::Immutable => Gather::Immutable,
-                    Gathered::Unsummed => Gather::Unsummed,
-                    Gathered::NoSpace => Gather::NoSpace,
-                }),
-                Err(e) => Err(tree::about(path, e)),
-            },
+            FileAt::Region(fs, ino) => fs.gather(*ino, offset).map_err(|e| tree::about(path, e)),
             FileAt::Mount(file) => match ask_to_gather(file.as_fd(), offset) {
                 Ok((done, _)) => Ok(done),
                 Err(e) => Err(refused(&tree::name(path), &e)),

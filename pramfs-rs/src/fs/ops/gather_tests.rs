@@ -3,12 +3,11 @@
 use crate::credentials::Credentials;
 use crate::fs::Fs;
 use crate::fs::ops::file_tests::{check_blocks, mount, mount_with, new_file};
-use crate::fs::ops::gather::Gathered;
 use crate::{Access, MountOptions};
 use pramfs_medium::error::Error;
 use pramfs_medium::format::{FormatOptions, format};
 use pramfs_medium::media::inode::FL_IMMUTABLE;
-use pramfs_medium::pmem::{HeapBackend, RegionAccess as _, RegionOptions, SimBackend};
+use pramfs_medium::pmem::{Gathered, HeapBackend, RegionAccess as _, RegionOptions, SimBackend};
 use pramfs_medium::types::{Ino, LeaseMode, SetAttr};
 
 const CX: Credentials<'_> = Credentials::ROOT;
