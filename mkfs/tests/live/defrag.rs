@@ -1,10 +1,10 @@
 //! `pramfs frag`, `defrag` and `extents` on a live mount.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
-use crate::common::pramfs;
+use crate::common::{Answer, PRAMFS, pramfs, run};
 use crate::live;
 
 /// Two files whose blocks alternate.
@@ -86,4 +86,69 @@ fn dump_and_owner_of_mounted_region_are_refused_with_reason() {
     pramfs(["image", region, "/nowhere/image"]).refused(&["in use"]);
     pramfs(["frag", "/"]).refused(&["not on a pramfs mount"]);
     pramfs(["defrag", "/"]).refused(&["not on a pramfs mount"]);
+}
+
+/// A command of `pramfs` as root without the capabilities to read any file.
+fn without_capabilities(command: &str, place: &Path) -> Answer {
+    let caps = [
+        "--inh-caps=-all",
+        "--bounding-set=-dac_override,-dac_read_search",
+    ];
+    let args = [PRAMFS, command, "--json", place.to_str().unwrap()];
+    run("setpriv", caps.into_iter().chain(args))
+}
+
+#[test]
+fn unreadable_files_and_other_file_systems_do_not_end_frag_and_defrag() {
+    let Some((mount, _dog)) = live("defrag-past", "cache=none") else {
+        return;
+    };
+    let on = mount.path().to_owned();
+    scattered(&on, 4 << 20);
+    for i in 0..13 {
+        fs::write(on.join(format!("closed-{i:02}")), "secret").unwrap();
+        fs::set_permissions(
+            on.join(format!("closed-{i:02}")),
+            fs::Permissions::from_mode(0o000),
+        )
+        .unwrap();
+    }
+    let other = on.join("other");
+    fs::create_dir(&other).unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("tmpfs", &other, "tmpfs", flags, c"").unwrap();
+    fs::write(other.join("foreign"), "foreign").unwrap();
+    let as_root = json("frag", &on);
+    let text = pramfs(["frag", on.to_str().unwrap()]);
+    let [frag, defrag] = ["frag", "defrag"].map(|command| without_capabilities(command, &on));
+    rustix::mount::unmount(&other, rustix::mount::UnmountFlags::empty()).unwrap();
+
+    assert_eq!(as_root["files"], 15);
+    assert_eq!(as_root["other_file_systems"], 1);
+    assert!(
+        text.ok()
+            .out
+            .contains("1 mount points of other file systems")
+    );
+    for answer in [&frag, &defrag] {
+        assert_eq!(answer.status, 1, "{answer:?}");
+        let report = answer.json();
+        assert_eq!(report["not_examined"], 13, "{report}");
+        assert_eq!(report["other_file_systems"], 1, "{report}");
+        let named = answer.err.matches("/closed-").count();
+        assert_eq!(named, 10, "{answer:?}");
+        assert!(
+            answer
+                .err
+                .contains("cannot read /closed-00: Permission denied")
+        );
+        assert!(answer.err.contains("3 more files"), "{answer:?}");
+        assert!(
+            answer
+                .err
+                .contains("13 files or directories could not be examined")
+        );
+    }
+    assert_eq!(frag.json()["files"], 2);
+    assert_eq!(defrag.json()["moved"], 8 << 20);
 }

@@ -8,6 +8,7 @@ use pramfs_medium::pmem::Gathered;
 use pramfs_medium::size::human;
 use serde::Serialize;
 
+use super::missed::Missed;
 use super::place::{FileAt, Place};
 use super::{Lies, Spread, Subcommand, lies};
 use crate::failure::shown;
@@ -22,7 +23,8 @@ const NAMED: usize = 20;
 #[derive(Debug, Args)]
 #[command(
     after_help = "A file that is mapped, leased or immutable is left, and named. Each part of 2 MiB is moved by\n\
-    itself: the command may be interrupted at any time, and a crash loses nothing."
+    itself: the command may be interrupted at any time, and a crash loses nothing.\n\n\
+    Exit status: 0 success, 1 failure, or a file could not be examined, 2 wrong usage."
 )]
 pub(in crate::commands) struct Defrag {
     /// Mount point, file on a mount, or file or device that holds the file system
@@ -51,6 +53,9 @@ struct Report {
     /// Free leaves.
     free_leaves: u64,
     left: BTreeMap<&'static str, Left>,
+    /// By the last round, so that each file is named once.
+    #[serde(flatten)]
+    missed: Missed,
 }
 
 impl Subcommand for Defrag {
@@ -62,19 +67,26 @@ impl Subcommand for Defrag {
         let done = self.work(&place);
         place.close(&self.place)?;
         let report = done?;
-        if self.json {
-            return output::json(&report);
+        match self.json {
+            true => output::json(&report)?,
+            false => report.print()?,
         }
+        report.missed.end()
+    }
+}
+
+impl Report {
+    fn print(&self) -> Result<(), Failure> {
         output::line(&format!(
             "{}: {} of {} files moved; {:.1} % of the parts of 2 MiB lie in leaves, before {:.1} %; {} free leaves",
-            report.place,
-            human(report.moved),
-            report.files,
-            report.after.share(),
-            report.before.share(),
-            report.free_leaves
+            self.place,
+            human(self.moved),
+            self.files,
+            self.after.share(),
+            self.before.share(),
+            self.free_leaves
         ))?;
-        for (why, left) in &report.left {
+        for (why, left) in &self.left {
             for path in &left.named {
                 output::line(&format!("left, {why}: {path}"))?;
             }
@@ -83,7 +95,7 @@ impl Subcommand for Defrag {
                 output::line(&format!("left, {why}: {more} more"))?;
             }
         }
-        Ok(())
+        self.missed.print()
     }
 }
 
@@ -99,12 +111,14 @@ impl Defrag {
             after: Spread::default(),
             free_leaves: 0,
             left: BTreeMap::new(),
+            missed: Missed::default(),
         };
         for round in 0..ROUNDS {
             let moved = report.moved;
             report.after = Spread::default();
             report.left.clear();
-            place.each_file(&mut |path, file| {
+            let mut missed = Missed::default();
+            place.each_file(&mut missed, &mut |path, file| {
                 let extents = file.extents(path)?;
                 if round == 0 {
                     report.before.add(&extents, leaf);
@@ -123,6 +137,7 @@ impl Defrag {
                 };
                 Ok(())
             })?;
+            report.missed = missed;
             if report.moved == moved || !report.left.contains_key(NO_SPACE) {
                 break;
             }

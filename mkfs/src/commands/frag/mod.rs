@@ -2,6 +2,7 @@
 //! into leaves of 2 MiB.
 
 mod defrag;
+mod missed;
 mod place;
 
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use crate::failure::shown;
 use crate::open::Intent;
 use crate::{Failure, output};
 pub(super) use defrag::Defrag;
+use missed::Missed;
 pub(super) use place::FileAt;
 use place::Place;
 
@@ -24,6 +26,9 @@ use place::Place;
 const WORST: usize = 10;
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 success, 1 failure, or a file could not be examined, 2 wrong usage."
+)]
 pub(super) struct Frag {
     /// Mount point, file on a mount, or file or device that holds the file system
     place: PathBuf,
@@ -74,6 +79,8 @@ struct Report {
     /// Free leaves.
     free_leaves: u64,
     free_runs: Vec<Run>,
+    #[serde(flatten)]
+    missed: Missed,
 }
 
 impl Spread {
@@ -171,7 +178,8 @@ impl Subcommand for Frag {
         let free = place.free()?;
         let leaf = free.leaf * free.block_size;
         let (mut spread, mut worst) = (Spread::default(), Vec::new());
-        place.each_file(&mut |path, file| {
+        let mut missed = Missed::default();
+        place.each_file(&mut missed, &mut |path, file| {
             let (extents, bytes) = spread.add(&file.extents(path)?, leaf);
             if extents > 1 {
                 worst.push(Scattered {
@@ -184,16 +192,23 @@ impl Subcommand for Frag {
             }
             Ok(())
         })?;
-        let report = Report::new(shown(&self.place), spread, worst, &free);
+        let report = Report::new(shown(&self.place), spread, worst, missed, &free);
         match self.json {
-            true => output::json(&report),
-            false => report.print(),
+            true => output::json(&report)?,
+            false => report.print()?,
         }
+        report.missed.end()
     }
 }
 
 impl Report {
-    fn new(place: String, spread: Spread, worst: Vec<Scattered>, free: &FreeRuns) -> Report {
+    fn new(
+        place: String,
+        spread: Spread,
+        worst: Vec<Scattered>,
+        missed: Missed,
+        free: &FreeRuns,
+    ) -> Report {
         let used = |(power, runs): (u32, &u64)| {
             (*runs > 0).then(|| Run {
                 blocks: 1 << power,
@@ -209,6 +224,7 @@ impl Report {
             free: free.blocks * free.block_size,
             free_leaves: free.leaves,
             free_runs: (0..).zip(&free.runs).filter_map(used).collect(),
+            missed,
         }
     }
 
@@ -248,7 +264,7 @@ impl Report {
                 file.path
             ))?;
         }
-        Ok(())
+        self.missed.print()
     }
 }
 
