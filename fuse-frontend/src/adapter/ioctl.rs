@@ -202,7 +202,7 @@ impl Adapter {
                     blocks: free.blocks,
                     leaves: free.leaves,
                     block_size: fs.statfs()?.block_size.into(),
-                    leaf: fs.gather_unit() / u64::from(fs.statfs()?.block_size),
+                    part: fs.gather_unit() / u64::from(fs.statfs()?.block_size),
                     runs: free.runs,
                 }))
             }

@@ -30,8 +30,8 @@ pub const GATHER: u32 = number(GATHER_WORDS, 6);
 pub const EXTENTS: u32 = number(EXTENTS_WORDS, 7);
 /// The ioctl of a mount that tells its free runs: `_IOWR(0xf2, 8, [u64; 36])`.
 /// * In: words that are 0.
-/// * Out: free blocks, free leaves of 2 MiB, bytes of a block, blocks of a leaf; the number of runs by
-///   the power of two of their blocks.
+/// * Out: free blocks; free leaves of 2 MiB, or all ones in a file system without leaves; bytes of a
+///   block; blocks of a part; the number of runs by the power of two of their blocks.
 pub const FREE_SPACE: u32 = number(FREE_WORDS, 8);
 
 /// Makes an enum and the function that finds a variant by its number from one list.
@@ -83,12 +83,12 @@ pub enum Gathered {
 pub struct FreeRuns {
     /// Free blocks.
     pub blocks: u64,
-    /// Free leaves of 2 MiB.
-    pub leaves: u64,
+    /// Free leaves of 2 MiB; `None` in a file system without leaves.
+    pub leaves: Option<u64>,
     /// Bytes of a block.
     pub block_size: u64,
-    /// Blocks of a leaf.
-    pub leaf: u64,
+    /// Blocks of a part that [`GATHER`] moves: those of a leaf, where there are leaves.
+    pub part: u64,
     /// Number of runs by the power of two of their blocks.
     pub runs: [u64; FREE_POWERS],
 }
@@ -157,9 +157,24 @@ pub fn decode_free_space(input: &[u8]) -> Result<(), &'static str> {
 
 /// Makes the reply.
 pub fn encode_free_space(free: &FreeRuns) -> Vec<u8> {
-    let mut out = vec![free.blocks, free.leaves, free.block_size, free.leaf];
+    let leaves = free.leaves.unwrap_or(u64::MAX);
+    let mut out = vec![free.blocks, leaves, free.block_size, free.part];
     out.extend(free.runs);
     bytes(&out)
+}
+
+/// Parses it.
+fn free_runs(words: &[u64; FREE_WORDS]) -> FreeRuns {
+    let mut runs = [0; FREE_POWERS];
+    runs.copy_from_slice(&words[4..]);
+    let [blocks, leaves, block_size, part] = [words[0], words[1], words[2], words[3]];
+    FreeRuns {
+        blocks,
+        leaves: (leaves != u64::MAX).then_some(leaves),
+        block_size,
+        part,
+        runs,
+    }
 }
 
 fn ask<const N: usize>(file: BorrowedFd<'_>, number: u32, words: &mut [u64; N]) -> io::Result<()> {
@@ -233,16 +248,7 @@ pub fn ask_for_extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
 pub fn ask_for_free_space(file: BorrowedFd<'_>) -> io::Result<FreeRuns> {
     let mut words = [0; FREE_WORDS];
     ask(file, FREE_SPACE, &mut words)?;
-    let mut runs = [0; FREE_POWERS];
-    runs.copy_from_slice(&words[4..]);
-    let [blocks, leaves, block_size, leaf] = [words[0], words[1], words[2], words[3]];
-    Ok(FreeRuns {
-        blocks,
-        leaves,
-        block_size,
-        leaf,
-        runs,
-    })
+    Ok(free_runs(&words))
 }
 
 #[cfg(test)]
@@ -276,6 +282,20 @@ mod tests {
         }
         assert_eq!(Gathered::of(4), Some(Gathered::Leased));
         assert_eq!(encode_gathered(Gathered::NoSpace, 9), bytes(&[7, 9]));
+    }
+
+    #[test]
+    fn free_runs_with_and_without_leaves_are_read_as_written() {
+        for leaves in [None, Some(0), Some(9)] {
+            let free = FreeRuns {
+                blocks: 7,
+                leaves,
+                block_size: 512,
+                part: 64,
+                runs: [3; FREE_POWERS],
+            };
+            assert_eq!(free_runs(&words(&encode_free_space(&free)).unwrap()), free);
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Place {
                     blocks: free.blocks,
                     leaves: free.leaves,
                     block_size,
-                    leaf: fs.gather_unit() / block_size,
+                    part: fs.gather_unit() / block_size,
                     runs: free.runs,
                 })
             }
