@@ -8,9 +8,10 @@
 //!   two owners the check may find more in the image.
 //! - Nothing is stored: changes are an overlay in memory.
 //!
-//! What is scrambled, and what that hides, is in `scramble.rs`.
+//! What is scrambled, and what that hides, is in `scramble.rs`; `sums.rs` makes the sums.
 
 mod scramble;
+mod sums;
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -24,10 +25,10 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::journal::{parse, records};
 use pramfs_medium::media::features::{METADATA_IMAGE, SCRAMBLED};
 use pramfs_medium::media::record::{ENTRIES_AT, EntryKind, SlotState};
-use pramfs_medium::media::sums::{SUM_BLOCKS, SumState, check_word, data_crc, sum_word};
-use pramfs_medium::media::{DiskInode, Geometry, SuperStatic, probe_superblock};
+use pramfs_medium::media::{Geometry, SuperStatic, probe_superblock};
 use pramfs_medium::pmem::{Region, RegionAccess};
-use pramfs_medium::types::{BlockRun, Bno, Ino, RegionOffset};
+use pramfs_medium::types::{BlockRun, RegionOffset};
+use sums::Sums;
 use zerocopy::IntoBytes;
 
 /// Bytes to store at an offset.
@@ -42,6 +43,7 @@ pub struct Metadata<'r> {
     runs: Vec<Range<u64>>,
     left_out: u64,
     complete: bool,
+    sums: Sums,
 }
 
 impl std::fmt::Debug for Metadata<'_> {
@@ -86,6 +88,7 @@ impl<'r> Metadata<'r> {
         let continues = journal.live.iter().any(|record| needs_data(record));
         let is_raw = journal.live.is_empty() || !(scramble || continues);
         let mut walk = Walk::default();
+        let mut sums = Sums::default();
         for (is_replayed, view) in [(false, &crashed), (true, &replayed)] {
             if is_replayed && journal.live.is_empty() {
                 continue;
@@ -101,8 +104,7 @@ impl<'r> Metadata<'r> {
             if is_replayed != is_raw {
                 walk.complete = checker.report.complete && !checker.hidden_blocks;
                 if geo.data_sums {
-                    walk.edits.extend(checker.no_sums()?);
-                    walk.edits.extend(checker.sums_of_zeros(&owned)?);
+                    sums = Sums::of(&mut checker, &owned)?;
                 }
                 if scramble {
                     walk.edits.extend(checker.scramble(&owned)?);
@@ -124,6 +126,7 @@ impl<'r> Metadata<'r> {
             runs,
             left_out,
             complete: walk.complete,
+            sums,
             geo,
         })
     }
@@ -157,13 +160,20 @@ impl<'r> Metadata<'r> {
         self.complete
     }
 
-    /// Reads blocks of the image. Bytes that have failed read as 0xff.
+    /// Returns the number of pages that the image changes in memory.
+    #[cfg(test)]
+    pub(super) fn changed_pages(&self) -> usize {
+        self.view.changed_pages()
+    }
+
+    /// Reads whole blocks of the image. Bytes that have failed read as 0xff.
     ///
     /// # Errors
     /// They lie outside of the region.
     pub fn read(&self, first: u64, into: &mut [u8]) -> Result<()> {
         let at = RegionOffset(self.geo.bytes(first));
-        Ok(self.view.read(at, into)?)
+        self.view.read(at, into)?;
+        self.sums.put(&self.view, &self.geo, first, into)
     }
 }
 
@@ -239,79 +249,6 @@ impl Walk {
             }
         }
         (runs, left_out)
-    }
-}
-
-impl Checker<'_> {
-    /// Returns zeros for all sums: those of files are stored over them, and those of blocks that were
-    /// freed would tell what was in them.
-    fn no_sums(&self) -> Result<Vec<Edit>> {
-        let geo = &self.geo;
-        let mut edits = Vec::new();
-        let mut first = Bno(0);
-        while first.0 < geo.blocks() {
-            if let Some(at) = self.sum_at(first) {
-                edits.push((at, vec![0; geo.bytes(SUM_BLOCKS) as usize]));
-            }
-            first = first.after(geo.bits_per_group());
-        }
-        Ok(edits)
-    }
-
-    /// Returns the words for the sums of files whose data have become zeros: right where they
-    /// were right, wrong where they were wrong. A damaged word stays.
-    fn sums_of_zeros(&mut self, owned: &[Owned]) -> Result<Vec<Edit>> {
-        let mut edits = Vec::new();
-        let size = self.geo.block_size;
-        let mut bytes = vec![0; size as usize];
-        let mut known: Option<(Ino, Option<DiskInode>)> = None;
-        for of in owned {
-            let Owner::Data {
-                ino,
-                of: DataOf::File,
-                first,
-                unwritten: false,
-            } = of.owner
-            else {
-                continue;
-            };
-            let inode = match known {
-                Some((at, inode)) if at == ino => inode,
-                _ => {
-                    let inode = self
-                        .home(ino)
-                        .map(|home| self.read_inode(home))
-                        .transpose()?;
-                    known = Some((ino, inode));
-                    inode
-                }
-            };
-            let Some(inode) = inode.filter(|d| self.is_summed(d)) else {
-                continue;
-            };
-            for (i, block) in (0..).zip(of.blocks.blocks()) {
-                let offset = (first.0 + i).saturating_mul(size);
-                let len = inode.size.saturating_sub(offset).min(size) as usize;
-                let Some(at) = self.sum_at(block).filter(|_| len > 0) else {
-                    continue;
-                };
-                self.region
-                    .read(self.geo.offset(block), &mut bytes[..len])?;
-                let word = self.region.load_u64(at)?;
-                let zeros = data_crc(&vec![0; len]);
-                let sum = match check_word(self.geo.seed, block, word, data_crc(&bytes[..len])) {
-                    SumState::Right => zeros,
-                    SumState::Wrong => !zeros,
-                    SumState::Damaged => {
-                        edits.push((at, word.to_le_bytes().to_vec()));
-                        continue;
-                    }
-                };
-                let word = sum_word(self.geo.seed, block, sum);
-                edits.push((at, word.to_le_bytes().to_vec()));
-            }
-        }
-        Ok(edits)
     }
 }
 

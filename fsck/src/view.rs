@@ -181,6 +181,12 @@ impl<'r> View<'r> {
         self.store(at, &word.to_le_bytes())
     }
 
+    /// Returns the number of pages that are kept in memory.
+    #[cfg(test)]
+    pub(super) fn changed_pages(&self) -> usize {
+        self.pages.len()
+    }
+
     /// Returns the 8-byte words that differ from the medium, in order, merged
     /// into runs.
     pub(super) fn changes(&self) -> std::result::Result<Vec<Change>, PmemError> {

@@ -12,10 +12,17 @@ use std::path::Path;
 use pramfs::FileType;
 use pramfs::inode::{Attr, Fs, Ino, Time};
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 use crate::open::{self, Intent};
 use crate::tree::{self, CHUNK, Entry, Follow};
 use crate::{Failure, busy};
+
+/// The reason of a failure to look into another mount.
+pub(crate) const OTHER_FILE_SYSTEM: &str = "other-file-system";
+
+/// What is called with the path of an entry that cannot be looked up.
+type Unread<'f> = &'f mut dyn FnMut(&[u8], Failure) -> Result<(), Failure>;
 
 /// Where files are read.
 pub(crate) enum Files {
@@ -70,6 +77,24 @@ impl Files {
     /// # Errors
     /// `path` is not a directory, or cannot be read.
     pub(crate) fn entries(&self, path: &[u8], dir: Ino) -> Result<Vec<Entry>, Failure> {
+        self.entries_but(path, dir, &mut |_, failure| match failure.reason {
+            // Removed meanwhile.
+            "not-found" => Ok(()),
+            _ => Err(failure),
+        })
+    }
+
+    /// As [`entries`](Self::entries). Calls `unread` with the path of each entry that cannot be
+    /// looked up, and goes on if it returns `Ok`.
+    ///
+    /// # Errors
+    /// `path` is not a directory, or cannot be read; what `unread` returns.
+    pub(crate) fn entries_but(
+        &self,
+        path: &[u8],
+        dir: Ino,
+        unread: Unread<'_>,
+    ) -> Result<Vec<Entry>, Failure> {
         let root = match self {
             Files::Region(fs) => return tree::entries(fs, path, dir),
             Files::Mount(root) => root,
@@ -83,10 +108,13 @@ impl Files {
                 continue;
             }
             // Its type is looked up: a file system need not tell it here.
-            let found = match self.find(&tree::join(path, name), Follow::No) {
-                // Removed meanwhile.
-                Err(failure) if failure.reason == "not-found" => continue,
-                found => found?,
+            let at = tree::join(path, name);
+            let found = match self.find(&at, Follow::No) {
+                Ok(found) => found,
+                Err(failure) => {
+                    unread(&at, failure)?;
+                    continue;
+                }
             };
             list.push(Entry {
                 name: name.to_vec(),
@@ -165,15 +193,14 @@ impl Files {
     }
 }
 
-fn failed(path: &[u8], e: rustix::io::Errno) -> Failure {
+fn failed(path: &[u8], e: Errno) -> Failure {
     let failure = Failure::os("cannot read", tree::name(path), e);
-    match e {
-        rustix::io::Errno::NOENT => Failure {
-            reason: "not-found",
-            ..failure
-        },
-        _ => failure,
-    }
+    let reason = match e {
+        Errno::NOENT | Errno::NOTDIR => "not-found",
+        Errno::XDEV => OTHER_FILE_SYSTEM,
+        _ => failure.reason,
+    };
+    Failure { reason, ..failure }
 }
 
 /// Opens a path below the root of a mount.

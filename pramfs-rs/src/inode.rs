@@ -28,10 +28,10 @@
 pub use crate::api::OpenIn;
 pub use crate::credentials::{Credentials, Groups};
 pub use crate::fs::{
-    CloseError, Engine, FreeSpace, Fs, FsState, Gathered, HeldLease, Holding, InodeRef, InodeRefs,
+    CloseError, Engine, FreeSpace, Fs, FsState, HeldLease, Holding, InodeRef, InodeRefs,
     KeptReferences, LeaseEvent, LeaseGrant, LeasedExtents, MemoryUse, RecordedError, Repeats,
     ScrubFinding, ScrubOptions, Snapshot, SnapshotEnd, Survivor, Taken, VerifiedData, Writability,
 };
 pub use pramfs_medium::journal::{Outcomes, RecordId};
-pub use pramfs_medium::pmem::{Lent, RegionView, ScrubMarkStatus, ScrubStatus};
+pub use pramfs_medium::pmem::{Gathered, Lent, RegionView, ScrubMarkStatus, ScrubStatus};
 pub use pramfs_medium::types::{Attr, Bno, DirEntry, Ino, LeaseMode, Lsn, SetAttr, SetTime, Time};

@@ -78,6 +78,9 @@ mod fallocate {
     mod posix;
     mod semantics;
 }
+mod gather {
+    mod cost;
+}
 mod lost_ranges {
     mod damage;
     mod model;

@@ -175,7 +175,7 @@ fn measure(_: &Context, out: &mut Report) -> Result<()> {
         "{:.0} % of the large files in leaves before, {:.0} % after; {moved} parts moved; {} free leaves before the large files",
         share(before),
         share(after),
-        free.leaves
+        free.leaves.unwrap_or_default()
     );
     // One more, so that none outside is no division by zero.
     out.record_count(&ROWS[0], (after + 1.0, before + 1.0), "MiB", &[notes]);

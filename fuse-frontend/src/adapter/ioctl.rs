@@ -9,15 +9,15 @@
 //! and requires the capability for `+i` and `+a`. An older kernel passes the call on, so
 //! the server checks both as well, unless the kernel gives no ids (6.12).
 
-use pramfs::inode::{Fs, Gathered, LeaseMode, ScrubOptions, SetAttr};
+use pramfs::inode::{Fs, LeaseMode, ScrubOptions, SetAttr};
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::wire::InHeader;
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
 use pramfs_medium::pmem::{
-    EXTENTS, EXTENTS_MAX, FREE_SPACE, FreeRuns, GATHER, GROW, Gather, LEASE_TICKET, SCRUB,
-    SCRUB_FINDING, ScrubRequest, WRITE_LEASE_TICKET, decode_extents, decode_free_space,
-    decode_gather, decode_grow, decode_scrub, decode_scrub_finding, encode_extents,
-    encode_free_space, encode_gathered, encode_grown, encode_scrub_finding,
+    EXTENTS, EXTENTS_MAX, FREE_SPACE, FreeRuns, GATHER, GROW, LEASE_TICKET, SCRUB, SCRUB_FINDING,
+    ScrubRequest, WRITE_LEASE_TICKET, decode_extents, decode_free_space, decode_gather,
+    decode_grow, decode_scrub, decode_scrub_finding, encode_extents, encode_free_space,
+    encode_gathered, encode_grown, encode_scrub_finding,
 };
 
 use super::Adapter;
@@ -79,20 +79,6 @@ fn from_xflags(xflags: u32, old: u32) -> Option<u32> {
         left &= !x;
     }
     (left == 0).then_some(flags)
-}
-
-/// What was done with a part of a file, as the ioctl tells it.
-fn gathered(done: Gathered) -> Gather {
-    match done {
-        Gathered::Moved => Gather::Moved,
-        Gathered::Whole => Gather::Whole,
-        Gathered::Holes => Gather::Holes,
-        Gathered::Mapped => Gather::Mapped,
-        Gathered::Leased => Gather::Leased,
-        Gathered::Immutable => Gather::Immutable,
-        Gathered::Unsummed => Gather::Unsummed,
-        Gathered::NoSpace => Gather::NoSpace,
-    }
 }
 
 fn invalid<T>(why: &'static str) -> Served<T> {
@@ -197,7 +183,7 @@ impl Adapter {
             GATHER => {
                 owns_mount(req)?;
                 let offset = decode_gather(input).or_else(invalid)?;
-                let done = gathered(fs.gather(ino(node)?, offset)?);
+                let done = fs.gather(ino(node)?, offset)?;
                 Ok(encode_gathered(done, fs.gather_unit()))
             }
             EXTENTS => {
@@ -216,7 +202,7 @@ impl Adapter {
                     blocks: free.blocks,
                     leaves: free.leaves,
                     block_size: fs.statfs()?.block_size.into(),
-                    leaf: fs.gather_unit() / u64::from(fs.statfs()?.block_size),
+                    part: fs.gather_unit() / u64::from(fs.statfs()?.block_size),
                     runs: free.runs,
                 }))
             }

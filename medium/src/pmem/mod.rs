@@ -80,7 +80,7 @@ pub use libpmem2::Libpmem2Backend;
 pub use native::NativeBackend;
 pub use options::{BackendKind, RegionOptions};
 pub use place_ioctl::{
-    EXTENTS, EXTENTS_MAX, FREE_POWERS, FREE_SPACE, FreeRuns, GATHER, Gather, ask_for_extents,
+    EXTENTS, EXTENTS_MAX, FREE_POWERS, FREE_SPACE, FreeRuns, GATHER, Gathered, ask_for_extents,
     ask_for_free_space, ask_to_gather, decode_extents, decode_free_space, decode_gather,
     encode_extents, encode_free_space, encode_gathered,
 };

@@ -21,7 +21,7 @@ const FREE_WORDS: usize = 4 + FREE_POWERS;
 
 /// The ioctl of a file that moves a part of it: `_IOWR(0xf2, 6, [u64; 2])`.
 /// * In: an offset in the part; a word that is 0.
-/// * Out: what was done, as a number of [`Gather`]; the bytes of a part.
+/// * Out: what was done, as a number of [`Gathered`]; the bytes of a part.
 pub const GATHER: u32 = number(GATHER_WORDS, 6);
 /// The ioctl of a file that tells its extents: `_IOWR(0xf2, 7, [u64; 244])`.
 /// * In: the offset to begin at; words that are 0.
@@ -30,30 +30,52 @@ pub const GATHER: u32 = number(GATHER_WORDS, 6);
 pub const EXTENTS: u32 = number(EXTENTS_WORDS, 7);
 /// The ioctl of a mount that tells its free runs: `_IOWR(0xf2, 8, [u64; 36])`.
 /// * In: words that are 0.
-/// * Out: free blocks, free leaves of 2 MiB, bytes of a block, blocks of a leaf; the number of runs by
-///   the power of two of their blocks.
+/// * Out: free blocks; free leaves of 2 MiB, or all ones in a file system without leaves; bytes of a
+///   block; blocks of a part; the number of runs by the power of two of their blocks.
 pub const FREE_SPACE: u32 = number(FREE_WORDS, 8);
 
-/// What was done with a part of a file, as numbers of [`GATHER`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u64)]
-pub enum Gather {
+/// Makes an enum and the function that finds a variant by its number from one list.
+macro_rules! numbered {
+    ($(#[$doc:meta])* pub enum $name:ident { $($(#[$of:meta])* $variant:ident = $number:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u64)]
+        pub enum $name {
+            $($(#[$of])* $variant = $number,)*
+        }
+
+        impl $name {
+            fn of(number: u64) -> Option<$name> {
+                match number {
+                    $($number => Some($name::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+numbered! {
+/// What was done with a part of a file. The numbers are those of the ioctl of a mount.
+pub enum Gathered {
     /// It was moved.
     Moved = 0,
-    /// It lies in one run.
+    /// Its blocks follow each other already.
     Whole = 1,
-    /// It has holes, or the file ends in it.
+    /// It has holes, or blocks that were allocated and never written, or lost ones, or the file
+    /// ends in it.
     Holes = 2,
-    /// A mapping has blocks of it.
+    /// A mapping of the server's process has some of its blocks.
     Mapped = 3,
     /// A process has a lease of the file.
     Leased = 4,
     /// The file is immutable.
     Immutable = 5,
-    /// The file has no checksums yet.
+    /// The file is stored to without checksums, which are still to be made.
     Unsummed = 6,
     /// No free run is long enough.
     NoSpace = 7,
+}
 }
 
 /// The free runs of a mount.
@@ -61,12 +83,12 @@ pub enum Gather {
 pub struct FreeRuns {
     /// Free blocks.
     pub blocks: u64,
-    /// Free leaves of 2 MiB.
-    pub leaves: u64,
+    /// Free leaves of 2 MiB; `None` in a file system without leaves.
+    pub leaves: Option<u64>,
     /// Bytes of a block.
     pub block_size: u64,
-    /// Blocks of a leaf.
-    pub leaf: u64,
+    /// Blocks of a part that [`GATHER`] moves: those of a leaf, where there are leaves.
+    pub part: u64,
     /// Number of runs by the power of two of their blocks.
     pub runs: [u64; FREE_POWERS],
 }
@@ -92,7 +114,7 @@ pub fn decode_gather(input: &[u8]) -> Result<u64, &'static str> {
 }
 
 /// Makes the reply.
-pub fn encode_gathered(done: Gather, unit: u64) -> Vec<u8> {
+pub fn encode_gathered(done: Gathered, unit: u64) -> Vec<u8> {
     bytes(&[done as u64, unit])
 }
 
@@ -135,9 +157,24 @@ pub fn decode_free_space(input: &[u8]) -> Result<(), &'static str> {
 
 /// Makes the reply.
 pub fn encode_free_space(free: &FreeRuns) -> Vec<u8> {
-    let mut out = vec![free.blocks, free.leaves, free.block_size, free.leaf];
+    let leaves = free.leaves.unwrap_or(u64::MAX);
+    let mut out = vec![free.blocks, leaves, free.block_size, free.part];
     out.extend(free.runs);
     bytes(&out)
+}
+
+/// Parses it.
+fn free_runs(words: &[u64; FREE_WORDS]) -> FreeRuns {
+    let mut runs = [0; FREE_POWERS];
+    runs.copy_from_slice(&words[4..]);
+    let [blocks, leaves, block_size, part] = [words[0], words[1], words[2], words[3]];
+    FreeRuns {
+        blocks,
+        leaves: (leaves != u64::MAX).then_some(leaves),
+        block_size,
+        part,
+        runs,
+    }
 }
 
 fn ask<const N: usize>(file: BorrowedFd<'_>, number: u32, words: &mut [u64; N]) -> io::Result<()> {
@@ -162,23 +199,13 @@ fn ask<const N: usize>(file: BorrowedFd<'_>, number: u32, words: &mut [u64; N]) 
 /// # Errors
 /// ENOTTY if it is not on a pramfs mount, or its server is too old; EPERM for a caller that is
 /// neither root nor the user who mounted it; those of the file system.
-pub fn ask_to_gather(file: BorrowedFd<'_>, offset: u64) -> io::Result<(Gather, u64)> {
+pub fn ask_to_gather(file: BorrowedFd<'_>, offset: u64) -> io::Result<(Gathered, u64)> {
     let mut words = [offset, 0];
     ask(file, GATHER, &mut words)?;
-    let done = match words[0] {
-        0 => Gather::Moved,
-        1 => Gather::Whole,
-        2 => Gather::Holes,
-        3 => Gather::Mapped,
-        4 => Gather::Leased,
-        5 => Gather::Immutable,
-        6 => Gather::Unsummed,
-        7 => Gather::NoSpace,
-        _ => {
-            return Err(io::Error::other(
-                "an answer that this version does not know",
-            ));
-        }
+    let Some(done) = Gathered::of(words[0]) else {
+        return Err(io::Error::other(
+            "the server answers in a way that this version does not know; use the tools of its version",
+        ));
     };
     Ok((done, words[1]))
 }
@@ -221,16 +248,7 @@ pub fn ask_for_extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
 pub fn ask_for_free_space(file: BorrowedFd<'_>) -> io::Result<FreeRuns> {
     let mut words = [0; FREE_WORDS];
     ask(file, FREE_SPACE, &mut words)?;
-    let mut runs = [0; FREE_POWERS];
-    runs.copy_from_slice(&words[4..]);
-    let [blocks, leaves, block_size, leaf] = [words[0], words[1], words[2], words[3]];
-    Ok(FreeRuns {
-        blocks,
-        leaves,
-        block_size,
-        leaf,
-        runs,
-    })
+    Ok(free_runs(&words))
 }
 
 #[cfg(test)]
@@ -253,6 +271,31 @@ mod tests {
             (GATHER, EXTENTS, FREE_SPACE),
             (0xc010_f206, 0xc7a0_f207, 0xc120_f208)
         );
+    }
+
+    #[test]
+    fn answer_of_each_number_is_found_by_it() {
+        let known: Vec<_> = (0..=8).map(Gathered::of).collect();
+        assert_eq!(known.last(), Some(&None));
+        for (number, done) in (0..8).zip(known) {
+            assert_eq!(done.map(|done| done as u64), Some(number));
+        }
+        assert_eq!(Gathered::of(4), Some(Gathered::Leased));
+        assert_eq!(encode_gathered(Gathered::NoSpace, 9), bytes(&[7, 9]));
+    }
+
+    #[test]
+    fn free_runs_with_and_without_leaves_are_read_as_written() {
+        for leaves in [None, Some(0), Some(9)] {
+            let free = FreeRuns {
+                blocks: 7,
+                leaves,
+                block_size: 512,
+                part: 64,
+                runs: [3; FREE_POWERS],
+            };
+            assert_eq!(free_runs(&words(&encode_free_space(&free)).unwrap()), free);
+        }
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! `pramfs frag`, `defrag` and `extents` on a live mount.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::time::Duration;
 
-use crate::common::pramfs;
+use pramfs::format::FormatOptions;
+use pramfs_tests::mounted::{self, Mounted};
+use pramfs_tests::watchdog::Watchdog;
+
+use crate::common::{Answer, PRAMFS, pramfs, run};
 use crate::live;
 
 /// Two files whose blocks alternate.
@@ -71,7 +76,10 @@ fn defragmented_mount_has_leaves_and_the_same_files() {
     }
     assert_eq!(json("defrag", &on)["moved"], 0);
     let text = pramfs(["frag", on.to_str().unwrap()]).ok().out;
-    assert!(text.contains("100.0 % of 8 MiB"), "{text}");
+    assert!(
+        text.contains("100.0 % of the parts of 2 MiB lie in leaves, which have 8 MiB"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -86,4 +94,122 @@ fn dump_and_owner_of_mounted_region_are_refused_with_reason() {
     pramfs(["image", region, "/nowhere/image"]).refused(&["in use"]);
     pramfs(["frag", "/"]).refused(&["not on a pramfs mount"]);
     pramfs(["defrag", "/"]).refused(&["not on a pramfs mount"]);
+}
+
+/// A command of `pramfs` as root without the capabilities to read any file.
+fn without_capabilities(command: &str, place: &Path) -> Answer {
+    let caps = [
+        "--inh-caps=-all",
+        "--bounding-set=-dac_override,-dac_read_search",
+    ];
+    let args = [PRAMFS, command, "--json", place.to_str().unwrap()];
+    run("setpriv", caps.into_iter().chain(args))
+}
+
+#[test]
+fn unreadable_files_and_other_file_systems_do_not_end_frag_and_defrag() {
+    let Some((mount, _dog)) = live("defrag-past", "cache=none") else {
+        return;
+    };
+    let on = mount.path().to_owned();
+    scattered(&on, 4 << 20);
+    for i in 0..13 {
+        fs::write(on.join(format!("closed-{i:02}")), "secret").unwrap();
+        fs::set_permissions(
+            on.join(format!("closed-{i:02}")),
+            fs::Permissions::from_mode(0o000),
+        )
+        .unwrap();
+    }
+    let other = on.join("other");
+    fs::create_dir(&other).unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("tmpfs", &other, "tmpfs", flags, c"").unwrap();
+    fs::write(other.join("foreign"), "foreign").unwrap();
+    let as_root = json("frag", &on);
+    let text = pramfs(["frag", on.to_str().unwrap()]);
+    let [frag, defrag] = ["frag", "defrag"].map(|command| without_capabilities(command, &on));
+    rustix::mount::unmount(&other, rustix::mount::UnmountFlags::empty()).unwrap();
+
+    assert_eq!(as_root["files"], 15);
+    assert_eq!(as_root["other_file_systems"], 1);
+    assert!(
+        text.ok()
+            .out
+            .contains("1 mount points of other file systems")
+    );
+    for answer in [&frag, &defrag] {
+        assert_eq!(answer.status, 1, "{answer:?}");
+        let report = answer.json();
+        assert_eq!(report["not_examined"], 13, "{report}");
+        assert_eq!(report["other_file_systems"], 1, "{report}");
+        let named = answer.err.matches("/closed-").count();
+        assert_eq!(named, 10, "{answer:?}");
+        assert!(
+            answer
+                .err
+                .contains("cannot read /closed-00: Permission denied")
+        );
+        assert!(answer.err.contains("3 more files"), "{answer:?}");
+        assert!(
+            answer
+                .err
+                .contains("13 files or directories could not be examined")
+        );
+    }
+    assert_eq!(frag.json()["files"], 2);
+    assert_eq!(defrag.json()["moved"], 8 << 20);
+}
+
+#[test]
+fn file_system_without_leaves_is_defragmented_into_runs() {
+    if !mounted::available("defrag-runs") {
+        return;
+    }
+    let _dog = Watchdog::new("defrag-runs", Duration::from_secs(300));
+    let no_leaves = vec![("huge_leaves".to_owned(), false)];
+    for (block_size, features, part) in [(1024, Vec::new(), 128 << 10), (4096, no_leaves, 2 << 20)]
+    {
+        let options = FormatOptions {
+            block_size,
+            features,
+            ..FormatOptions::default()
+        };
+        let mount = Mounted::formatted(&mounted::program(), 64 << 20, &options);
+        mount.mount("cache=none");
+        let on = mount.path().to_owned();
+        let len = 5 * part + 5000;
+        let bytes = scattered(&on, len);
+        let before = json("frag", &on);
+        assert_eq!(before["leaf"], part, "{before}");
+        assert!(before["free_leaves"].is_null(), "{before}");
+        // The last part of a file counts too.
+        assert!(
+            before["large_bytes"].as_u64().unwrap() >= 2 * len as u64,
+            "{before}"
+        );
+        let bytes_of = |key: &str| before[key].as_u64().unwrap();
+        let scattered = bytes_of("large_bytes") - bytes_of("leaf_bytes");
+        assert!(scattered > 2 * len as u64 * 9 / 10, "{before}");
+
+        let done = json("defrag", &on);
+        assert_eq!(done["after"]["leaf_bytes"], before["large_bytes"], "{done}");
+        assert_eq!(done["moved"], scattered, "{done}");
+        assert!(done["free_leaves"].is_null(), "{done}");
+        assert_eq!(json("defrag", &on)["moved"], 0);
+        for command in ["frag", "defrag"] {
+            let text = pramfs([command, on.to_str().unwrap()]).ok().out;
+            assert!(text.contains("100.0 % of the parts"), "{text}");
+            assert!(text.contains("lie in one run"), "{text}");
+            assert!(text.contains("no leaves of 2 MiB"), "{text}");
+        }
+        for (name, bytes) in ["a", "b"].iter().zip(&bytes) {
+            assert!(fs::read(on.join(name)).unwrap() == *bytes, "{name}");
+        }
+        mount.unmount();
+        // Without the mount.
+        let after = json("frag", &mount.region());
+        assert_eq!(after["leaf_bytes"], before["large_bytes"], "{after}");
+        assert_eq!(json("defrag", &mount.region())["moved"], 0);
+    }
 }

@@ -51,7 +51,6 @@ pub use mount::Fs;
 pub use mount::close::CloseError;
 pub use mount::snapshot::{Snapshot, SnapshotEnd};
 pub use ops::free_space::FreeSpace;
-pub use ops::gather::Gathered;
 pub use ops::grow::Grown;
 pub use ops::lease::{LeaseGrant, LeasedExtents};
 pub use ops::readdir::Taken;

@@ -1,15 +1,17 @@
-//! `pramfs defrag`: moves scattered files into leaves of 2 MiB.
+//! `pramfs defrag`: moves scattered files into leaves of 2 MiB, or into runs where there are no leaves.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::Args;
-use pramfs_medium::pmem::Gather;
+use pramfs_medium::pmem::Gathered;
 use pramfs_medium::size::human;
 use serde::Serialize;
 
+use super::missed::Missed;
 use super::place::{FileAt, Place};
-use super::{Lies, Spread, Subcommand, lies};
+use super::{Lies, NO_LEAVES, Parts, Spread, Subcommand, lies, share};
 use crate::failure::shown;
 use crate::open::Intent;
 use crate::{Failure, output, tree};
@@ -22,7 +24,8 @@ const NAMED: usize = 20;
 #[derive(Debug, Args)]
 #[command(
     after_help = "A file that is mapped, leased or immutable is left, and named. Each part of 2 MiB is moved by\n\
-    itself: the command may be interrupted at any time, and a crash loses nothing."
+    itself: the command may be interrupted at any time, and a crash loses nothing.\n\n\
+    Exit status: 0 success, 1 failure, or a file could not be examined, 2 wrong usage."
 )]
 pub(in crate::commands) struct Defrag {
     /// Mount point, file on a mount, or file or device that holds the file system
@@ -48,9 +51,14 @@ struct Report {
     files: u64,
     before: Spread,
     after: Spread,
-    /// Free leaves.
-    free_leaves: u64,
+    /// Bytes of a part.
+    part: u64,
+    /// Free leaves; `None` in a file system without leaves.
+    free_leaves: Option<u64>,
     left: BTreeMap<&'static str, Left>,
+    /// By the last round, so that each file is named once.
+    #[serde(flatten)]
+    missed: Missed,
 }
 
 impl Subcommand for Defrag {
@@ -62,19 +70,33 @@ impl Subcommand for Defrag {
         let done = self.work(&place);
         place.close(&self.place)?;
         let report = done?;
-        if self.json {
-            return output::json(&report);
+        match self.json {
+            true => output::json(&report)?,
+            false => report.print()?,
         }
+        report.missed.end()
+    }
+}
+
+impl Report {
+    fn print(&self) -> Result<(), Failure> {
+        let parts = Parts {
+            len: self.part,
+            are_leaves: self.free_leaves.is_some(),
+        };
         output::line(&format!(
-            "{}: {} of {} files moved; {:.1} % of the parts of 2 MiB lie in leaves, before {:.1} %; {} free leaves",
-            report.place,
-            human(report.moved),
-            report.files,
-            report.after.share(),
-            report.before.share(),
-            report.free_leaves
+            "{}: {} of {} files moved; {}, before {:.1} %; {}",
+            self.place,
+            human(self.moved),
+            self.files,
+            share(&self.after, parts),
+            self.before.share(),
+            match self.free_leaves {
+                Some(leaves) => format!("{leaves} free leaves"),
+                None => NO_LEAVES.to_owned(),
+            }
         ))?;
-        for (why, left) in &report.left {
+        for (why, left) in &self.left {
             for path in &left.named {
                 output::line(&format!("left, {why}: {path}"))?;
             }
@@ -83,47 +105,55 @@ impl Subcommand for Defrag {
                 output::line(&format!("left, {why}: {more} more"))?;
             }
         }
-        Ok(())
+        self.missed.print()
     }
 }
 
 impl Defrag {
     fn work(&self, place: &Place) -> Result<Report, Failure> {
         let free = place.free()?;
-        let leaf = free.leaf * free.block_size;
+        let parts = Parts::of(&free);
+        let no_space = match parts.are_leaves {
+            true => "no free leaf",
+            false => "no free run",
+        };
         let mut report = Report {
             place: shown(&self.place),
             moved: 0,
             files: 0,
             before: Spread::default(),
             after: Spread::default(),
-            free_leaves: 0,
+            part: parts.len,
+            free_leaves: free.leaves,
             left: BTreeMap::new(),
+            missed: Missed::default(),
         };
         for round in 0..ROUNDS {
             let moved = report.moved;
             report.after = Spread::default();
             report.left.clear();
-            place.each_file(&mut |path, file| {
+            let mut missed = Missed::default();
+            place.each_file(&mut missed, &mut |path, file| {
                 let extents = file.extents(path)?;
                 if round == 0 {
-                    report.before.add(&extents, leaf);
+                    report.before.add(&extents, parts);
                 }
-                let end = extents.last().map_or(0, |last| last.file_offset + last.len);
-                let parts = (0..end / leaf).map(|part| part * leaf);
-                let scattered = parts.filter(|at| lies(&extents, *at, leaf) == Lies::Scattered);
+                let is_scattered =
+                    |part: &Range<u64>| lies(&extents, part.clone(), parts) == Lies::Scattered;
+                let scattered = parts.in_file(&extents).filter(is_scattered);
                 let before = report.moved;
-                report.parts(path, file, scattered, leaf)?;
+                report.parts(path, file, scattered, no_space)?;
                 match report.moved == before {
-                    true => report.after.add(&extents, leaf),
+                    true => report.after.add(&extents, parts),
                     false => {
                         report.files += 1;
-                        report.after.add(&file.extents(path)?, leaf)
+                        report.after.add(&file.extents(path)?, parts)
                     }
                 };
                 Ok(())
             })?;
-            if report.moved == moved || !report.left.contains_key(NO_SPACE) {
+            report.missed = missed;
+            if report.moved == moved || !report.left.contains_key(no_space) {
                 break;
             }
         }
@@ -132,36 +162,34 @@ impl Defrag {
     }
 }
 
-const NO_SPACE: &str = "no free leaf";
-
 impl Report {
     /// Moves parts of a file, but for those that cannot be moved.
     fn parts(
         &mut self,
         path: &[u8],
         file: &FileAt<'_>,
-        parts: impl Iterator<Item = u64>,
-        leaf: u64,
+        parts: impl Iterator<Item = Range<u64>>,
+        no_space: &'static str,
     ) -> Result<(), Failure> {
         // Each reason is named once for a file.
         let mut told: Vec<&str> = Vec::new();
-        for at in parts {
+        for part in parts {
             let mut is_of_part = false;
-            let why = match file.gather(path, at) {
-                Ok(Gather::Moved) => {
-                    self.moved += leaf;
+            let why = match file.gather(path, part.start) {
+                Ok(Gathered::Moved) => {
+                    self.moved += part.end - part.start;
                     continue;
                 }
                 // It has changed meanwhile.
-                Ok(Gather::Whole | Gather::Holes) => continue,
-                Ok(Gather::Mapped) => {
+                Ok(Gathered::Whole | Gathered::Holes) => continue,
+                Ok(Gathered::Mapped) => {
                     is_of_part = true;
                     "mapped"
                 }
-                Ok(Gather::Leased) => "leased",
-                Ok(Gather::Immutable) => "immutable",
-                Ok(Gather::Unsummed) => "without checksums yet",
-                Ok(Gather::NoSpace) => NO_SPACE,
+                Ok(Gathered::Leased) => "leased",
+                Ok(Gathered::Immutable) => "immutable",
+                Ok(Gathered::Unsummed) => "without checksums yet",
+                Ok(Gathered::NoSpace) => no_space,
                 // What the file system is in cannot be right for the next file either.
                 Err(failure) if ["read-only", "permission"].contains(&failure.reason) => {
                     return Err(failure);

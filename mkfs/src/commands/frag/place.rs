@@ -8,11 +8,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use pramfs::FileType;
-use pramfs::inode::{Fs, Gathered, Ino};
-use pramfs_medium::pmem::{FreeRuns, Gather, ask_for_extents, ask_for_free_space, ask_to_gather};
+use pramfs::inode::{Fs, Ino};
+use pramfs_medium::pmem::{FreeRuns, Gathered, ask_for_extents, ask_for_free_space, ask_to_gather};
 use pramfs_medium::types::FileExtent;
 use rustix::fs::{Mode, OFlags};
 
+use super::missed::Missed;
 use crate::failure::shown;
 use crate::files::{Files, below};
 use crate::open::{self, Intent};
@@ -83,7 +84,7 @@ impl Place {
                     blocks: free.blocks,
                     leaves: free.leaves,
                     block_size,
-                    leaf: fs.gather_unit() / block_size,
+                    part: fs.gather_unit() / block_size,
                     runs: free.runs,
                 })
             }
@@ -97,11 +98,12 @@ impl Place {
         }
     }
 
-    /// Calls `f` with each regular file once, by one of its names.
+    /// Calls `f` with each regular file once, by one of its names. What cannot be examined is
+    /// added to `missed`, also if `f` fails.
     ///
     /// # Errors
-    /// A directory cannot be read, and those of `f`.
-    pub(super) fn each_file(&self, f: Visit<'_>) -> Result<(), Failure> {
+    /// The place itself cannot be read, or nothing in it can.
+    pub(super) fn each_file(&self, missed: &mut Missed, f: Visit<'_>) -> Result<(), Failure> {
         let files = match self {
             Place::One { file, path } => return f(path, &FileAt::Mount(file)),
             Place::All { files, .. } => files,
@@ -109,9 +111,12 @@ impl Place {
         let root = files.find(b"/", tree::Follow::Yes)?;
         let (mut todo, mut seen) = (vec![(b"/".to_vec(), root.ino)], HashSet::from([root.ino]));
         while let Some((path, dir)) = todo.pop() {
-            let list = match files.entries(&path, dir) {
-                // Removed meanwhile.
-                Err(failure) if failure.reason == "not-found" => continue,
+            let mut unread = |path: &[u8], failure| missed.add(files, path, None, failure);
+            let list = match files.entries_but(&path, dir, &mut unread) {
+                Err(failure) if dir != root.ino => {
+                    missed.add(files, &path, Some((dir, FileType::Directory)), failure)?;
+                    continue;
+                }
                 list => list?,
             };
             for entry in list {
@@ -119,17 +124,21 @@ impl Place {
                     continue;
                 }
                 let path = tree::join(&path, &entry.name);
-                match (entry.kind, files) {
-                    (FileType::Directory, _) => todo.push((path, entry.ino)),
+                let examined = match (entry.kind, files) {
+                    (FileType::Directory, _) => {
+                        todo.push((path, entry.ino));
+                        continue;
+                    }
                     (FileType::Regular, Files::Region(fs)) => {
-                        f(&path, &FileAt::Region(fs, entry.ino))?
+                        f(&path, &FileAt::Region(fs, entry.ino))
                     }
                     (FileType::Regular, Files::Mount(root)) => {
-                        if let Some(file) = opened(root, &path)? {
-                            f(&path, &FileAt::Mount(&file))?;
-                        }
+                        opened(root, &path).and_then(|file| f(&path, &FileAt::Mount(&file)))
                     }
-                    _ => {}
+                    _ => continue,
+                };
+                if let Err(failure) = examined {
+                    missed.add(files, &path, Some((entry.ino, entry.kind)), failure)?;
                 }
             }
         }
@@ -151,17 +160,19 @@ impl Place {
     }
 }
 
-/// Opens a file of a mount. `None` if it has gone, or is another one now.
-fn opened(root: &OwnedFd, path: &[u8]) -> Result<Option<File>, Failure> {
+/// Opens a regular file of a mount.
+///
+/// # Errors
+/// It cannot be opened, has gone, or is no regular file now.
+fn opened(root: &OwnedFd, path: &[u8]) -> Result<File, Failure> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    match below(root, path, flags) {
-        Ok(file) => {
-            let file = File::from(file);
-            let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
-            Ok(is_file.then_some(file))
+    let file = File::from(below(root, path, flags)?);
+    match file.metadata().is_ok_and(|meta| meta.is_file()) {
+        true => Ok(file),
+        false => {
+            let text = format!("{} is no regular file any more", tree::name(path));
+            Err(Failure::new("not-found", text))
         }
-        Err(failure) if failure.reason == "not-found" => Ok(None),
-        Err(failure) => Err(failure),
     }
 }
 
@@ -185,21 +196,9 @@ impl FileAt<'_> {
     ///
     /// # Errors
     /// Those of the file system.
-    pub(super) fn gather(&self, path: &[u8], offset: u64) -> Result<Gather, Failure> {
+    pub(super) fn gather(&self, path: &[u8], offset: u64) -> Result<Gathered, Failure> {
         match self {
-            FileAt::Region(fs, ino) => match fs.gather(*ino, offset) {
-                Ok(done) => Ok(match done {
-                    Gathered::Moved => Gather::Moved,
-                    Gathered::Whole => Gather::Whole,
-                    Gathered::Holes => Gather::Holes,
-                    Gathered::Mapped => Gather::Mapped,
-                    Gathered::Leased => Gather::Leased,
-                    Gathered::Immutable => Gather::Immutable,
-                    Gathered::Unsummed => Gather::Unsummed,
-                    Gathered::NoSpace => Gather::NoSpace,
-                }),
-                Err(e) => Err(tree::about(path, e)),
-            },
+            FileAt::Region(fs, ino) => fs.gather(*ino, offset).map_err(|e| tree::about(path, e)),
             FileAt::Mount(file) => match ask_to_gather(file.as_fd(), offset) {
                 Ok((done, _)) => Ok(done),
                 Err(e) => Err(refused(&tree::name(path), &e)),
@@ -229,4 +228,97 @@ fn refused(name: &str, e: &std::io::Error) -> Failure {
         }
     };
     Failure::new(reason, format!("{name}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    use super::*;
+
+    /// Walks a directory. Returns the paths of the files that were examined.
+    fn walked(dir: &Path, mut visit: impl FnMut(&[u8])) -> (Vec<String>, Missed) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(dir, flags, Mode::empty()).unwrap();
+        let (files, name) = (Files::Mount(root), shown(dir));
+        let (mut paths, mut missed) = (Vec::new(), Missed::default());
+        let done = Place::All { files, name }.each_file(&mut missed, &mut |path, _| {
+            visit(path);
+            paths.push(tree::name(path));
+            Ok(())
+        });
+        done.unwrap();
+        paths.sort();
+        (paths, missed)
+    }
+
+    /// A directory with these empty files.
+    fn directory(names: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for name in names {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        dir
+    }
+
+    fn counts(missed: &Missed) -> serde_json::Value {
+        serde_json::to_value(missed).unwrap()
+    }
+
+    #[test]
+    fn walk_past_unreadable_file_and_directory_examines_the_rest() {
+        let dir = directory(&["a", "closed", "locked/b", "z"]);
+        for name in ["closed", "locked"] {
+            let none = fs::Permissions::from_mode(0o000);
+            fs::set_permissions(dir.path().join(name), none).unwrap();
+        }
+        // Root reads them by its capabilities, which each thread has for itself.
+        let (paths, missed) = std::thread::scope(|threads| {
+            let walk = threads.spawn(|| {
+                let mut sets = capabilities(None).unwrap();
+                sets.effective
+                    .remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+                set_capabilities(None, sets).unwrap();
+                walked(dir.path(), |_| {})
+            });
+            walk.join().unwrap()
+        });
+        assert_eq!(paths, ["/a", "/z"]);
+        let of_each = serde_json::json!({ "not_examined": 2, "gone": 0, "other_file_systems": 0 });
+        assert_eq!(counts(&missed), of_each);
+        assert_eq!(missed.end().unwrap_err().status, 1);
+        let open = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(dir.path().join("locked"), open).unwrap();
+    }
+
+    #[test]
+    fn walk_past_removed_and_replaced_files_succeeds() {
+        let names = ["a", "link", "removed", "socket", "d/b", "e/c", "z"];
+        let dir = directory(&names);
+        let at = |name: &str| dir.path().join(name);
+        let (paths, missed) = walked(dir.path(), |path| {
+            // The directory has been read.
+            if path == b"/a" {
+                for name in ["link", "removed", "socket"] {
+                    fs::remove_file(at(name)).unwrap();
+                }
+                for name in ["d", "e"] {
+                    fs::remove_dir_all(at(name)).unwrap();
+                }
+                symlink("a", at("link")).unwrap();
+                UnixListener::bind(at("socket")).unwrap();
+                fs::write(at("e"), "").unwrap();
+            }
+        });
+        assert_eq!(paths, ["/a", "/z"]);
+        let of_each = serde_json::json!({ "not_examined": 0, "gone": 5, "other_file_systems": 0 });
+        assert_eq!(counts(&missed), of_each);
+        missed.end().unwrap();
+    }
 }

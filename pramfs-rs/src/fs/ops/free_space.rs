@@ -13,8 +13,9 @@ pub struct FreeSpace {
     pub blocks: u64,
     /// Number of runs by the power of two: those of `1 << i` blocks and fewer than twice as many.
     pub runs: [u64; 32],
-    /// Free runs that can become a leaf of 2 MiB: aligned, and as long as one.
-    pub leaves: u64,
+    /// Free runs that can become a leaf of 2 MiB: aligned, and as long as one. `None` in a file
+    /// system without such leaves.
+    pub leaves: Option<u64>,
 }
 
 impl FreeSpace {
@@ -26,8 +27,10 @@ impl FreeSpace {
         self.blocks += len;
         let power = (u64::BITS - 1 - len.leading_zeros()) as usize;
         self.runs[power.min(31)] += 1;
-        let start = first.next_multiple_of(leaf);
-        self.leaves += (first + len).saturating_sub(start) / leaf;
+        if let Some(leaves) = &mut self.leaves {
+            let start = first.next_multiple_of(leaf);
+            *leaves += (first + len).saturating_sub(start) / leaf;
+        }
     }
 }
 
@@ -42,7 +45,7 @@ impl Engine {
     /// format(&region, &FormatOptions::default())?;
     /// let fs = Fs::open(region, MountOptions::default())?;
     /// let free = fs.free_space()?;
-    /// assert!(free.leaves >= 6 && free.blocks > 3900);
+    /// assert!(free.leaves >= Some(6) && free.blocks > 3900);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -56,7 +59,10 @@ impl Engine {
             }
             let (geo, medium) = (&self.vol.geo, self.vol.medium());
             let per_group = geo.bits_per_group();
-            let mut free = FreeSpace::default();
+            let mut free = FreeSpace {
+                leaves: geo.allows_huge_leaves().then_some(0),
+                ..FreeSpace::default()
+            };
             for group in 0..geo.blocks().div_ceil(per_group) {
                 let first = group * per_group;
                 let bits = per_group.min(geo.blocks() - first);

@@ -16,30 +16,9 @@ use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::media::inode::FL_IMMUTABLE;
+use pramfs_medium::pmem::Gathered;
 use pramfs_medium::types::{BlockRun, Bno, FileBlock, Ino};
 use pramfs_medium::volume::Plan;
-
-/// What [`Engine::gather`] did with a part of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Gathered {
-    /// It was moved.
-    Moved,
-    /// Its blocks follow each other already.
-    Whole,
-    /// It has holes, or blocks that were allocated and never written, or lost ones, or the file
-    /// ends in it.
-    Holes,
-    /// A mapping of this process has some of its blocks.
-    Mapped,
-    /// A process has a lease of the file.
-    Leased,
-    /// The file is immutable.
-    Immutable,
-    /// The file is stored to without checksums, which are still to be made.
-    Unsummed,
-    /// No free run is long enough.
-    NoSpace,
-}
 
 impl Engine {
     /// Returns the number of bytes of a part for [`gather`](Self::gather): 2 MiB with blocks of
