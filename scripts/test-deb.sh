@@ -128,8 +128,9 @@ files() {
 }
 
 apt update
-# It is not essential, but each installed Debian has it, and apt does not remove it again.
-apt install mount
+# They are not essential, but each installed Debian has them, and apt does not remove them again: pip
+# needs ca-certificates, and other packages recommend it.
+apt install mount ca-certificates
 files >"$work/before"
 
 # --- Installed ---------------------------------------------------------------------------------
