@@ -12,6 +12,8 @@ MANDIR     ?= $(PREFIX)/share/man
 BASHDIR    ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR     ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR    ?= $(PREFIX)/share/fish/vendor_completions.d
+# All versions of Python 3 look there on a Debian. For packages: `make install` leaves it out.
+PYTHONDIR  ?= $(PREFIX)/lib/python3/dist-packages
 DESTDIR    ?=
 CARGO      ?= cargo
 STRIP      ?= strip
@@ -44,6 +46,7 @@ docdir  = $(DESTDIR)$(PREFIX)/share/doc/pramfs
 helpers = $(DESTDIR)$(HELPERDIR)
 libdir  = $(DESTDIR)$(LIBDIR)
 incdir  = $(DESTDIR)$(INCLUDEDIR)
+pythondir = $(DESTDIR)$(PYTHONDIR)
 # The profile of cargo that is built and installed. PROFILE=dist is for packages: no debug
 # information, and no path of the builder in any file.
 PROFILE ?= release
@@ -67,7 +70,7 @@ endif
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-python test-vm test-replication crash takeover mutants sanitize loom bench experiments scale instructions settings startup build install install-programs install-lib install-preload install-manuals uninstall deb test-deb test-packaging sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-python test-vm test-replication crash takeover mutants sanitize loom bench experiments scale instructions settings startup build build-python install install-programs install-lib install-preload install-manuals install-python uninstall deb test-deb test-packaging sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -148,10 +151,15 @@ build: ## release build of all programs, their manuals and the C library
 	@# Apart: it needs fewer features of the crates that it shares with the programs.
 	$(CARGO) build --locked --profile $(PROFILE) -p pramfs-preload
 
+# As maturin builds it for the wheel: for the stable ABI, and without a libpython. No Python is needed.
+build-python: ## release build of the extension module for Python, for packages without pip
+	PYO3_NO_PYTHON=1 PYO3_BUILD_EXTENSION_MODULE=1 $(CARGO) rustc --locked --profile $(PROFILE) -p pramfs-python --lib
+
 # Stops if one of the named files of the build is missing. Nothing is built here: `sudo make
-# install` would leave files of root in the target directory, or find no cargo.
+# install` would leave files of root in the target directory, or find no cargo. The second argument
+# is the target that builds them, if it is another than `build`.
 is-built = for file in $1; do test -e $(target)/$$file || { \
-	echo "$(target)/$$file is not built yet: type 'make build$(if $(filter-out release,$(PROFILE)), PROFILE=$(PROFILE))' as an ordinary user first" >&2; exit 1; }; done
+	echo "$(target)/$$file is not built yet: type 'make $(or $2,build)$(if $(filter-out release,$(PROFILE)), PROFILE=$(PROFILE))' as an ordinary user first" >&2; exit 1; }; done
 
 install: install-programs install-lib install-preload install-manuals ## installs what is built (PREFIX, SBINDIR, HELPERDIR, LIBDIR, INCLUDEDIR, MANDIR, DESTDIR)
 
@@ -206,6 +214,15 @@ install-preload: # where pramfs run looks for it, next to the tool
 	install -d $(preloaddir)
 	install -m 0644 $(target)/libpramfs_preload.so $(preloaddir)/libpramfs_preload.so
 	$(STRIP) --strip-unneeded $(preloaddir)/libpramfs_preload.so
+
+install-python: # the Python package, and its description for pip
+	@$(call is-built,libpramfs_python.so,build-python)
+	@if grep -aq '$(version)+testing' $(target)/libpramfs_python.so; then echo "this build contains test hooks: type 'make build-python' first" >&2; exit 1; fi
+	install -d $(pythondir)/pramfs
+	install -m 0644 python/pramfs/*.py python/pramfs/*.pyi python/pramfs/py.typed $(pythondir)/pramfs
+	install -m 0644 $(target)/libpramfs_python.so $(pythondir)/pramfs/_native.abi3.so
+	$(STRIP) --strip-unneeded $(pythondir)/pramfs/_native.abi3.so
+	python3 scripts/python-metadata.py $(pythondir)
 
 install-manuals: # the pages and completions of the last build
 	@test -d $(target)/share/man || { echo "the manuals are not built yet: type 'make build' as a user who has $(CARGO)" >&2; exit 1; }

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-INSTALLED = ["pramfs-tools", "pramfs-fuse", "pramfs-capi", "pramfs-preload"]
+INSTALLED = ["pramfs-tools", "pramfs-fuse", "pramfs-capi", "pramfs-preload", "pramfs-python"]
 # Licences whose text Debian has, with the file.
 COMMON = {"Apache-2.0": "/usr/share/common-licenses/Apache-2.0"}
 # The choice where a crate offers several, the first that it offers.

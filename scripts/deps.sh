@@ -69,7 +69,7 @@ for switch; do
         mounted+=(glusterfs-server glusterfs-client nfs-ganesha nfs-ganesha-vfs libnfs13 nfs-kernel-server nfs-common drbd-utils)
         ;;
     # A clean Debian for the packages; the tools of other distributions, as far as Debian has them.
-    --packages) packages+=(debhelper dpkg-dev lintian mmdebstrap python3 rpm nix-bin) ;;
+    --packages) packages+=(debhelper dh-python dpkg-dev lintian mmdebstrap python3 rpm cpio nix-bin) ;;
     *)
         say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--python] [--bench] [--replication] [--packages]"
         exit 2

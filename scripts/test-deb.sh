@@ -2,8 +2,11 @@
 # Tests the Debian packages of target/deb: what is in them, and that they are installed, used,
 # upgraded and purged in a clean Debian. Needs root, and the archive that apt of this machine uses.
 #
-#   scripts/test-deb.sh                  builds the packages first if there are none
-#   SUITE=trixie scripts/test-deb.sh     in another Debian than this machine's
+#   sudo make test-deb                   builds the packages first if there are none
+#   sudo make test-deb SUITE=trixie      in another Debian than this machine's
+#
+# make passes on what its command line sets, so sudo needs no -E. If `make deb` had a CARGO_TARGET_DIR,
+# give it in the same way.
 #
 # All mounts are in a namespace of their own, which ends with the script.
 set -euo pipefail
@@ -16,7 +19,7 @@ fail() {
 passed() { printf 'test-deb: %s: passed\n' "$*"; }
 
 if ((EUID != 0)); then
-    echo "test-deb: a chroot and a mount need root: type 'sudo make test-deb' after 'make deb'" >&2
+    echo "test-deb: a chroot and a mount need root: type 'sudo make test-deb${CARGO_TARGET_DIR:+ CARGO_TARGET_DIR=$CARGO_TARGET_DIR}' after 'make deb'" >&2
     exit 1
 fi
 if [[ -z ${PRAMFS_TEST_DEB_UNSHARED:-} ]]; then
@@ -26,6 +29,8 @@ if [[ -z ${PRAMFS_TEST_DEB_UNSHARED:-} ]]; then
 fi
 
 out=$(realpath "${CARGO_TARGET_DIR:-target}")/deb
+# All packages that debian/control describes.
+mapfile -t all < <(sed -n 's/^Package: //p' debian/control)
 suite=${SUITE:-$(. /etc/os-release && echo "$VERSION_CODENAME")}
 work=$(mktemp -d /var/tmp/pramfs-test-deb.XXXXXX)
 # Lazily: a server whose mount is gone ends with the namespace of processes.
@@ -35,7 +40,7 @@ trap 'umount -R -l "$work/root" 2>/dev/null || true; rm -rf --one-file-system "$
 
 packages=("$out"/*.deb)
 names=$(for deb in "${packages[@]}"; do dpkg-deb -f "$deb" Package; done | sort | tr '\n' ' ')
-for name in pramfs libpramfs1 libpramfs-dev; do
+for name in "${all[@]}"; do
     [[ " $names" == *" $name "* ]] || fail "there is no package $name among: $names"
 done
 bytes=$(cat "${packages[@]}" | wc -c)
@@ -45,8 +50,10 @@ passed "size ($bytes bytes in all)"
 lintian --fail-on error,warning --tag-display-limit 0 "$out"/*.changes || fail "lintian"
 passed "lintian"
 
-# The places of this machine that a build could leave in a file.
-paths="$PWD|${HOME%/}/|${CARGO_HOME:-$HOME/.cargo}|/rustup/toolchains"
+# The places of this machine that a build could leave in a file. Under sudo, the home directory of the
+# user who built is another one than HOME.
+home=$(getent passwd "$(stat -c %u "${packages[0]}")" | cut -d: -f6)
+paths="$PWD|$out|${home%/}/|${HOME%/}/|${CARGO_HOME:-$HOME/.cargo}|/rustup/toolchains"
 elf=0
 for deb in "${packages[@]}"; do
     tree=$work/tree/$(basename "$deb")
@@ -66,8 +73,16 @@ for deb in "${packages[@]}"; do
         ! grep -q 'NEEDED.*libpmem2' <<<"$headers" || fail "${file#"$tree"} links libpmem2"
     done < <(find "$tree" -type f -print0)
 done
-((elf >= 7)) || fail "only $elf programs and libraries were found"
+((elf >= 8)) || fail "only $elf programs and libraries were found"
 passed "$elf programs and libraries are stripped, hardened, and without paths of the builder"
+
+# The extension module has the library in it, and serves each CPython from its floor on.
+module=$(echo "$work"/tree/python3-pramfs_*/usr/lib/python3/dist-packages/pramfs/_native.abi3.so)
+needed=$(readelf -W -d "$module" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort | xargs)
+! grep -qE 'pramfs|python' <<<"$needed" || fail "the extension module links: $needed"
+exported=$(readelf -W --dyn-syms "$module" | awk '$5 == "GLOBAL" && $7 != "UND" { print $8 }')
+[[ $exported == PyInit__native ]] || fail "the extension module exports: $exported"
+passed "the extension module exports its entry alone, and links $needed"
 
 # --- A clean Debian ----------------------------------------------------------------------------
 
@@ -113,8 +128,9 @@ files() {
 }
 
 apt update
-# It is not essential, but each installed Debian has it, and apt does not remove it again.
-apt install mount
+# They are not essential, but each installed Debian has them, and apt does not remove them again: pip
+# needs ca-certificates, and other packages recommend it.
+apt install mount ca-certificates
 files >"$work/before"
 
 # --- Installed ---------------------------------------------------------------------------------
@@ -191,6 +207,84 @@ sh_inside '
 ' >"$work/log" 2>&1 || { cat "$work/log"; fail "a program in C against libpramfs-dev"; }
 passed "a program in C against libpramfs-dev"
 
+# --- Python --------------------------------------------------------------------------------------
+
+sh_inside 'cd /debs && apt-get install -y -q -o APT::Install-Recommends=false ./python3-pramfs_*.deb' >"$work/apt.log" 2>&1 ||
+    { cat "$work/apt.log"; fail "apt install ./python3-pramfs_*.deb"; }
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+# A program on the standard input, with every warning an error.
+python_inside() { inside python3 -X dev -W error - "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "a program in Python"; }; }
+use_python() {
+    python_inside "$version" <<'EOF'
+import importlib.metadata, importlib.util, os, subprocess, sys
+import pramfs
+
+assert importlib.metadata.version("pramfs") == pramfs.__version__ == sys.argv[1], pramfs.__version__
+folder = os.path.dirname(pramfs.__file__)
+assert folder == "/usr/lib/python3/dist-packages/pramfs", folder
+for name in ("py.typed", "_native.pyi"):
+    assert os.path.exists(os.path.join(folder, name)), name
+entries = importlib.metadata.distribution("pramfs").entry_points
+assert [(e.group, e.name, e.value) for e in entries] == [
+    ("fsspec.specs", "pramfs", "pramfs.fsspec:PramfsFileSystem")], entries
+
+region = "/dev/shm/python.pramfs"
+pramfs.format(region, 64 << 20, label="packaged")
+with pramfs.open(region) as fs:
+    fs.makedirs("/data/sets")
+    fs.write_bytes("/data/sets/one", b"from a package")
+    with fs.open("/log", "ab", buffering=0) as log:
+        log.append(b"whole or not at all")
+    fs.write_bytes("/numbers", bytes(4096))
+    with fs.map("/numbers", writable=True) as numbers:
+        with memoryview(numbers).cast("Q") as cells:
+            cells[3] = 30
+        numbers.fetch_add(24, 1)
+        numbers.persist(24, 8)
+with pramfs.open(region, read_only=True) as fs:
+    assert fs.read_bytes("/data/sets/one") == b"from a package"
+    assert fs.read_bytes("/log") == b"whole or not at all"
+    assert int.from_bytes(fs.read_bytes("/numbers")[24:32], "little") == 31
+subprocess.run(["fsck.pramfs", "-n", region], check=True)
+if importlib.util.find_spec("numpy") is None:
+    try:
+        import pramfs.numpy
+    except ImportError as error:
+        assert "need numpy" in str(error), error
+    else:
+        raise AssertionError("pramfs.numpy without numpy")
+os.unlink(region)
+EOF
+}
+! inside dpkg-query -W -f '${db:Status-Status}' python3-numpy 2>/dev/null | grep -qx installed ||
+    fail "python3-pramfs installed numpy"
+use_python
+passed "python3-pramfs: its files, its description, a region and a map, without numpy"
+
+apt install python3-numpy python3-pip
+[[ $(inside python3 -m pip list --format=freeze 2>"$work/log" | grep '^pramfs') == "pramfs==$version" ]] ||
+    { cat "$work/log"; fail "pip list does not show pramfs $version"; }
+python_inside <<'EOF'
+import os
+import numpy, pramfs
+
+region = "/dev/shm/numpy.pramfs"
+pramfs.format(region, 64 << 20)
+with pramfs.open(region) as fs:
+    fs.write_bytes("/array", numpy.arange(1000, dtype="<u8").tobytes())
+    with fs.map("/array", writable=True) as array:
+        cells = numpy.frombuffer(array, dtype="<u8")
+        assert cells.sum() == 499500
+        cells[0] = 500
+        array.persist(0, 8)
+        del cells
+    array = fs.memmap("/array", dtype="<u8", mode="r")
+    assert array.sum() == 500000
+    del array
+os.unlink(region)
+EOF
+passed "python3-pramfs in pip list, and numpy $(inside dpkg-query -W -f '${Version}' python3-numpy) on a map"
+
 # --- Upgraded ------------------------------------------------------------------------------------
 
 # The same files with a higher version, as a later release would be.
@@ -206,8 +300,8 @@ done
 rm -rf "$work/next"
 sh_inside 'cd /debs/new && apt-get install -y -q -o APT::Install-Recommends=false ./*.deb' >"$work/apt.log" 2>&1 ||
     { cat "$work/apt.log"; fail "the upgrade"; }
-for name in pramfs libpramfs1 libpramfs-dev; do
-    [[ $(inside dpkg-query -W -f '${Version}' $name) == *+next1 ]] || fail "$name is not upgraded"
+for name in "${all[@]}"; do
+    [[ $(inside dpkg-query -W -f '${Version}' "$name") == *+next1 ]] || fail "$name is not upgraded"
 done
 if [[ $mounts == yes ]]; then
     sh_inside '[ "$(cat /mnt/kept/file)" = kept ] && echo more >> /mnt/kept/file && umount /mnt/kept &&
@@ -216,11 +310,12 @@ if [[ $mounts == yes ]]; then
         { cat "$work/log"; fail "a mount over the upgrade"; }
 fi
 sh_inside 'fsck.pramfs -n /dev/shm/pramfs/region' >"$work/log" 2>&1 || { cat "$work/log"; fail "fsck after the upgrade"; }
+use_python
 passed "upgrade, beside a mount"
 
 # --- A damaged package ---------------------------------------------------------------------------
 
-for deb in "$root"/debs/pramfs_*.deb "$root"/debs/libpramfs1_*.deb; do
+for deb in "$root"/debs/pramfs_*.deb "$root"/debs/libpramfs1_*.deb "$root"/debs/python3-pramfs_*.deb; do
     damaged=$root/debs/damaged.deb
     cp "$deb" "$damaged"
     # data.tar is the last member and the largest by far: the middle of the file is in it.
@@ -236,14 +331,15 @@ for deb in "$root"/debs/pramfs_*.deb "$root"/debs/libpramfs1_*.deb; do
     rm "$damaged"
 done
 inside pramfs --version >/dev/null || fail "pramfs does not run after a damaged package"
+use_python
 passed "a damaged package is refused, and what is installed stays"
 
 # --- Purged --------------------------------------------------------------------------------------
 
-apt purge pramfs libpramfs1 libpramfs-dev libpmem2
+apt purge "${all[@]}" libpmem2 python3-numpy python3-pip
 apt autoremove --purge
 files >"$work/after"
 diff "$work/before" "$work/after" || fail "purging left the files above, or removed some"
-! inside dpkg-query -W 'pramfs' 'libpramfs*' 2>/dev/null | grep . || fail "dpkg still knows the packages"
+! inside dpkg-query -W "${all[@]}" 2>/dev/null | grep . || fail "dpkg still knows the packages"
 passed "nothing is left after a purge"
 printf 'test-deb: all passed in Debian %s\n' "$suite"

@@ -3,8 +3,10 @@
 # looks into it, evaluates the Nix flake, runs package() of the PKGBUILD. Needs no root, and the
 # packages that `scripts/deps.sh --packages` installs; a missing tool is an error if CI is set.
 #
-# All of them install the build of `make deb`, which is made first if it is not there: how they
-# build is the same command, `make build PROFILE=dist`.
+#   make test-packaging              installs the build of `make deb`, which is made first if it is not
+#                                    there: all packages build by the same command, `make build PROFILE=dist`
+#   make test-packaging RPM=source   builds the RPM from its sources, as a user of the spec does; what
+#                                    was compiled is kept for the next run
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -31,27 +33,43 @@ abi=$(sed -n 's/^const ABI: &str = "\(.*\)";/\1/p' capi/build.rs)
 # --- RPM ---------------------------------------------------------------------------------------
 
 if command -v rpmbuild >/dev/null; then
-    mkdir -p "$work/rpm/SOURCES"
+    top=$work/rpm how="on the build of make deb" options=(--define "pramfs_target $build")
+    if [[ ${RPM:-} == source ]]; then
+        # Always in this place: the options of rustc name it, and with others all is compiled again.
+        top=$out/rpm how="from its sources" options=()
+    fi
+    rm -rf "$top"
+    mkdir -p "$top/SOURCES"
     git ls-files -z --cached --others --exclude-standard --deduplicate |
         while IFS= read -r -d '' file; do if [[ -e $file ]]; then printf '%s\0' "$file"; fi; done |
-        tar --null --files-from=- --transform "s|^|pramfs-$version/|" -czf "$work/rpm/SOURCES/pramfs-$version.tar.gz"
-    rpmbuild -bb --nodeps --define "_topdir $work/rpm" --define "pramfs_version $version" \
-        --define "pramfs_target $build" packaging/pramfs.spec >"$work/log" 2>&1 || {
+        tar --null --files-from=- --transform "s|^|pramfs-$version/|" -czf "$top/SOURCES/pramfs-$version.tar.gz"
+    CARGO_TARGET_DIR=$out/rpm-target rpmbuild -bb --nodeps --define "_topdir $top" --define "pramfs_version $version" \
+        "${options[@]}" packaging/pramfs.spec >"$work/log" 2>&1 || {
         tail -n 30 "$work/log"
         fail "rpmbuild"
     }
     for part in pramfs:/usr/sbin/mount.pramfs pramfs-libs:libpramfs.so.$abi pramfs-devel:/usr/include/pramfs.h; do
-        rpm=$(echo "$work/rpm/RPMS/x86_64/${part%%:*}-$version"-*.rpm)
+        rpm=$(echo "$top/RPMS/x86_64/${part%%:*}-$version"-*.rpm)
         list=$(rpm -qpl "$rpm" 2>/dev/null)
         grep -qF "${part#*:}" <<<"$list" || fail "$(basename "$rpm") has no ${part#*:}: $list"
     done
     # Nothing is in two packages but the licences.
-    twice=$(rpm -qpl "$work"/rpm/RPMS/x86_64/*.rpm 2>/dev/null | grep -v -e '/licenses' -e build-id | sort | uniq -d)
+    twice=$(rpm -qpl "$top"/RPMS/x86_64/*.rpm 2>/dev/null | grep -v -e '/licenses' -e build-id | sort | uniq -d)
     [[ -z $twice ]] || fail "files in two RPMs: $twice"
-    rpm --root "$work/rpmroot" --dbpath /db --initdb 2>/dev/null
-    rpm -qp --requires "$work"/rpm/RPMS/x86_64/pramfs-"$version"-*.rpm 2>/dev/null | grep -q 'libc.so.6' ||
+    rpm -qp --requires "$top"/RPMS/x86_64/pramfs-"$version"-*.rpm 2>/dev/null | grep -q 'libc.so.6' ||
         fail "the RPM does not require the C library"
-    passed "RPM"
+    # The places of this machine that a build could leave in a file.
+    paths="$root|$out|$work|${HOME%/}/|${CARGO_HOME:-$HOME/.cargo}|/rustup/toolchains"
+    for rpm in "$top"/RPMS/x86_64/*.rpm; do
+        mkdir -p "$work/unpacked"
+        rpm2cpio "$rpm" | (cd "$work/unpacked" && cpio -idm --quiet)
+        printf 'test-packaging: %s: %d bytes, %d files\n' "$(basename "$rpm")" "$(stat -c %s "$rpm")" "$(rpm -qpl "$rpm" 2>/dev/null | wc -l)"
+    done
+    # Documentation is the text of the tree, and not made by the build.
+    left=$(grep -raoE --exclude-dir=doc "($paths)[[:print:]]{0,60}" "$work/unpacked" | head -n 3 || true)
+    [[ -z $left ]] || fail "the RPMs have paths of the builder: $left"
+    [[ $("$work/unpacked/usr/bin/pramfs" --version) == *"$version"* ]] || fail "pramfs of the RPM does not run"
+    passed "RPM, built $how"
 else
     skip "rpmbuild is missing (apt-get install rpm): THE SPEC WAS NOT BUILT"
 fi
@@ -95,6 +113,8 @@ fi
 # --- Arch ----------------------------------------------------------------------------------------
 
 bash -n packaging/PKGBUILD || fail "packaging/PKGBUILD"
+# The PKGBUILD uses pkgdir, and sets pkgver.
+# shellcheck disable=SC2034,SC2154
 (
     set -eu
     pkgdir=$work/arch
