@@ -33,6 +33,17 @@ pub(crate) enum Files {
 }
 
 impl Files {
+    /// Whether they are those of a mount whose server has died.
+    pub(crate) fn is_disconnected(&self) -> bool {
+        match self {
+            Files::Region(_) => false,
+            Files::Mount(root) => matches!(
+                rustix::fs::fstatvfs(root),
+                Err(Errno::NOTCONN | Errno::CONNABORTED)
+            ),
+        }
+    }
+
     /// Opens a region, or its mount.
     ///
     /// # Errors

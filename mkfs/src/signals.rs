@@ -18,10 +18,23 @@ pub(crate) fn note_signals() -> Result<Arc<AtomicUsize>, Failure> {
         signal_hook::flag::register(number, Arc::clone(&is_noted))?;
         Ok(())
     };
+    let ignored = ignored();
     for number in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
+        // As whoever started the program wants it: nohup(1), a shell's background.
+        if ignored >> (number - 1) & 1 != 0 {
+            continue;
+        }
         register(number).map_err(|e| Failure::os("cannot handle", "signals", e))?;
     }
     Ok(signal)
+}
+
+/// The signals that are ignored, signal 1 in the lowest bit.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }
 
 /// The signal that has been noted.

@@ -61,8 +61,8 @@ fn bench_refuses_what_it_cannot_measure() {
         a.err
     );
     for (name, what) in [
-        ("file", "cannot make the directory"),
-        ("missing", "cannot look at the space of"),
+        ("file", "cannot open the directory"),
+        ("missing", "cannot open the directory"),
     ] {
         let place = dir.path().join(name);
         if name == "file" {

@@ -12,7 +12,9 @@
 //! ```
 //! `PLACE` is a directory, on which a file system is mounted, or a region.
 
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -132,6 +134,11 @@ fn work(args: &[String]) -> Result<(), String> {
         return match what.as_str() {
             "clients" => clients(place, &record, most),
             "calls" => {
+                if most < u64::MAX
+                    && std::env::var_os("PRAMFS_PRELOAD_PROTECT").is_some_and(|v| v == "pkey")
+                {
+                    has_key(place)?;
+                }
                 let access = ClientAccess::<Synced>::new(place.to_owned());
                 live(&record, &[(CALLS, &access)], most)
             }
@@ -144,6 +151,36 @@ fn work(args: &[String]) -> Result<(), String> {
     let fs = Fs::open(region, MountOptions::default()).map_err(|e| e.to_string())?;
     let done = run(&EngineAccess(&fs), what, &record, most);
     fs.close().map_err(|e| e.to_string()).and(done)
+}
+
+/// Whether a leased file of the preload library gives the process a mapping with a protection key.
+fn has_key(place: &Path) -> Result<(), String> {
+    let path = place.join("has-key");
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)
+        .and_then(|file| file.write_all_at(&[1; 8192], 0))
+        // A file that is not empty gets its lease when it is opened.
+        .and_then(|()| File::options().read(true).write(true).open(&path))
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    let written = file.write_all_at(&[2; 4096], 0);
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let keys = maps
+        .lines()
+        .filter_map(|l| l.strip_prefix("ProtectionKey:"));
+    let found = keys.filter(|key| key.trim() != "0").count();
+    drop(file);
+    let removed = std::fs::remove_file(&path);
+    written
+        .and(removed)
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    match found {
+        0 => Err("no mapping of this process has a protection key".into()),
+        _ => Ok(()),
+    }
 }
 
 fn main() -> ExitCode {

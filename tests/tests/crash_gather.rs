@@ -8,6 +8,7 @@
 use pramfs::Result;
 use pramfs::inode::{Fs, Gathered};
 use pramfs_medium::journal::{Rules, set_thread_lane};
+use pramfs_medium::media::Geometry;
 use pramfs_medium::pmem::EventKind;
 use pramfs_medium::types::FileExtent;
 use pramfs_tests::crash::Machine;
@@ -59,9 +60,13 @@ fn files(image: &[u8]) -> Result<Tree> {
 }
 
 /// Images that a power failure may leave now.
-fn images(machine: &Machine, random: &mut Random, look: &mut dyn FnMut(&[u8])) {
+fn images(machine: &Machine, geo: &Geometry, random: &mut Random, look: &mut dyn FnMut(&[u8])) {
     look(&machine.least());
     look(&machine.most());
+    // A record before the copy that it makes reachable, and the other way round.
+    for image in machine.journal_apart(geo) {
+        look(&image);
+    }
     for i in 0..RANDOM {
         look(&match i % 2 {
             0 => machine.lines(|_| random.one_in(2)),
@@ -88,11 +93,12 @@ fn sweep(features: &[&str]) {
     let to = rec.now();
     assert!(is_leaf(&extents(&rec.fs)));
     let events = rec.events()[from..to].to_vec();
+    let geo = rec.fs.superblock().geometry();
     let mut machine = rec.at(from);
     let (mut random, mut seen) = (Random::new(7), [0, 0]);
     for (i, event) in events.iter().map(Some).chain([None]).enumerate() {
         if event.is_none_or(|event| event.kind == EventKind::Fence) {
-            images(&machine, &mut random, &mut |image| {
+            images(&machine, &geo, &mut random, &mut |image| {
                 let at = format!("{features:?}: crash at event {i} of {}", events.len());
                 // It is checked there, as fsck does.
                 let found = files(image).unwrap_or_else(|e| panic!("{at}: {e}"));

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use pramfs_tests::model::{Op, Options, Runner, ops};
+use pramfs_tests::model::{Op, Options, Pick, Runner, Who, ops_and_growth};
 use pramfs_tests::region::show_messages;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestError, TestRunner};
 
@@ -39,7 +39,7 @@ fn run(options: Options, len: usize) {
     };
     let mut runner = TestRunner::new(config);
     let (counts, failed) = (Cell::new([0; 4]), Cell::new(false));
-    let result = runner.run(&ops(len), |list| {
+    let result = runner.run(&ops_and_growth(len), |list| {
         // After a failure, the case is minimized without a time limit.
         if asked.is_none() && !failed.get() && start.elapsed() > USUAL {
             return Ok(());
@@ -140,4 +140,20 @@ fn model_matches_large_region_with_1024_byte_blocks() {
         },
         150,
     );
+}
+
+/// What a random list may or may not come to.
+#[test]
+fn model_follows_gather_and_grow() {
+    let file = Pick { n: 0, any: false };
+    let other = Pick { n: 1, any: false };
+    let create = |name| Op::Create(Who(0), file, name, 0o644, false);
+    let mut list = vec![create(0), create(1)];
+    for seed in 0..40 {
+        // In turn, so that the blocks of one file lie between those of the other.
+        list.extend([file, other].map(|p| Op::Append(p, 0xa001, seed)));
+    }
+    list.extend([Op::Gather(file, 0), Op::Grow(3), Op::Crash, Op::Grow(8)]);
+    let counts = run_one(SMALL, &list).unwrap();
+    assert!(counts[2] > 0 && counts[3] == 1, "{counts:?}");
 }

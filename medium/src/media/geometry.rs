@@ -130,7 +130,9 @@ impl Geometry {
             slot_size: u64::from(sb.slot_size),
             inodes_max: Grows::new(sb.inodes_max),
             reserve_blocks: Grows::new(sb.reserve_blocks),
-            huge_leaves: sb.incompat & super::features::HUGE_LEAVES != 0,
+            // With other blocks, a map has no pointer that could be a leaf.
+            huge_leaves: sb.incompat & super::features::HUGE_LEAVES != 0
+                && 1 << DEFAULT_BLOCK_LOG2 == block_size,
             data_sums: sb.ro_compat & super::features::DATA_CHECKSUMS != 0,
             scrambled: sb.ro_compat & super::features::SCRAMBLED != 0,
             leaf: LeafShape::new(block_size as usize),

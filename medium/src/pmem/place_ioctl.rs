@@ -163,18 +163,28 @@ pub fn encode_free_space(free: &FreeRuns) -> Vec<u8> {
     bytes(&out)
 }
 
-/// Parses it.
-fn free_runs(words: &[u64; FREE_WORDS]) -> FreeRuns {
+/// An answer that no server of ours gives. The mount may be one of another user.
+fn nonsense() -> io::Error {
+    io::Error::other("the server gives an answer that makes no sense; is it a server of pramfs?")
+}
+
+/// Parses it. A block of another size, and a part without blocks or of more than 1 GiB, are
+/// none.
+fn free_runs(words: &[u64; FREE_WORDS]) -> Option<FreeRuns> {
     let mut runs = [0; FREE_POWERS];
     runs.copy_from_slice(&words[4..]);
     let [blocks, leaves, block_size, part] = [words[0], words[1], words[2], words[3]];
-    FreeRuns {
+    let sizes = [512, 1024, 2048, 4096];
+    let is_valid = sizes.contains(&block_size)
+        && (1..=1 << 18).contains(&part)
+        && blocks.checked_mul(block_size).is_some();
+    is_valid.then_some(FreeRuns {
         blocks,
         leaves: (leaves != u64::MAX).then_some(leaves),
         block_size,
         part,
         runs,
-    }
+    })
 }
 
 fn ask<const N: usize>(file: BorrowedFd<'_>, number: u32, words: &mut [u64; N]) -> io::Result<()> {
@@ -226,6 +236,17 @@ pub fn ask_for_extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
         let rows = words[EXTENTS_HEAD..].as_chunks::<4>().0;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         for [file_offset, place, len, flags] in rows.iter().take(count).copied() {
+            // They follow each other, so each answer comes nearer to the end.
+            let end = out
+                .last()
+                .map_or(0, |last: &FileExtent| last.file_offset + last.len);
+            let is_valid = len > 0
+                && file_offset >= end
+                && file_offset.checked_add(len).is_some()
+                && (place == u64::MAX || place.checked_add(len).is_some());
+            if !is_valid {
+                return Err(nonsense());
+            }
             out.push(FileExtent {
                 file_offset,
                 region_offset: (place != u64::MAX).then_some(place),
@@ -236,6 +257,9 @@ pub fn ask_for_extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
         }
         if next >= size || next <= at {
             return Ok(out);
+        }
+        if count == 0 {
+            return Err(nonsense());
         }
         at = next;
     }
@@ -248,7 +272,7 @@ pub fn ask_for_extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
 pub fn ask_for_free_space(file: BorrowedFd<'_>) -> io::Result<FreeRuns> {
     let mut words = [0; FREE_WORDS];
     ask(file, FREE_SPACE, &mut words)?;
-    Ok(free_runs(&words))
+    free_runs(&words).ok_or_else(nonsense)
 }
 
 #[cfg(test)]
@@ -294,7 +318,42 @@ mod tests {
                 part: 64,
                 runs: [3; FREE_POWERS],
             };
-            assert_eq!(free_runs(&words(&encode_free_space(&free)).unwrap()), free);
+            let read = free_runs(&words(&encode_free_space(&free)).unwrap());
+            assert_eq!(read, Some(free));
+        }
+    }
+
+    #[test]
+    fn free_runs_that_no_server_tells_are_refused() {
+        let right = FreeRuns {
+            blocks: 7,
+            leaves: None,
+            block_size: 512,
+            part: 64,
+            runs: [0; FREE_POWERS],
+        };
+        let wrong = [
+            FreeRuns {
+                block_size: 0,
+                ..right
+            },
+            FreeRuns {
+                block_size: 8192,
+                ..right
+            },
+            FreeRuns { part: 0, ..right },
+            FreeRuns {
+                part: u64::MAX,
+                ..right
+            },
+            FreeRuns {
+                blocks: u64::MAX,
+                ..right
+            },
+        ];
+        for wrong in wrong {
+            let read = free_runs(&words(&encode_free_space(&wrong)).unwrap());
+            assert_eq!(read, None, "{wrong:?}");
         }
     }
 

@@ -76,7 +76,9 @@ impl Again<'_> {
                                 if let Some(did) = v.recovery {
                                     let image = image_of(machine.durable(), &images, choice);
                                     let state = v.state;
-                                    left.push((Recovery { image, did, state }, depth + 1));
+                                    // Those that repeat another are asked for by `every`.
+                                    let depth = depth + u32::from(did.new);
+                                    left.push((Recovery { image, did, state }, depth));
                                 }
                                 true
                             }

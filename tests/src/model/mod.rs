@@ -25,7 +25,7 @@ mod state;
 mod system;
 
 pub use follow::Follower;
-pub use ops::{Op, Pick, Who, expand, name, ops};
+pub use ops::{Op, Pick, Who, expand, name, ops, ops_and_growth};
 pub use pair::Pair;
 pub(crate) use pair::nodes_of;
 pub use runner::{Options, Runner};

@@ -605,6 +605,21 @@ fn picks() -> impl Strategy<Value = Pick> {
 
 /// Lists of up to `len` operations.
 pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
+    proptest::collection::vec(calls(), 1..=len)
+}
+
+/// Lists with gathers and grows among them.
+pub fn ops_and_growth(len: usize) -> impl Strategy<Value = Vec<Op>> {
+    let n = any::<u8>;
+    let growth = prop_oneof![
+        3 => (picks(), any::<u16>()).prop_map(|(a, b)| Op::Gather(a, b)),
+        1 => n().prop_map(Op::Grow),
+    ];
+    proptest::collection::vec(prop_oneof![45 => calls(), 1 => growth], 1..=len)
+}
+
+/// Operations as programs call for them. The golden record of stores is of lists of these.
+fn calls() -> impl Strategy<Value = Op> {
     let p = picks;
     let who = || any::<u8>().prop_map(Who);
     let pin = || proptest::bool::weighted(0.15);
@@ -648,10 +663,8 @@ pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
         4 => w().prop_map(Op::Unpin),
         1 => p().prop_map(Op::Fsync),
         1 => Just(Op::Statfs),
-        3 => (p(), w()).prop_map(|(a, b)| Op::Gather(a, b)),
-        1 => n().prop_map(Op::Grow),
         2 => Just(Op::Remount),
         3 => Just(Op::Crash),
     ];
-    proptest::collection::vec(prop_oneof![5 => tree, 4 => data, 3 => rest], 1..=len)
+    prop_oneof![5 => tree, 4 => data, 3 => rest]
 }

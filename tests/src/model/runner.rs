@@ -9,6 +9,7 @@ use pramfs::{
 };
 use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_medium::format::FormatOptions;
+use pramfs_medium::media::inode::FL_IMMUTABLE;
 use pramfs_medium::pmem::SimBackend;
 
 use super::compare::{Answer, Differs, Ids, Times, call, compare, compare_tree, no_data};
@@ -271,13 +272,60 @@ impl Runner {
             _ => Some(libc::EINVAL),
         };
         let got = self.fs().gather(self.ids.ino(node), offset);
-        self.gathered += usize::from(matches!(got, Ok(Gathered::Moved)));
         match (&got, right) {
-            (Ok(_), None) => Ok(()),
+            (Ok(done), None) => self.gathered_right(node, offset, *done),
             (Err(e), Some(errno)) if e.errno() == errno => Ok(()),
             _ => Err(format!(
                 "gather of node {node} at {offset}: {got:?}; errno {right:?} is right"
             )),
+        }
+    }
+
+    /// What an answer says is so.
+    fn gathered_right(&mut self, node: NodeId, offset: u64, done: Gathered) -> Differs {
+        let (fs, ino) = (self.fs(), self.ids.ino(node));
+        let part = fs.gather_unit();
+        let wrong = |why: &str| {
+            Err(format!(
+                "gather of node {node} at {offset}: {done:?}, {why}"
+            ))
+        };
+        let is_immutable = self.model.node(node).flags & FL_IMMUTABLE != 0;
+        match done {
+            Gathered::Immutable if is_immutable => Ok(()),
+            Gathered::Immutable => wrong("and the file is not"),
+            _ if is_immutable => wrong("and the file is immutable"),
+            Gathered::Moved | Gathered::Whole => {
+                let again = fs.gather(ino, offset).map_err(|e| e.to_string())?;
+                if again != Gathered::Whole {
+                    return wrong(&format!("and then {again:?}"));
+                }
+                let runs = fs.file_extents(ino, offset / part * part, part);
+                let runs = runs.map_err(|e| e.to_string())?;
+                let follow = runs.windows(2).all(|two| {
+                    two[0].region_offset.map(|at| at + two[0].len) == two[1].region_offset
+                });
+                self.gathered += usize::from(done == Gathered::Moved);
+                match follow && runs.iter().all(|run| run.region_offset.is_some()) {
+                    true => Ok(()),
+                    false => wrong(&format!("and lies in {runs:?}")),
+                }
+            }
+            Gathered::Holes => Ok(()),
+            Gathered::NoSpace => {
+                // Pointer blocks are needed, too.
+                let free = fs.free_space().map_err(|e| e.to_string())?;
+                let power = (part / u64::from(self.options.block_size)).ilog2() as usize + 2;
+                let is_roomy = match free.leaves {
+                    Some(leaves) => leaves > 1,
+                    None => free.runs[power..].iter().any(|runs| *runs > 0),
+                };
+                match is_roomy {
+                    true => wrong(&format!("with {free:?}")),
+                    false => Ok(()),
+                }
+            }
+            Gathered::Mapped | Gathered::Leased | Gathered::Unsummed => wrong("and it is not"),
         }
     }
 

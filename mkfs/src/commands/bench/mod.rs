@@ -20,11 +20,14 @@ use crate::{Failure, output};
 use field::Field;
 use rows::{ROWS, Row};
 
+/// Operations of a kind whose times are kept, 8 bytes each. After so many, the kind ends.
+const MOST: usize = 4_000_000;
+
 #[derive(Debug, Args)]
 pub(super) struct Bench {
     /// Directory of a mount, or of any other file system
     directory: PathBuf,
-    /// Time for each kind of operation, 0.01 to 3600
+    /// Time for each kind of operation, 0.01 to 3600; it ends after 4 million operations
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = duration)]
     time: Duration,
     /// Bytes of the file that is read and written, a multiple of 1M
@@ -82,7 +85,13 @@ impl Subcommand for Bench {
         let signal = note_signals()?;
         let mut field = Field::make(&self.directory, self.size)?;
         let measured = self.measure(&mut field, &signal);
-        let removed = field.remove();
+        let removed = field.remove().map_err(|e| {
+            Failure::os(
+                "cannot remove the files of the measurement from",
+                &self.directory,
+                e,
+            )
+        });
         if let Some(number) = noted(&signal) {
             removed?;
             return end_by(number);
@@ -98,7 +107,9 @@ impl Subcommand for Bench {
 
 impl Bench {
     fn measure(&self, field: &mut Field, signal: &AtomicUsize) -> Result<Report, Failure> {
-        field.fill(&|| noted(signal).is_none())?;
+        field
+            .fill(&|| noted(signal).is_none())
+            .map_err(|e| Failure::os("cannot write a file in", &self.directory, e))?;
         let mut rows = Vec::new();
         for row in ROWS {
             if let Some(measured) = self.repeat(row, field, signal)? {
@@ -123,28 +134,36 @@ impl Bench {
     ) -> Result<Option<Measured>, Failure> {
         let mut took: Vec<u64> = Vec::new();
         let start = Instant::now();
-        let mut now = start;
-        while noted(signal).is_none() && (took.is_empty() || now - start < self.time) {
+        let mut end = start;
+        while noted(signal).is_none()
+            && took.len() < MOST
+            && (took.is_empty() || end - start < self.time)
+        {
+            let begun = Instant::now();
             (row.work)(field, took.len() as u64)
                 .map_err(|e| Failure::os(row.failed, &self.directory, e))?;
-            let done = Instant::now();
-            took.push(u64::try_from((done - now).as_nanos()).unwrap_or(u64::MAX));
-            now = done;
+            end = Instant::now();
+            took.push(u64::try_from((end - begun).as_nanos()).unwrap_or(u64::MAX));
         }
-        let elapsed = (now - start).as_secs_f64();
+        let elapsed = (end - start).as_secs_f64();
         took.sort_unstable();
-        let Some(last) = took.len().checked_sub(1) else {
+        if took.is_empty() {
             return Ok(None);
-        };
+        }
         Ok(Some(Measured {
             operation: row.name,
             bytes: row.bytes as u64,
             count: took.len() as u64,
             per_second: took.len() as f64 / elapsed,
-            median: took[last / 2],
-            p99: took[last * 99 / 100],
+            median: within(&took, 50),
+            p99: within(&took, 99),
         }))
     }
+}
+
+/// Returns the time that so many percent of the operations did not exceed. `sorted` is not empty.
+fn within(sorted: &[u64], percent: usize) -> u64 {
+    sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }
 
 /// `850 ns`, `27 us`, `1.4 ms`, `2.0 s`.
@@ -198,6 +217,15 @@ mod tests {
     fn times_are_shown_with_their_unit() {
         let shown = [999, 1000, 27_400, 1_440_000, 2_000_000_000].map(human_time);
         assert_eq!(shown, ["999 ns", "1.0 us", "27 us", "1.4 ms", "2.0 s"]);
+    }
+
+    #[test]
+    fn shares_of_operations_count_the_slowest() {
+        let times = |n: u64| (1..=n).collect::<Vec<_>>();
+        let p99 = [1, 2, 50, 100, 101].map(|n| within(&times(n), 99));
+        assert_eq!(p99, [1, 2, 50, 99, 100]);
+        let median = [1, 2, 3, 100].map(|n| within(&times(n), 50));
+        assert_eq!(median, [1, 1, 2, 50]);
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The kinds of operations that are measured.
 
-use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
@@ -24,27 +23,19 @@ pub(super) const ROWS: &[Row] = &[
         name: "create and remove a file",
         bytes: 0,
         failed: "cannot create and remove a file in",
-        work: |field, _| {
-            let path = field.at("new");
-            drop(File::create_new(&path)?);
-            fs::remove_file(path)
-        },
+        work: |field, _| field.create_and_remove(),
     },
     Row {
         name: "rename a file",
         bytes: 0,
         failed: "cannot rename a file in",
-        work: |field, n| {
-            let names = ["renamed", "small"];
-            let [from, to] = if n.is_multiple_of(2) { [1, 0] } else { [0, 1] };
-            fs::rename(field.at(names[from]), field.at(names[to]))
-        },
+        work: |field, _| field.rename(),
     },
     Row {
         name: "open and close a file",
         bytes: 0,
         failed: "cannot open a file in",
-        work: |field, _| File::open(field.at("data")).map(drop),
+        work: |field, _| field.open_and_close(),
     },
     Row {
         name: "read 4 KiB, random",

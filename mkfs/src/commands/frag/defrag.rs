@@ -20,12 +20,14 @@ use crate::{Failure, output, tree};
 const ROUNDS: usize = 4;
 /// Files that are named for each reason.
 const NAMED: usize = 20;
+/// Why a file was left whose parts could not be moved because of an error.
+const FAILED: &str = "failed";
 
 #[derive(Debug, Args)]
 #[command(
     after_help = "A file that is mapped, leased or immutable is left, and named. Each part of 2 MiB is moved by\n\
     itself: the command may be interrupted at any time, and a crash loses nothing.\n\n\
-    Exit status: 0 success, 1 failure, or a file could not be examined, 2 wrong usage."
+    Exit status: 0 success, 1 failure, or a file could not be examined or moved because of an error, 2 wrong usage."
 )]
 pub(in crate::commands) struct Defrag {
     /// Mount point, file on a mount, or file or device that holds the file system
@@ -56,6 +58,9 @@ struct Report {
     /// Free leaves; `None` in a file system without leaves.
     free_leaves: Option<u64>,
     left: BTreeMap<&'static str, Left>,
+    /// Errors of the last round, one for each of some files.
+    #[serde(skip)]
+    failures: Vec<String>,
     /// By the last round, so that each file is named once.
     #[serde(flatten)]
     missed: Missed,
@@ -74,7 +79,15 @@ impl Subcommand for Defrag {
             true => output::json(&report)?,
             false => report.print()?,
         }
-        report.missed.end()
+        for failure in &report.failures {
+            eprintln!("pramfs: {failure}");
+        }
+        report.missed.end()?;
+        match report.left.contains_key(FAILED) {
+            // The report names the files.
+            true => Err(Failure::silent()),
+            false => Ok(()),
+        }
     }
 }
 
@@ -126,12 +139,14 @@ impl Defrag {
             part: parts.len,
             free_leaves: free.leaves,
             left: BTreeMap::new(),
+            failures: Vec::new(),
             missed: Missed::default(),
         };
         for round in 0..ROUNDS {
             let moved = report.moved;
             report.after = Spread::default();
             report.left.clear();
+            report.failures.clear();
             let mut missed = Missed::default();
             place.each_file(&mut missed, &mut |path, file| {
                 let extents = file.extents(path)?;
@@ -195,9 +210,11 @@ impl Report {
                     return Err(failure);
                 }
                 Err(failure) => {
-                    eprintln!("pramfs: warning: {}", failure.message);
+                    if !told.contains(&FAILED) && self.failures.len() < NAMED {
+                        self.failures.push(failure.message);
+                    }
                     is_of_part = true;
-                    "failed"
+                    FAILED
                 }
             };
             if told.contains(&why) {

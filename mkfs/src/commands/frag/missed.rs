@@ -45,7 +45,7 @@ impl Missed {
         known: Option<(Ino, FileType)>,
         failure: Failure,
     ) -> Result<(), Failure> {
-        if FOR_ALL.contains(&failure.reason) {
+        if FOR_ALL.contains(&failure.reason) || files.is_disconnected() {
             return Err(failure);
         }
         if failure.reason == OTHER_FILE_SYSTEM {

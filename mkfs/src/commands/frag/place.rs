@@ -99,7 +99,7 @@ impl Place {
     }
 
     /// Calls `f` with each regular file once, by one of its names. What cannot be examined is
-    /// added to `missed`, also if `f` fails.
+    /// added to `missed`, also if `f` fails, and is tried again by another name.
     ///
     /// # Errors
     /// The place itself cannot be read, or nothing in it can.
@@ -109,8 +109,11 @@ impl Place {
             Place::All { files, .. } => files,
         };
         let root = files.find(b"/", tree::Follow::Yes)?;
-        let (mut todo, mut seen) = (vec![(b"/".to_vec(), root.ino)], HashSet::from([root.ino]));
+        let (mut todo, mut seen) = (vec![(b"/".to_vec(), root.ino)], HashSet::new());
         while let Some((path, dir)) = todo.pop() {
+            if seen.contains(&dir) {
+                continue;
+            }
             let mut unread = |path: &[u8], failure| missed.add(files, path, None, failure);
             let list = match files.entries_but(&path, dir, &mut unread) {
                 Err(failure) if dir != root.ino => {
@@ -119,8 +122,10 @@ impl Place {
                 }
                 list => list?,
             };
+            // Only now: it may have moved to another place, and be found there.
+            seen.insert(dir);
             for entry in list {
-                if !seen.insert(entry.ino) {
+                if seen.contains(&entry.ino) {
                     continue;
                 }
                 let path = tree::join(&path, &entry.name);
@@ -137,8 +142,13 @@ impl Place {
                     }
                     _ => continue,
                 };
-                if let Err(failure) = examined {
-                    missed.add(files, &path, Some((entry.ino, entry.kind)), failure)?;
+                match examined {
+                    Ok(()) => {
+                        seen.insert(entry.ino);
+                    }
+                    Err(failure) => {
+                        missed.add(files, &path, Some((entry.ino, entry.kind)), failure)?;
+                    }
                 }
             }
         }
@@ -295,6 +305,28 @@ mod tests {
         assert_eq!(missed.end().unwrap_err().status, 1);
         let open = fs::Permissions::from_mode(0o700);
         fs::set_permissions(dir.path().join("locked"), open).unwrap();
+    }
+
+    #[test]
+    fn renamed_directory_is_examined_at_its_new_place() {
+        let dir = directory(&["one/x", "one/sub/f", "two/x", "two/sub/g"]);
+        let at = |name: &str| dir.path().join(name);
+        let (paths, missed) = walked(dir.path(), |path| {
+            // Whichever comes first gets the other, which was listed and not read.
+            let (first, other) = match path {
+                b"/one/x" => ("one", "two"),
+                b"/two/x" => ("two", "one"),
+                _ => return,
+            };
+            if at(other).exists() {
+                fs::rename(at(other), at(first).join("sub/moved")).unwrap();
+            }
+        });
+        for name in ["/f", "/g"] {
+            assert!(paths.iter().any(|p| p.ends_with(name)), "{paths:?}");
+        }
+        let of_each = serde_json::json!({ "not_examined": 0, "gone": 0, "other_file_systems": 0 });
+        assert_eq!(counts(&missed), of_each);
     }
 
     #[test]
