@@ -129,9 +129,9 @@ files() {
 }
 
 apt update
-# They are not essential, but each installed Debian has them, and apt does not remove them again: pip
-# needs ca-certificates, and other packages recommend it.
-apt install mount ca-certificates
+# They are not essential, but each installed Debian has them, and apt does not remove them again: Python
+# needs tzdata, pip needs ca-certificates, and other packages recommend them. netbase leaves /etc/hosts.
+apt install mount ca-certificates tzdata netbase
 files >"$work/before"
 
 # --- Installed ---------------------------------------------------------------------------------

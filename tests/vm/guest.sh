@@ -189,7 +189,7 @@ clients() { "$programs/examples/kill" clients /run/mnt "$record" "$seed" "$@"; }
 calls() {
     # With keys where the processor has them: a file that gets none would not be served.
     local protect=off
-    ! grep -qw pku /proc/cpuinfo || protect=pkey
+    if [[ -n $leases ]] && grep -qw pku /proc/cpuinfo; then protect=pkey; fi
     PRAMFS_PRELOAD_APPEND=1 PRAMFS_PRELOAD_STATS=1 PRAMFS_PRELOAD_PROTECT=$protect "$programs/pramfs" run \
         "$programs/examples/kill" calls /run/mnt "$record" "$seed" "$@" 2>&1
 }
