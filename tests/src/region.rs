@@ -11,7 +11,7 @@ use pramfs::{
 use pramfs_medium::media::{DiskInode, probe_superblock};
 use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess};
 #[cfg(feature = "testing")]
-pub use simulated::{formatted, fresh, mount, region_of};
+pub use simulated::{formatted, fresh, lost, mount, region_of};
 use zerocopy::FromBytes;
 
 /// The smallest region that can be formatted: 256 KiB.
@@ -63,6 +63,20 @@ mod simulated {
         let sim = SimBackend::new(len)?;
         format(&region_of(&sim), options)?;
         Ok(sim)
+    }
+
+    /// A copy of an image whose page of 4096 bytes with this number fails when it is read.
+    ///
+    /// # Panics
+    /// If it is no image of a region.
+    pub fn lost(image: &[u8], page: usize, kernel_knows: bool) -> SimBackend {
+        let sim = SimBackend::from_image(image).expect("a region");
+        sim.lose_page(page);
+        if kernel_knows {
+            let bytes = page as u64 * 4096..(page as u64 + 1) * 4096;
+            sim.set_kernel_bad(Vec::from([bytes]));
+        }
+        sim
     }
 
     /// Mounts what a backend holds.

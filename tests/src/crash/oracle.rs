@@ -199,7 +199,7 @@ impl Oracle {
 
     /// What a power failure can leave now, beside what is certain. The copies of the lanes'
     /// `retired` words stay as is certain: they decide nothing where no page is damaged, and
-    /// would double the images of each operation. `bad_pages.rs` crashes their stores.
+    /// would double the images of each operation. `bad_retired.rs` crashes their stores.
     pub fn images(&self, machine: &Machine, torn: Torn) -> Images {
         Images::new(machine, self.base_hash, torn, &copies(&self.geo))
     }
