@@ -184,11 +184,18 @@ impl Field {
         self.open("data", flags).map(drop)
     }
 
-    /// Returns the large file, and so many bytes of memory.
-    pub(super) fn file(&mut self, len: usize) -> io::Result<(&File, &mut [u8])> {
+    /// Reads so many bytes of the large file.
+    pub(super) fn read(&mut self, len: usize, at: u64) -> io::Result<()> {
         let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let bytes = self.buffer.as_mut_slice().as_mut_bytes();
-        Ok((file, &mut bytes[..len]))
+        file.read_exact_at(&mut bytes[..len], at)
+    }
+
+    /// Writes so many bytes of the large file, and makes them durable.
+    pub(super) fn write(&mut self, len: usize, at: u64) -> io::Result<()> {
+        let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        file.write_all_at(&self.buffer.as_slice().as_bytes()[..len], at)?;
+        file.sync_data()
     }
 
     /// Returns a random multiple of `len` in the file, the same ones in each run: splitmix64

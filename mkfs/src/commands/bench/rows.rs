@@ -1,7 +1,6 @@
 //! The kinds of operations that are measured.
 
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use super::field::Field;
 
@@ -43,8 +42,7 @@ pub(super) const ROWS: &[Row] = &[
         failed: "cannot read a file in",
         work: |field, _| {
             let at = field.random(SMALL);
-            let (file, buffer) = field.file(SMALL)?;
-            file.read_exact_at(buffer, at)
+            field.read(SMALL, at)
         },
     },
     Row {
@@ -53,30 +51,19 @@ pub(super) const ROWS: &[Row] = &[
         failed: "cannot write and sync a file in",
         work: |field, _| {
             let at = field.random(SMALL);
-            let (file, buffer) = field.file(SMALL)?;
-            file.write_all_at(buffer, at)?;
-            file.sync_data()
+            field.write(SMALL, at)
         },
     },
     Row {
         name: "read 1 MiB, in order",
         bytes: LARGE,
         failed: "cannot read a file in",
-        work: |field, n| {
-            let at = field.in_order(n);
-            let (file, buffer) = field.file(LARGE)?;
-            file.read_exact_at(buffer, at)
-        },
+        work: |field, n| field.read(LARGE, field.in_order(n)),
     },
     Row {
         name: "write 1 MiB, in order, durable",
         bytes: LARGE,
         failed: "cannot write and sync a file in",
-        work: |field, n| {
-            let at = field.in_order(n);
-            let (file, buffer) = field.file(LARGE)?;
-            file.write_all_at(buffer, at)?;
-            file.sync_data()
-        },
+        work: |field, n| field.write(LARGE, field.in_order(n)),
     },
 ];
