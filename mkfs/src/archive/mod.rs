@@ -6,6 +6,7 @@ pub(crate) mod format;
 pub(crate) mod live;
 pub(crate) mod partial;
 pub(crate) mod restore;
+pub(crate) mod resume;
 pub(crate) mod save;
 #[cfg(test)]
 mod tests;

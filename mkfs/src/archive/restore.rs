@@ -6,7 +6,7 @@
 //!
 //! Invariant: nothing in the file is trusted. A file that is damaged changes nothing.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 
 use pramfs::pmem::Region;
@@ -14,6 +14,7 @@ use pramfs_medium::media::probe::check_features;
 use pramfs_medium::media::probe_superblock_pages;
 use pramfs_medium::media::superblock::{COPY_OFFSET, PAGE};
 use pramfs_medium::pmem::{PmemError, RegionAccess, Unfenced, WriteWindow};
+use serde::{Deserialize, Serialize};
 
 use super::format::{
     CHUNK_HEADER, CHUNK_MAX, ChunkHeader, END, End, HEADER, Header, Kind, RUN, damaged, run_at,
@@ -35,6 +36,23 @@ pub(crate) struct Reader<R> {
     /// The sums of a file that was checked before.
     end: Option<End>,
     decompressor: zstd::bulk::Decompressor<'static>,
+    /// A chunk as stored, and decompressed.
+    stored: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+/// How far a [`check`] is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Position {
+    /// Sum of the header.
+    seed: u32,
+    /// Bytes that are checked.
+    pub len: u64,
+    crc: u32,
+    chunks: u64,
+    blocks: u64,
+    order: Order,
+    pages: Pages,
 }
 
 /// A run of blocks and its bytes.
@@ -68,6 +86,8 @@ impl<R: Read> Reader<R> {
             order: Order::default(),
             end: None,
             decompressor: zstd::bulk::Decompressor::new().map_err(|e| cannot_read(name, e))?,
+            stored: Vec::new(),
+            payload: Vec::new(),
         })
     }
 
@@ -79,39 +99,53 @@ impl<R: Read> Reader<R> {
         &mut self,
         f: &mut dyn FnMut(Run<'_>) -> Result<(), Failure>,
     ) -> Result<u64, Failure> {
-        let mut payload = Vec::with_capacity(CHUNK_MAX);
-        let mut stored = Vec::new();
         loop {
-            let mut head = [0; CHUNK_HEADER];
-            self.take(&mut head)?;
-            if End::is_at(&head) {
-                return self.check_end(&head);
+            if let Some(blocks) = self.chunk(f)? {
+                return Ok(blocks);
             }
-            let (chunk, crc) =
-                ChunkHeader::decode(&head, self.seed).map_err(|why| damaged(&self.name, why))?;
-            self.crc = crc32c::crc32c_append(self.crc, &head);
-            stored.resize(chunk.stored as usize, 0);
-            self.take(&mut stored)?;
-            self.crc = crc32c::crc32c_append(self.crc, &stored);
-            if crc32c::crc32c_append(self.seed, &stored) != crc || chunk.number != self.chunks {
-                return Err(damaged(
-                    &self.name,
-                    &format!("chunk {} is damaged", self.chunks),
-                ));
-            }
-            payload.clear();
-            let unpacked = self
-                .decompressor
-                .decompress_to_buffer(&stored, &mut payload);
-            if unpacked.ok() != Some(chunk.payload as usize) {
-                return Err(damaged(
-                    &self.name,
-                    &format!("chunk {} cannot be decompressed", self.chunks),
-                ));
-            }
-            self.runs_of(&payload, chunk.runs as usize, f)?;
-            self.chunks += 1;
         }
+    }
+
+    /// Calls `f` for each run of blocks of the next chunk. At the end of the file, checks that,
+    /// and returns the number of blocks.
+    fn chunk(
+        &mut self,
+        f: &mut dyn FnMut(Run<'_>) -> Result<(), Failure>,
+    ) -> Result<Option<u64>, Failure> {
+        let mut head = [0; CHUNK_HEADER];
+        self.take(&mut head)?;
+        if End::is_at(&head) {
+            return self.check_end(&head).map(Some);
+        }
+        let (chunk, crc) =
+            ChunkHeader::decode(&head, self.seed).map_err(|why| damaged(&self.name, why))?;
+        self.crc = crc32c::crc32c_append(self.crc, &head);
+        let mut stored = std::mem::take(&mut self.stored);
+        stored.resize(chunk.stored as usize, 0);
+        self.take(&mut stored)?;
+        self.crc = crc32c::crc32c_append(self.crc, &stored);
+        if crc32c::crc32c_append(self.seed, &stored) != crc || chunk.number != self.chunks {
+            return Err(damaged(
+                &self.name,
+                &format!("chunk {} is damaged", self.chunks),
+            ));
+        }
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
+        payload.reserve(CHUNK_MAX);
+        let unpacked = self
+            .decompressor
+            .decompress_to_buffer(&stored, &mut payload);
+        if unpacked.ok() != Some(chunk.payload as usize) {
+            return Err(damaged(
+                &self.name,
+                &format!("chunk {} cannot be decompressed", self.chunks),
+            ));
+        }
+        self.runs_of(&payload, chunk.runs as usize, f)?;
+        self.chunks += 1;
+        (self.stored, self.payload) = (stored, payload);
+        Ok(None)
     }
 
     fn runs_of(
@@ -201,7 +235,7 @@ pub(crate) fn uuid_of(mut file: impl Read, name: &str) -> Result<Option<[u8; 16]
 
 /// The order of the runs in a file: those of fixed places ascend, and then the others ascend,
 /// without a block of those before. So no block is stored twice.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Order {
     /// The first runs, merged. More than there are fixed places: the file has no second part.
     first: Vec<Range<u64>>,
@@ -236,25 +270,96 @@ impl Order {
     }
 }
 
-/// Reads the whole file and checks it. Returns the number of blocks, and the end, by which a
-/// second reading recognises the same file.
-///
-/// # Errors
-/// The file is damaged.
-pub(crate) fn check<R: Read>(
-    reader: &mut Reader<R>,
-    progress: &dyn Fn(u64),
-) -> Result<u64, Failure> {
-    let mut pages = Pages::new(&reader.header);
-    let blocks = reader.runs(&mut |run| {
-        pages.take(&run);
-        progress(run.bytes.len() as u64);
+/// A file that is being checked: the whole of it, before anything is stored.
+pub(crate) struct Check<'a, R> {
+    reader: &'a mut Reader<R>,
+    pages: Pages,
+}
+
+impl<'a, R: Read> Check<'a, R> {
+    pub(crate) fn new(reader: &'a mut Reader<R>) -> Check<'a, R> {
+        let pages = Pages::new(&reader.header);
+        Check { reader, pages }
+    }
+
+    /// Checks the next chunk. At the end of the file, returns the number of blocks in it.
+    ///
+    /// # Errors
+    /// The file is damaged, or cannot be read.
+    pub(crate) fn step(&mut self) -> Result<Option<u64>, Failure> {
+        let Check { reader, pages } = self;
+        let blocks = reader.chunk(&mut |run| {
+            pages.take(&run);
+            Ok(())
+        })?;
+        if blocks.is_some() {
+            pages
+                .check(&reader.header)
+                .map_err(|why| damaged(&reader.name, &why))?;
+        }
+        Ok(blocks)
+    }
+
+    /// Returns the position after the last step that succeeded.
+    pub(crate) fn position(&self) -> Position {
+        let reader = &self.reader;
+        Position {
+            seed: reader.seed,
+            len: reader.len,
+            crc: reader.crc,
+            chunks: reader.chunks,
+            blocks: reader.blocks,
+            order: reader.order.clone(),
+            pages: self.pages.clone(),
+        }
+    }
+
+    /// Bytes of the file that are checked.
+    pub(crate) fn at(&self) -> u64 {
+        self.reader.len
+    }
+
+    /// Checks the rest of the file. Returns the number of blocks in all of it.
+    ///
+    /// # Errors
+    /// As of [`step`](Self::step).
+    pub(crate) fn rest(mut self, progress: &dyn Fn(u64)) -> Result<u64, Failure> {
+        loop {
+            if let Some(blocks) = self.step()? {
+                return Ok(blocks);
+            }
+            progress(self.reader.len);
+        }
+    }
+}
+
+impl<R: Read + Seek> Check<'_, R> {
+    /// Goes on from a position. One that is wrong in any way fails at the end of the file, whose
+    /// sum is that of all bytes.
+    ///
+    /// # Errors
+    /// It is not a position in this file, or the file cannot be read.
+    pub(crate) fn resume(&mut self, position: Position) -> Result<(), Failure> {
+        let reader = &mut *self.reader;
+        if position.seed != reader.seed || !position.pages.fit(&reader.header) {
+            return Err(Failure::new(
+                "position",
+                format!(
+                    "{}: is another file than the one whose check was interrupted; remove the position to begin anew",
+                    reader.name
+                ),
+            ));
+        }
+        reader
+            .input
+            .seek(SeekFrom::Start(position.len))
+            .map_err(|e| cannot_read(&reader.name, e))?;
+        (reader.len, reader.crc) = (position.len, position.crc);
+        (reader.chunks, reader.blocks) = (position.chunks, position.blocks);
+        reader.order = position.order;
+        self.pages = position.pages;
         Ok(())
-    })?;
-    pages
-        .check(&reader.header)
-        .map_err(|why| damaged(&reader.name, &why))?;
-    Ok(blocks)
+    }
 }
 
 /// Stores a file that was checked into a region, which is large enough. `checked` is the reader of
@@ -354,6 +459,7 @@ fn incomplete(name: &str, why: &str) -> Failure {
 }
 
 /// The superblock pages, which are stored last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Pages {
     places: [u64; 2],
     pages: [Vec<u8>; 2],
@@ -368,6 +474,13 @@ impl Pages {
             pages: [vec![0; PAGE as usize], vec![0; PAGE as usize]],
             found: [0; 2],
         }
+    }
+
+    /// Whether they may be pages of the region that the header describes.
+    fn fit(&self, header: &Header) -> bool {
+        self.places == [0, header.copy_offset]
+            && self.pages.iter().all(|page| page.len() as u64 == PAGE)
+            && self.found.iter().all(|found| *found <= PAGE)
     }
 
     /// Takes what a run has of them.

@@ -10,7 +10,7 @@ use pramfs_medium::media::probe_superblock;
 use pramfs_medium::pmem::RegionAccess;
 
 use super::format::{CHUNK_HEADER, CHUNK_MAX, ChunkHeader, END, End, HEADER, Header, RUN};
-use super::restore::{Order, Reader, check, restore};
+use super::restore::{Check, Order, Reader, restore};
 use super::save::Source;
 use super::writer::{Contents, write_save};
 use crate::Failure;
@@ -77,9 +77,14 @@ fn saved(path: &Path) -> Vec<u8> {
     out
 }
 
+/// A saved region of several chunks.
+pub(super) fn saved_in_chunks(dir: &Path) -> Vec<u8> {
+    saved(&filled(dir, 4096))
+}
+
 fn checked(file: &[u8]) -> Result<(Reader<&[u8]>, u64), Failure> {
     let mut reader = Reader::new(file, "file")?;
-    let blocks = check(&mut reader, &|_| {})?;
+    let blocks = Check::new(&mut reader).rest(&|_| {})?;
     Ok((reader, blocks))
 }
 

@@ -13,10 +13,11 @@ use uuid::Uuid;
 
 use super::Subcommand;
 use crate::archive::format::Kind;
-use crate::archive::restore::{Reader, check, restore};
+use crate::archive::restore::{Check, Reader, restore};
+use crate::archive::resume::{Ended, check_from};
 use crate::failure::{printable, shown};
 use crate::mkfs::target::Target;
-use crate::{Failure, output};
+use crate::{Failure, output, signals};
 
 #[derive(Debug, Args)]
 pub(super) struct Restore {
@@ -28,6 +29,9 @@ pub(super) struct Restore {
     /// Only check the file
     #[arg(long)]
     check: bool,
+    /// Keep the position of the check in this file, and go on from there if it exists
+    #[arg(long, value_name = "POSITION", requires = "check")]
+    resume: Option<PathBuf>,
     /// Overwrite what the region holds
     #[arg(short, long)]
     force: bool,
@@ -64,10 +68,7 @@ impl Subcommand for Restore {
         let file = File::open(&self.file).map_err(cannot)?;
         let len = file.metadata().map_err(cannot)?.len();
         let mut first = Reader::new(BufReader::new(&file), &name)?;
-        let bar = output::spinner("checking");
-        let blocks = check(&mut first, &|_| {});
-        bar.finish_and_clear();
-        let blocks = blocks?;
+        let blocks = self.check(&file, len, &mut first)?;
         let header = first.header.clone();
         if let Some(path) = &self.region {
             let (region, mut made) = self.target(path, header.region_len)?;
@@ -122,6 +123,45 @@ impl Subcommand for Restore {
 }
 
 impl Restore {
+    /// Checks the whole file. Returns the number of its blocks.
+    fn check(
+        &self,
+        file: &File,
+        len: u64,
+        reader: &mut Reader<BufReader<&File>>,
+    ) -> Result<u64, Failure> {
+        let bar = output::timed_bar(len, "checking");
+        let Some(kept) = &self.resume else {
+            let blocks = Check::new(reader).rest(&|at| bar.set_position(at));
+            bar.finish_and_clear();
+            return blocks;
+        };
+        let signal = signals::note_signals()?;
+        let ended = check_from(file, reader, kept, &mut |at| {
+            bar.set_position(at);
+            signals::noted(&signal).is_some()
+        });
+        bar.finish_and_clear();
+        match ended? {
+            Ended::Sound { blocks } => Ok(blocks),
+            Ended::Stopped { at } => {
+                eprintln!(
+                    "{}: checked {} of {}; the same command goes on from there",
+                    shown(&self.file),
+                    human(at),
+                    human(len)
+                );
+                if let Some(number) = signals::noted(&signal) {
+                    signals::end_by(number)?;
+                }
+                Err(Failure::new(
+                    "interrupted",
+                    format!("{}: the check was interrupted", shown(&self.file)),
+                ))
+            }
+        }
+    }
+
     /// Opens and locks the region, or creates it.
     fn target<'a>(
         &self,
