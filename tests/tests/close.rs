@@ -4,13 +4,14 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::pmem::RegionOptions;
+use pramfs::pmem::{Protect, RegionOptions};
 use pramfs::{
     Access, Error, File, MappedFile, MountOptions, OpenOptions,
     inode::{CloseError, Credentials, Fs, Ino},
 };
 use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 use pramfs_medium::pmem::RegionAccess;
+use pramfs_tests::wild;
 
 const LEN: u64 = 8 << 20;
 
@@ -218,6 +219,44 @@ fn fork_child_calls_on_page_granular_medium_fail() {
     let dir = tempfile::tempdir().unwrap();
     let (path, fs) = make(&dir);
     forked_child_is_refused(fs, &path);
+}
+
+/// The second mapping of a protected region, for stores, is kept from the child too, also if it is
+/// open at the fork.
+#[test]
+fn fork_child_of_protected_region_reaches_neither_mapping() {
+    let dir = memory();
+    let (path, fs) = make(&dir);
+    fs.close().unwrap();
+    let options = RegionOptions::new().protect(Protect::Mprotect);
+    let open = || options.clone().open(&path).unwrap();
+    let region = open();
+    assert_eq!(region.info().protect, Protect::Mprotect);
+    let mappings = wild::mappings(path.to_str().unwrap());
+    assert_eq!(mappings.len(), 2, "{mappings:?}");
+    let at = LEN / 2;
+    let child = {
+        let window = region.window();
+        let pending = window.store(at, &[5; 8]).unwrap();
+        let _ = window.fence(pending);
+        fork(|| {
+            for mapping in &mappings {
+                // SAFETY: the range was mapped before the fork. It is private memory now, or the
+                // store ends the child.
+                unsafe {
+                    let to = (mapping.start + at as usize) as *mut u64;
+                    to.write_volatile(0xbad);
+                }
+            }
+            true
+        })
+    };
+    assert_eq!(wait(child), 0);
+    let mut bytes = [0; 8];
+    region.read(at, &mut bytes).unwrap();
+    assert_eq!(bytes, [5; 8]);
+    drop(region);
+    forked_child_is_refused(Fs::open(open(), MountOptions::default()).unwrap(), &path);
 }
 
 /// A daemon that opens the region and forks before it uses it.

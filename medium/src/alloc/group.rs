@@ -182,6 +182,7 @@ impl Group {
     }
 
     /// As [`find`](Self::find), but returns only runs of the full length `want`.
+    #[inline]
     pub(super) fn find_full(&mut self, mut from: u32, want: u32) -> Option<u32> {
         while let Some((start, len)) = self.find(from, want) {
             // Later searches skip the bits before this run.

@@ -59,7 +59,7 @@ impl Tags {
     pub(super) const FREE: Tags = Tags([TAG_FREE; TAG_BYTES]);
 
     /// Reads the tags of the leaf at region offset `base`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read<S: BlockSource>(
         &mut self,
         s: &S,
@@ -179,7 +179,7 @@ pub(super) fn look_up<S: BlockSource>(
 
 /// Tells whether the item at region offset `at` has this name. Its slots lie in the
 /// leaf.
-#[inline]
+#[inline(always)]
 fn name_is<S: BlockSource>(
     s: &S,
     at: RegionOffset,

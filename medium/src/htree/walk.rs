@@ -427,7 +427,7 @@ pub fn find_dir_on(
         .transpose()
 }
 
-#[inline]
+#[inline(always)]
 fn entry_of(vol: &Volume, tree: &TreeRef, found: OccupiedEntry) -> Result<DirEntry> {
     let hit = &found.hit;
     if hit.head.value_len != 8 {

@@ -138,7 +138,7 @@ impl<'a> WriteWindow<'a> {
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`], [`PmemError::Misaligned`].
-    #[inline]
+    #[inline(always)]
     pub fn store_u64_unflushed(&self, offset: u64, value: u64) -> Result<(), PmemError> {
         let dst = self.to_word(offset)?;
         // SAFETY: dst is aligned and in the mapping; every other access to it follows the

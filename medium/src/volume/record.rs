@@ -115,7 +115,7 @@ impl<'v> Record<'v> {
     ///
     /// # Errors
     /// Errors of the region.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, offset: RegionOffset, into: &mut [u8]) -> Result<()> {
         self.vol.medium().read(offset, into)?;
         self.overlay(offset, into);
@@ -546,7 +546,10 @@ impl<'v> Record<'v> {
             }
             Ok(())
         };
-        let done = entered.and_then(|e| vol.journal.commit(medium, e, change, bring_home));
+        let done = match entered {
+            Ok(entered) => vol.journal.commit(medium, entered, change, bring_home),
+            Err(e) => Err(e),
+        };
         let done = match done {
             Ok(done) => done,
             Err(e) => {

@@ -38,8 +38,9 @@ impl AtTerminal {
         };
         let size = (120, 40);
         resize(&keys, size);
-        let child = Command::new(PRAMFS)
-            .args(["top", "-d", "0.2"])
+        // In the background of a shell, and under nohup, a test inherits that signals are ignored.
+        let child = Command::new("env")
+            .args(["--default-signal", PRAMFS, "top", "-d", "0.2"])
             .args(args)
             .arg(place)
             .env("TERM", "xterm-256color")

@@ -115,7 +115,7 @@ impl AttrCache {
     }
 
     /// Returns the attributes of an inode if its slot has this name.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, ino: Ino, p: &Probe) -> Option<(Attr, SeqToken)> {
         let slot = self.slot(ino)?;
         // Fetch all lines of the slot at once.
@@ -258,7 +258,7 @@ fn note_use(slot: &Slot) {
 }
 
 /// Reads a consistent state of a slot. Returns it with the sequence number.
-#[inline]
+#[inline(always)]
 fn read<T>(slot: &Slot, f: impl FnOnce(&Slot) -> Option<T>) -> Option<(T, u64)> {
     let sequence = slot[SEQUENCE].load(acquire("attr-read-begin"));
     let found = f(slot)?;

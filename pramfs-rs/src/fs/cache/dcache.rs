@@ -83,7 +83,7 @@ impl Dcache {
 
     /// Returns the attributes of the inode that a name leads to, if cached, with a token
     /// for [`AttrCache::is_current`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, p: &Probe) -> Option<(Attr, SeqToken)> {
         let line = self.line(p)?;
         for nth in 0..WAYS {

@@ -96,6 +96,7 @@ impl Engine {
     /// last, which takes two atomic read-modify-writes where the inode cache takes
     /// four. The cached `Arc` prevents eviction, not deletion, hence the check for
     /// `Stale`.
+    #[inline]
     pub(crate) fn with_dir<T>(
         &self,
         parent: Ino,

@@ -40,7 +40,19 @@ impl Engine {
     /// damage. If a block has no room on the host, the operation
     /// [runs again](Self::retry_for_room).
     #[inline]
-    pub(crate) fn op<T>(&self, need: Need, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn op<T>(&self, need: Need, f: impl FnMut() -> Result<T>) -> Result<T> {
+        self.op_or_mend(need, f, |_| false)
+    }
+
+    /// As [`op`](Self::op). If the operation fails, and `mend` has removed the reason, it runs
+    /// once more.
+    #[inline(always)]
+    pub(crate) fn op_or_mend<T>(
+        &self,
+        need: Need,
+        mut f: impl FnMut() -> Result<T>,
+        mend: impl Fn(&Error) -> bool,
+    ) -> Result<T> {
         if need == Need::Write {
             self.vol.region.wait_for_aside();
         }
@@ -49,7 +61,7 @@ impl Engine {
             Need::Write => self.vol.region.write_scope(),
             Need::Read => None,
         };
-        self.retry_for_room(|| self.attempt(need, &mut f))
+        self.retry_for_room(|| self.attempt(need, &mut f), mend)
     }
 
     #[inline]

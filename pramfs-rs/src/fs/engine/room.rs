@@ -67,18 +67,27 @@ impl RoomRetries {
 
 impl Engine {
     /// Runs `f`. If it fails on a block without room on the host, it has changed
-    /// nothing, and runs again with more room.
+    /// nothing, and runs again with more room. If it fails otherwise, and `mend` has removed the
+    /// reason, it runs once more.
     #[inline]
-    pub(crate) fn retry_for_room<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn retry_for_room<T>(
+        &self,
+        mut f: impl FnMut() -> Result<T>,
+        mend: impl Fn(&Error) -> bool,
+    ) -> Result<T> {
         let mut retries = RoomRetries::default();
+        let mut mended = false;
         loop {
             // A single call site, so that `f` is inlined.
             let result = f();
             // By reference, which avoids moving a large `Attr`.
-            let Err(Error::Pmem(PmemError::NoRoom { offset, len })) = &result else {
-                return result;
-            };
-            retries.next(&self.vol.region, *offset, *len)?;
+            match &result {
+                Err(Error::Pmem(PmemError::NoRoom { offset, len })) => {
+                    retries.next(&self.vol.region, *offset, *len)?;
+                }
+                Err(e) if !mended && mend(e) => mended = true,
+                _ => return result,
+            }
         }
     }
 
@@ -105,7 +114,7 @@ impl Engine {
     /// free blocks. If no space is left, logs a warning and lets the mount continue:
     /// most removals need no block.
     pub(crate) fn fill_reserve(&self) -> Result<()> {
-        match self.retry_for_room(|| self.vol.keep_reserve()) {
+        match self.retry_for_room(|| self.vol.keep_reserve(), |_| false) {
             Err(Error::NoSpace(why)) => {
                 tracing::warn!("could not reserve blocks for removals: {why}");
                 Ok(())

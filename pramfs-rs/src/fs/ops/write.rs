@@ -9,6 +9,7 @@
 //! that extends the file zeroes them first, by [`Engine::zero_written`].
 
 use crate::credentials::Credentials;
+use crate::fs::Engine;
 use crate::fs::cache::extent_cache::ExtentCache;
 use crate::fs::engine::change::Edit;
 use crate::fs::engine::room;
@@ -22,7 +23,6 @@ use crate::fs::policy::chattr;
 use crate::fs::policy::suid::sgid;
 use crate::fs::steps::attributes::lock_and_check_group;
 use crate::fs::steps::copies::{ATOMIC_BYTES, part_of};
-use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::media::DiskInode;
@@ -57,7 +57,7 @@ impl Engine {
             self.sync_if_flagged(&state)?;
             Ok(n)
         };
-        self.past_bad_blocks(ino, offset, from.len(), || self.op(Need::Write, write))
+        self.op_past_bad_blocks(ino, offset, from.len(), write)
     }
 
     /// As [`write`](Self::write), for dirty pages of the kernel's cache, of a mapping or of
@@ -128,7 +128,7 @@ impl Engine {
             }
             all
         };
-        self.past_bad_blocks(ino, offset, from.len(), || self.op(Need::Write, write))
+        self.op_past_bad_blocks(ino, offset, from.len(), write)
     }
 
     /// Checks that bytes for an append-only file change none that it has. Returns how many
@@ -197,9 +197,7 @@ impl Engine {
             self.sync_if_flagged(&state)?;
             Ok(n)
         };
-        self.past_bad_blocks(inode.ino, offset, from.len(), || {
-            self.op(Need::Write, write)
-        })
+        self.op_past_bad_blocks(inode.ino, offset, from.len(), write)
     }
 
     /// Writes all bytes, or none: a crash leaves the file as it was before or as it is after.
@@ -238,9 +236,7 @@ impl Engine {
             }
             self.sync_if_flagged(&state)
         };
-        self.past_bad_blocks(inode.ino, offset, from.len(), || {
-            self.op(Need::Write, write)
-        })
+        self.op_past_bad_blocks(inode.ino, offset, from.len(), write)
     }
 
     /// Locks a file for a write by `caller`. Clears sgid if the caller may not keep it.
@@ -337,7 +333,7 @@ impl Engine {
     }
 
     /// Overwrites written bytes of a file in place.
-    #[inline]
+    #[inline(always)]
     fn overwrite_at<S: WriteSource>(
         &self,
         inode: &Inode,

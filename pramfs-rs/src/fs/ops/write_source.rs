@@ -32,7 +32,7 @@ impl WriteSource for &[u8] {
         &self[range]
     }
 
-    #[inline]
+    #[inline(always)]
     #[cfg_attr(feature = "mutants", track_caller)]
     fn store(self, region: &Region, at: RegionOffset) -> Result<Unfenced> {
         region.need_room(at.0, self.len() as u64)?;

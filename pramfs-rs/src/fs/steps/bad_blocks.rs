@@ -119,29 +119,32 @@ impl Engine {
         Ok(list)
     }
 
-    /// Runs a change of a range of a file. If it fails because pages under the file have failed,
-    /// takes their blocks out of the file and of use, and runs the change once more.
-    #[inline]
-    pub(crate) fn past_bad_blocks<T>(
+    /// Runs a change of a range of a file as an [operation](Self::op). If it fails because pages
+    /// under the file have failed, takes their blocks out of the file and of use, and runs the
+    /// change once more.
+    #[inline(always)]
+    pub(crate) fn op_past_bad_blocks<T>(
         &self,
         ino: Ino,
         offset: u64,
         len: usize,
-        mut change: impl FnMut() -> Result<T>,
+        change: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        match change() {
-            Err(e) if Region::any_faults() && e.errno() == libc::EIO => {
-                match self.take_out_of_file(ino, offset, len as u64) {
-                    Ok(true) => change(),
-                    Ok(false) => Err(e),
-                    Err(other) => {
-                        tracing::warn!(%ino, error = %other, "could not take failed blocks out of a file");
-                        Err(e)
-                    }
-                }
-            }
-            done => done,
-        }
+        self.op_or_mend(Need::Write, change, |e| {
+            Region::any_faults()
+                && e.errno() == libc::EIO
+                && self.can_go_on_elsewhere(ino, offset, len as u64)
+        })
+    }
+
+    /// Takes the failed blocks of a range of a file out of use, for a change that has failed on
+    /// one of them; true if there are any.
+    #[cold]
+    fn can_go_on_elsewhere(&self, ino: Ino, offset: u64, len: u64) -> bool {
+        self.take_out_of_file(ino, offset, len).unwrap_or_else(|e| {
+            tracing::warn!(%ino, error = %e, "could not take failed blocks out of a file");
+            false
+        })
     }
 
     /// Takes the blocks of a range of a file whose pages have failed out of use; true if there

@@ -12,7 +12,7 @@ use crate::fs::inode::state::InodeState;
 impl Engine {
     /// Sets the times of a change of the contents without a record, and increments the change
     /// counter. The timer writes them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn touch_lazily(&self, inode: &Inode, state: &mut InodeState) {
         let now = self.now();
         touch_mtime(&mut state.disk, now);
