@@ -71,11 +71,19 @@ pub fn moment(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Text from another program with its control characters escaped.
+/// Text from another program, with control characters escaped, and those that set the direction of
+/// text: they show what follows in another order.
 fn plain(text: &str) -> String {
-    let escape = |c: char| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
+    let is_safe = |c: char| {
+        let reorders = matches!(
+            c,
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        );
+        !c.is_control() && !reorders
+    };
+    let escape = |c: char| match is_safe(c) {
+        true => c.to_string(),
+        false => c.escape_default().to_string(),
     };
     text.chars().map(escape).collect()
 }

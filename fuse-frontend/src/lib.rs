@@ -30,6 +30,7 @@
 pub mod adapter;
 pub mod cli;
 pub mod daemon;
+pub mod defaults;
 pub mod direct;
 pub mod door;
 pub mod exit;

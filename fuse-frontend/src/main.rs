@@ -12,7 +12,7 @@ use pramfs_fuse::session::Mounted;
 use pramfs_fuse::takeover::link::{Begin, Link};
 use pramfs_fuse::takeover::{resume, supervisor};
 use pramfs_fuse::{
-    daemon, logging, notify, options, remount, second_mount, session, tags, unmount,
+    daemon, defaults, logging, notify, options, remount, second_mount, session, tags, unmount,
 };
 
 fn main() -> ExitCode {
@@ -81,6 +81,9 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
         tags::replace(&mut args, &invocation.region, &region);
         invocation.region = region;
     }
+    if !invocation.settings.remount && !is_started_by_us {
+        invocation = with_defaults(&mut args, invocation)?;
+    }
     let args = &args[..];
     if invocation.settings.remount {
         return if invocation.fake {
@@ -108,6 +111,36 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
         }
         ServerProcess::BackgroundChild => serve_in_background(&invocation),
         ServerProcess::Foreground => serve_in_foreground(&invocation),
+    }
+}
+
+/// Puts the default options of the region before those of the command line.
+fn with_defaults(args: &mut Vec<OsString>, found: Invocation) -> Result<Invocation, Failure> {
+    let options = defaults::of(&found.region);
+    if options.unknown() != 0 {
+        eprintln!(
+            "mount.pramfs: {}: default options that this version does not know are ignored: bits {:#x}",
+            found.region.display(),
+            options.unknown()
+        );
+    }
+    if options.names().next().is_none() {
+        return Ok(found);
+    }
+    defaults::put_first(args, options);
+    match cli::read(args.iter().cloned()) {
+        Ok(Request::Run(invocation)) => Ok(Invocation {
+            region: found.region,
+            ..*invocation
+        }),
+        Ok(Request::Say(_)) => Ok(found),
+        Err(mut failure) => {
+            failure.message = format!(
+                "{}; the region has the default options {options}",
+                failure.message
+            );
+            Err(failure)
+        }
     }
 }
 

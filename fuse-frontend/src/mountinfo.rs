@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use pramfs_contents::printable;
 use pramfs_control::Identity;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
@@ -271,15 +272,10 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// Returns a source for display, with control characters escaped: any user can put
-/// terminal sequences into a source.
+/// Returns a source for display, with control characters escaped, and those that reorder text: any
+/// user can put terminal sequences into a source.
 pub fn shown(source: &OsStr) -> String {
-    let text = source.to_string_lossy();
-    let safe = |c: char| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    };
-    text.chars().map(safe).collect()
+    printable(&source.to_string_lossy())
 }
 
 /// Returns a region's path as a mount source. Commas are replaced: they would end the

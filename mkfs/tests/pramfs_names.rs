@@ -166,6 +166,44 @@ fn tune_changes_label_in_both_superblocks() {
 }
 
 #[test]
+fn tune_changes_default_options_and_reserve() {
+    let region = Region::new();
+    let info = || pramfs(["info", "--json", &region.path]).ok().json();
+    assert_eq!(info()["default_options"], serde_json::json!([]));
+    let said = region.ok(
+        "tune",
+        &["-o", "noatime,nosuid,nodev", "-r", "9", "-L", "tuned"],
+    );
+    assert!(said.out.contains("noatime,nosuid,nodev"), "{}", said.out);
+    assert!(said.out.contains("9 blocks"), "{}", said.out);
+    region.ok("tune", &["-o", "^nosuid,strictatime"]);
+    let after = info();
+    assert_eq!(
+        after["default_options"],
+        serde_json::json!(["strictatime", "nodev"])
+    );
+    assert_eq!(
+        (&after["reserved_blocks"], &after["label"]),
+        (&9.into(), &"tuned".into())
+    );
+    for wrong in ["allow_other", "nodev,", "", "suid"] {
+        region
+            .run("tune", &["-o", wrong, "-L", "lost"])
+            .refused(&["cannot be a default option", "noatime"]);
+    }
+    for wrong in ["0", "1", "100000"] {
+        region
+            .run("tune", &["-r", wrong, "-o", "noexec", "-L", "lost"])
+            .refused(&["at least 2 blocks"]);
+    }
+    assert_eq!(info(), after);
+    // Both superblock pages have it, and a check finds nothing.
+    let bytes = fs::read(&region.path).unwrap();
+    assert_eq!(bytes[..512], bytes[64 << 10..][..512]);
+    pramfs(["check", &region.path]).ok();
+}
+
+#[test]
 fn tools_say_what_a_foreign_file_system_is() {
     let dir = scratch();
     let path = dir.path().join("ext4").to_str().unwrap().to_owned();

@@ -208,6 +208,10 @@ fn attributes(c: &Counted, dir: Ino) {
     c.write("strip_suid", |fs| fs.strip_suid(file));
     c.write("strip_capability", |fs| fs.strip_capability(file));
     c.write("set_label", |fs| fs.set_label("counted"));
+    c.write("set_default_options", |fs| {
+        fs.set_default_options(fs.default_options())
+    });
+    c.write("set_reserve", |fs| fs.set_reserve(2));
     assert_eq!(c.count("label", Engine::label), "counted");
 }
 

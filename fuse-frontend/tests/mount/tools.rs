@@ -102,6 +102,58 @@ fn tune_of_live_mount_changes_label() {
     assert_eq!(label(&region), "");
 }
 
+#[test]
+fn mount_applies_default_options_of_region_before_its_own() {
+    let Some((mount, _dog)) = mounted("default options", "") else {
+        return;
+    };
+    let (region, place) = (mount.region(), mount.path());
+    let region = region.to_str().unwrap();
+    let status = || {
+        let text = ok(&["status", "--json", place.to_str().unwrap()]);
+        let options = text.split("\"options\":\"").nth(1).unwrap();
+        options.split('"').next().unwrap().to_owned()
+    };
+    let (succeeds, _, err) = pramfs(&["tune", "-o", "noatime", region]);
+    assert!(!succeeds && err.contains("unmount it first"), "{err}");
+    mount.unmount();
+    ok(&["tune", "-o", "noatime,nodev,data=atomic", region]);
+    mount.mount("");
+    let has = |options: &str, name: &str| options.split(',').any(|option| option == name);
+    let options = status();
+    for name in ["noatime", "nodev", "data=atomic"] {
+        assert!(has(&options, name), "{name}: {options}");
+    }
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table
+        .lines()
+        .find(|line| line.contains(place.to_str().unwrap()));
+    assert!(line.unwrap().contains("noatime"), "{line:?}");
+    mount.unmount();
+    mount.mount("relatime,data=inplace");
+    let options = status();
+    assert!(
+        has(&options, "relatime") && has(&options, "nodev"),
+        "{options}"
+    );
+    assert!(
+        !has(&options, "noatime") && !has(&options, "data=atomic"),
+        "{options}"
+    );
+    // Bits of a later version.
+    mount.unmount();
+    let mut bytes = std::fs::read(region).unwrap();
+    for page in [0, 64 << 10] {
+        let page = &mut bytes[page..][..512];
+        page[0x1b8..][..8].copy_from_slice(&(1u64 << 40 | 1 << 6).to_le_bytes());
+        let sum = pramfs_medium::media::checksum::crc(0, &page[..508]);
+        page[508..].copy_from_slice(&sum.to_le_bytes());
+    }
+    std::fs::write(region, bytes).unwrap();
+    mount.mount("");
+    assert!(has(&status(), "nodev"));
+}
+
 /// A restore replaces every byte: neither a mount nor a client may have the region.
 #[test]
 fn restore_over_region_in_use_is_refused() {

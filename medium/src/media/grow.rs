@@ -44,7 +44,12 @@ impl SuperStatic {
 
     /// Whether the two differ in what a grow changes.
     pub fn differs_in_size(&self, other: &SuperStatic) -> bool {
-        self.with_size_of(other) != *self
+        // An administrator may have chosen another reserve for the same size.
+        let same_reserve = SuperStatic {
+            reserve_blocks: self.reserve_blocks,
+            ..self.with_size_of(other)
+        };
+        same_reserve != *self
     }
 
     /// Returns this static part with the sizes of another.

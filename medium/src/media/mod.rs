@@ -13,6 +13,7 @@ pub mod bad_blocks;
 pub mod bitmap;
 pub mod checksum;
 pub mod correct;
+pub mod default_options;
 pub mod features;
 pub mod geometry;
 pub mod grow;

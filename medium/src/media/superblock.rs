@@ -78,7 +78,8 @@ layout! {
         0x198 badblock_root: u64 = "pointer to the first block of the list of bad blocks; 0: there is none",
         0x1a0 replica_uuid: [u8; 16] = "reserved: replica",
         0x1b0 replica_generation: u64 = "reserved: replica",
-        0x1b8 reserved_tail: [u8; 68] = "zero",
+        0x1b8 default_options: u64 = "options of mounts that say nothing else",
+        0x1c0 reserved_tail: [u8; 60] = "zero",
         0x1fc crc: u32 = "CRC32C of the preceding 508 bytes, seed 0",
     }
 }
@@ -90,8 +91,9 @@ impl SuperStatic {
     }
 
     /// Whether a crash may have left the pages like this: they differ at most in what a
-    /// mounted file system changes: the label, the features `parked_leases`, `append_windows`,
-    /// `atomic_data` and `bad_blocks`, the root of the list of bad blocks, and the sizes ([`differs_in_size`](Self::differs_in_size)).
+    /// mounted file system changes: the label, the default options, the reserve, the features
+    /// `parked_leases`, `append_windows`, `atomic_data` and `bad_blocks`, the root of the list of
+    /// bad blocks, and the sizes ([`differs_in_size`](Self::differs_in_size)).
     pub fn is_same_but_changed(&self, other: &SuperStatic) -> bool {
         let differ = (self.ro_compat ^ other.ro_compat) & !(PARKED_LEASES | BAD_BLOCKS)
             | (self.incompat ^ other.incompat) & !(APPEND_WINDOWS | ATOMIC_DATA);
@@ -100,6 +102,8 @@ impl SuperStatic {
             ro_compat: other.ro_compat,
             incompat: other.incompat,
             badblock_root: other.badblock_root,
+            default_options: other.default_options,
+            reserve_blocks: other.reserve_blocks,
             crc: other.crc,
             ..self.with_size_of(other)
         };
@@ -155,6 +159,8 @@ mod tests {
     fn pages_that_differ_in_what_mounts_change_are_same() {
         assert!(changed(|_| {}));
         assert!(changed(|sb| sb.label[3] = b'x'));
+        assert!(changed(|sb| sb.default_options = 1 << 63));
+        assert!(changed(|sb| sb.reserve_blocks = 3));
         assert!(changed(|sb| sb.ro_compat = PARKED_LEASES));
         assert!(changed(|sb| sb.incompat = APPEND_WINDOWS));
         assert!(changed(|sb| {

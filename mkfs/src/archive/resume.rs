@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,12 @@ pub(crate) fn check_from(
 fn read(path: &Path, identity: (u64, (i64, i64))) -> Result<Option<Position>, Failure> {
     let cannot = |e: io::Error| Failure::os("cannot read", path, e);
     let mut text = Vec::new();
-    match File::open(path) {
+    // A FIFO of that name does not block.
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path);
+    match opened {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(cannot(e)),
         Ok(file) => file

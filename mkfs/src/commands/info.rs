@@ -6,6 +6,7 @@ use clap::Args;
 use pramfs::inode::Time;
 use pramfs::pmem::RegionOptions;
 use pramfs_medium::media::bad_blocks::read_list_of;
+use pramfs_medium::media::default_options::DefaultOptions;
 use pramfs_medium::media::scrub::{ScrubSlots, status_of};
 use pramfs_medium::media::superblock::ErrorMark;
 use pramfs_medium::media::{Medium, SuperblockInfo, probe_superblock};
@@ -63,6 +64,10 @@ struct Report {
     block_size: u32,
     blocks: u64,
     reserved_blocks: u64,
+    /// What mounts do that say nothing else.
+    default_options: Vec<&'static str>,
+    /// Bits of default options that this version does not know.
+    unknown_default_options: u64,
     blocks_per_group: u32,
     inodes: u64,
     inodes_per_group: u32,
@@ -154,6 +159,7 @@ impl Report {
                 count: m.count,
             })
         };
+        let defaults = DefaultOptions::from_bits(f.default_options);
         Report {
             region,
             version: f.version,
@@ -168,6 +174,8 @@ impl Report {
             block_size: info.block_size(),
             blocks: f.blocks,
             reserved_blocks: f.reserve_blocks,
+            default_options: defaults.names().map(|(name, _)| name).collect(),
+            unknown_default_options: defaults.unknown(),
             blocks_per_group: f.blocks_per_group,
             inodes: f.inodes_max,
             inodes_per_group: f.inodes_per_group,
@@ -191,6 +199,21 @@ impl Report {
             last_finding: FindingMark::of(&scrubs.last),
             bad_blocks: None,
             kernel_bad_bytes: None,
+        }
+    }
+
+    fn defaults(&self) -> String {
+        let mut all: Vec<String> = self
+            .default_options
+            .iter()
+            .map(|o| (*o).to_owned())
+            .collect();
+        if self.unknown_default_options != 0 {
+            all.push(format!("unknown bits {:#x}", self.unknown_default_options));
+        }
+        match all.is_empty() {
+            true => "none".to_owned(),
+            false => all.join(", "),
         }
     }
 
@@ -251,6 +274,7 @@ impl Report {
                     self.features.join(", ")
                 },
             ),
+            ("default options", self.defaults()),
             (
                 "size",
                 match self.can_grow {

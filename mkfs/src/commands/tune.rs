@@ -1,13 +1,15 @@
 //! `pramfs tune`: changes what mkfs has chosen, on a live mount through the kernel, or without one.
 //!
-//! The engine stores a new label to the copy of the superblock first, then to the first page, each
-//! fenced: a crash leaves the old label or the new one, and the next mount makes both pages equal.
+//! The engine stores a new value to the copy of the superblock first, then to the first page, each
+//! fenced: a crash leaves the old value or the new one, and the next mount makes both pages equal.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
+use pramfs::inode::Fs;
 use pramfs_kernel_sys::label::set_label;
+use pramfs_medium::media::default_options::DefaultOptions;
 use serde::Serialize;
 
 use super::Subcommand;
@@ -19,18 +21,30 @@ use crate::{Failure, busy, output};
 const MAX_LABEL: usize = 63;
 
 #[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("change").multiple(true).required(true),
+    after_help = "Default options are noatime, strictatime, nodiratime, data=atomic, discard, nosuid, nodev\n\
+    and noexec. mount.pramfs behaves as if they stood before its own options."
+)]
 pub(super) struct Tune {
     /// Mount point, or file or device that holds the file system
     place: PathBuf,
     /// New label, at most 63 bytes; "" removes it
-    #[arg(short = 'L', long, required_unless_present = "uuid")]
+    #[arg(short = 'L', long, group = "change")]
     label: Option<String>,
+    /// Default options to add, separated by commas; ^OPTION takes one back
+    #[arg(short = 'o', long, value_name = "OPTIONS", group = "change")]
+    default_options: Option<String>,
+    /// Blocks that are kept for removals in a full file system
+    #[arg(short = 'r', long, value_name = "BLOCKS", group = "change")]
+    reserve: Option<u64>,
     /// Refused: every checksum of the file system begins with the uuid
     #[arg(
         short = 'U',
         long,
         value_name = "UUID",
-        conflicts_with = "label",
+        group = "change",
+        conflicts_with_all = ["label", "default_options", "reserve"],
         hide = true
     )]
     uuid: Option<String>,
@@ -39,16 +53,22 @@ pub(super) struct Tune {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
+/// What is there after the change; of a mounted file system, only what has changed.
+#[derive(Debug, Default, Serialize)]
 struct Report {
     place: String,
     mounted: bool,
-    label: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default_options: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved_blocks: Option<u64>,
 }
 
 impl Subcommand for Tune {
     const NAME: &'static str = "tune";
-    const ABOUT: &'static str = "Change the label, mounted or not";
+    const ABOUT: &'static str = "Change the label, the default options of mounts, or the reserve";
 
     fn run(&self) -> Result<(), Failure> {
         if self.uuid.is_some() {
@@ -56,8 +76,9 @@ impl Subcommand for Tune {
                 "the uuid cannot be changed: every checksum of the file system begins with it; make a file system with the new one (mkfs.pramfs -U) and copy the files (pramfs get, pramfs put -r)",
             ));
         }
-        let label = self.label.as_deref().unwrap_or_default();
-        if label.len() > MAX_LABEL || label.contains('\0') {
+        if let Some(label) = &self.label
+            && (label.len() > MAX_LABEL || label.contains('\0'))
+        {
             return Err(Failure::new(
                 "options",
                 format!(
@@ -66,38 +87,98 @@ impl Subcommand for Tune {
                 ),
             ));
         }
+        // Before anything is opened: a wrong word changes nothing.
+        if let Some(list) = &self.default_options {
+            DefaultOptions::default()
+                .change(list)
+                .map_err(|e| Failure::usage(e.to_string()))?;
+        }
         let meta = std::fs::metadata(&self.place)
             .map_err(|e| Failure::os("cannot find", shown(&self.place), e))?;
         let mount = match meta.is_dir() {
             true => Some(self.place.clone()),
             false => busy::mount_point(&self.place),
         };
-        match &mount {
-            Some(on) => ask(on, label)?,
-            None => self.offline(label)?,
-        }
+        let report = match (&mount, &self.label) {
+            (Some(on), Some(label)) if self.default_options.is_none() && self.reserve.is_none() => {
+                ask(on, label)?;
+                Report {
+                    mounted: true,
+                    label: Some(label.clone()),
+                    ..Report::default()
+                }
+            }
+            (Some(on), _) => {
+                return Err(Failure::new(
+                    "in-use",
+                    format!(
+                        "{}: is mounted; default options and the reserve hold from the next mount on and are changed without one: unmount it first",
+                        shown(on)
+                    ),
+                ));
+            }
+            (None, _) => self.offline()?,
+        };
         let report = Report {
             place: shown(&self.place),
-            mounted: mount.is_some(),
-            label: label.to_owned(),
+            ..report
         };
-        match self.json {
-            true => output::json(&report),
-            false => output::line(&format!(
-                "{}: the label is \"{}\"",
-                report.place,
-                printable(label)
-            )),
+        if self.json {
+            return output::json(&report);
         }
+        let Report {
+            place,
+            label,
+            default_options,
+            reserved_blocks,
+            ..
+        } = &report;
+        if let Some(label) = label {
+            output::line(&format!("{place}: the label is \"{}\"", printable(label)))?;
+        }
+        if let Some(options) = default_options {
+            let options = match options.as_str() {
+                "" => "there are no default options".to_owned(),
+                options => format!("the default options are {options}"),
+            };
+            output::line(&format!("{place}: {options}"))?;
+        }
+        if let Some(blocks) = reserved_blocks {
+            output::line(&format!("{place}: {blocks} blocks are kept for removals"))?;
+        }
+        Ok(())
     }
 }
 
 impl Tune {
-    fn offline(&self, label: &str) -> Result<(), Failure> {
+    fn offline(&self) -> Result<Report, Failure> {
         let fs = open::fs(&self.place, Intent::Write)?;
-        let changed = fs.set_label(label);
+        let changed = self.change(&fs);
         open::close(&self.place, fs)?;
         changed.map_err(|e| Failure::about(shown(&self.place), e))
+    }
+
+    /// Each value by a durable change of its own. The reserve comes first: only it may be refused.
+    fn change(&self, fs: &Fs) -> Result<Report, pramfs::Error> {
+        let mut report = Report::default();
+        if let Some(blocks) = self.reserve {
+            fs.set_reserve(blocks)?;
+            report.reserved_blocks = Some(blocks);
+        }
+        if let Some(list) = &self.default_options {
+            let mut options = fs.default_options();
+            // It was checked before.
+            options
+                .change(list)
+                .map_err(|_| pramfs::Error::Invalid("an unknown default option"))?;
+            fs.set_default_options(options)?;
+            report.default_options = Some(options.to_string());
+        }
+        if let Some(label) = &self.label {
+            fs.set_label(label)?;
+            report.label = Some(label.clone());
+        }
+        Ok(report)
     }
 }
 

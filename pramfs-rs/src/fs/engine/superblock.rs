@@ -1,8 +1,8 @@
 //! The dynamic words of the superblock page in a running file system.
 //!
 //! Each is one aligned word, stored to the first page and to the copy, outside the
-//! CRC of the static part. In the static part only the label changes, the features
-//! `parked_leases` and `append_windows`, and the sizes (a grow).
+//! CRC of the static part. In the static part only these change: the label, the default options,
+//! the reserve, some features, the root of the list of bad blocks, and the sizes (a grow).
 
 use pramfs_medium::pmem::RegionAccess as _;
 use std::sync::atomic::Ordering;

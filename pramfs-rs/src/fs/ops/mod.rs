@@ -11,6 +11,7 @@ mod copy;
 #[cfg(test)]
 mod copy_tests;
 pub(crate) mod create;
+mod defaults;
 mod extents;
 mod fallocate;
 #[cfg(test)]
