@@ -74,9 +74,9 @@ fn crash_in_change_of_default_options_or_reserve_leaves_old_or_new() {
         };
         let new = sim.image();
         for (copy, first, expected) in [
-            (60, 0, before),
+            (500, 0, before),
             (512, 0, before),
-            (512, 60, after),
+            (512, 500, after),
             (512, 512, after),
         ] {
             let mut image = old.clone();
