@@ -17,7 +17,8 @@ pub const LEAF_USE_MAX: usize = 960;
 const LEAF_USE_WORDS: usize = LEAF_USE_HEAD + LEAF_USE_MAX / 4;
 
 /// The ioctl of a file that moves what a part of it has in a leaf: `_IOWR(0xf2, 9, [u64; 3])`.
-/// * In: an offset in the part; the offset of the leaf in the region; a word that is 0.
+/// * In: an offset in the part, or past the end of the file only to keep others from the leaf; the
+///   offset of the leaf in the region; a word that is 0.
 /// * Out: what was done, as a number of [`Vacated`]; the bytes of a part; 0.
 pub const VACATE: u32 = number(VACATE_WORDS, 9);
 /// The ioctl of a file that tells its pointer blocks: `_IOWR(0xf2, 10, [u64; 244])`.

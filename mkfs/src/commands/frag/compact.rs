@@ -18,6 +18,11 @@ use super::place::{FileAt, Place};
 use super::{Lies, Parts, lies};
 use crate::{Failure, output};
 
+/// The file system keeps so many leaves from others at once.
+const MOST: u64 = 1 << 13;
+/// An offset where a file has nothing in a leaf.
+const PAST_THE_END: u64 = u64::MAX;
+
 /// What was done to make free leaves.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Compacted {
@@ -68,7 +73,7 @@ impl Compacted {
         let free = place.free()?.leaves.unwrap_or_default();
         let wanted = match leaves.scattered > free {
             // Some more, for files that grow meanwhile.
-            true => leaves.scattered - free + leaves.scattered / 8 + 1,
+            true => (leaves.scattered - free + leaves.scattered / 8 + 1).min(MOST),
             false => 0,
         };
         (self.with_other_blocks, self.too_full) = leaves.left_out();
@@ -77,10 +82,22 @@ impl Compacted {
             return Ok(false);
         }
         self.chosen += chosen.len() as u64;
+        let mut are_held = false;
         place.each_file(&mut Missed::default(), &mut |path, file| {
-            for (offset, leaf) in leaves.of_file(&file.extents(path)?, &file.pointers(path)?) {
+            // Before the first move, so that no leaf gets the blocks of another.
+            if !are_held {
+                for leaf in &chosen {
+                    file.vacate(path, PAST_THE_END, leaf * leaves.len)?;
+                }
+                are_held = true;
+            }
+            let of_file = leaves.of_file(&file.extents(path)?, &file.pointers(path)?);
+            for ((offset, leaf), blocks) in of_file {
                 if chosen.contains(&leaf) && !barred.contains(&leaf) {
                     let done = file.vacate(path, offset, leaf * leaves.len);
+                    if matches!(done, Ok(Vacated::Moved)) {
+                        self.moved += blocks * leaves.block_size;
+                    }
                     self.note(path, leaf, done, barred, failures)?;
                 }
             }
@@ -90,14 +107,8 @@ impl Compacted {
             return Ok(false);
         };
         let is_free = |leaf: &&u64| used.get(**leaf as usize) == Some(&0);
-        let (gained, moved) = chosen.iter().fold((0, 0), |(gained, moved), leaf| {
-            let now = used.get(*leaf as usize).copied().unwrap_or_default();
-            let then = leaves.used[*leaf as usize];
-            let gained = gained + u64::from(is_free(&leaf));
-            (gained, moved + u64::from(then.saturating_sub(now)))
-        });
+        let gained = chosen.iter().filter(is_free).count() as u64;
         self.gained += gained;
-        self.moved += moved * leaves.block_size;
         // Those that others have filled again meanwhile are not tried again either.
         barred.extend(chosen.iter().filter(|leaf| !is_free(leaf)));
         Ok(gained > 0)
@@ -247,10 +258,14 @@ impl Leaves {
         chosen
     }
 
-    /// Returns the offsets of the parts of a file that have blocks in a leaf, with the leaf, each
-    /// once.
-    fn of_file(&self, extents: &[FileExtent], pointers: &[PointerBlock]) -> BTreeSet<(u64, u64)> {
-        let mut of_file = BTreeSet::new();
+    /// Returns how many blocks each part of a file has in each leaf: by the offset of the part and
+    /// the number of the leaf.
+    fn of_file(
+        &self,
+        extents: &[FileExtent],
+        pointers: &[PointerBlock],
+    ) -> BTreeMap<(u64, u64), u64> {
+        let mut of_file = BTreeMap::new();
         for e in extents {
             let Some(place) = e.region_offset else {
                 continue;
@@ -258,13 +273,15 @@ impl Leaves {
             // A piece of a part may lie in two leaves, and one of a leaf in two parts.
             for (part, bytes) in pieces(e.file_offset..e.file_offset + e.len, self.len) {
                 let from = place + (part * self.len).max(e.file_offset) - e.file_offset;
-                for (leaf, _) in pieces(from..from.saturating_add(bytes), self.len) {
-                    of_file.insert((part * self.len, leaf));
+                for (leaf, bytes) in pieces(from..from.saturating_add(bytes), self.len) {
+                    let blocks = of_file.entry((part * self.len, leaf)).or_default();
+                    *blocks += bytes.div_ceil(self.block_size);
                 }
             }
         }
         for block in pointers {
-            of_file.insert((block.file_offset, block.region_offset / self.len));
+            let leaf = block.region_offset / self.len;
+            *of_file.entry((block.file_offset, leaf)).or_default() += 1;
         }
         of_file
     }
@@ -348,7 +365,14 @@ mod tests {
         l.know(&extents, &pointers);
         assert_eq!(l.known, [1, 2, 2, 1]);
         let of_file: Vec<_> = l.of_file(&extents, &pointers).into_iter().collect();
-        assert_eq!(of_file, [(0, 0), (0, 1), (1000, 2), (1000, 3), (2000, 2)]);
+        let expected = [
+            ((0, 0), 1),
+            ((0, 1), 2),
+            ((1000, 2), 1),
+            ((1000, 3), 1),
+            ((2000, 2), 1),
+        ];
+        assert_eq!(of_file, expected);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::fs::{Engine, Need};
 use pramfs_medium::error::Result;
 use pramfs_medium::map;
 use pramfs_medium::pmem::PointerBlock;
-use pramfs_medium::types::{FileBlock, Ino};
+use pramfs_medium::types::Ino;
 
 impl Engine {
     /// Returns the number of blocks in use in each aligned [part](Self::gather_unit) of the

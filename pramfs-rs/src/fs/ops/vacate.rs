@@ -35,6 +35,10 @@ impl Engine {
     /// the byte `leaf`: of the part of the file that holds the byte at `offset`. The file's bytes,
     /// size and times stay. Writers and readers of the file wait for the copy.
     ///
+    /// From the first call for a leaf on, whatever it moves, other allocations get the leaf's free
+    /// blocks only if they find no others, until some seconds after the last call. A leaf that is
+    /// free as a whole goes to the next [`gather`](Self::gather) meanwhile.
+    ///
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
     /// # use pramfs::pmem::RegionOptions;
@@ -63,6 +67,7 @@ impl Engine {
             let inode = self.iget_user(ino)?;
             let mut state = inode.state.write();
             check_file(inode.ino, &state)?;
+            self.vol.hold_leaf(leaf.start.0 / leaf.len)?;
             if state.disk.flags & FL_IMMUTABLE != 0 {
                 return Ok(Vacated::Immutable);
             }
@@ -85,7 +90,6 @@ impl Engine {
                     }
                 }
             }
-            self.vol.hold_leaf(leaf.start.0 / leaf.len)?;
             // The bits and sums of blocks that lie far apart take more than a slot.
             self.use_copies()?;
             let mut new = Edit::new(&inode, &mut state);
