@@ -391,8 +391,9 @@ impl Runner {
                     e.region_offset
                         .is_some_and(|place| place < leaf + unit && leaf < place + e.len)
                 };
+                let is_past_end = offset >= self.model.node(node).size();
                 match part {
-                    Ok(part) if part.iter().any(is_there) => {
+                    Ok(part) if !is_past_end && part.iter().any(is_there) => {
                         wrong(&format!("and lies in {part:?}"))
                     }
                     Err(e) => wrong(&e.to_string()),
