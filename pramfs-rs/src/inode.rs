@@ -33,5 +33,7 @@ pub use crate::fs::{
     ScrubFinding, ScrubOptions, Snapshot, SnapshotEnd, Survivor, Taken, VerifiedData, Writability,
 };
 pub use pramfs_medium::journal::{Outcomes, RecordId};
-pub use pramfs_medium::pmem::{Gathered, Lent, RegionView, ScrubMarkStatus, ScrubStatus};
+pub use pramfs_medium::pmem::{
+    Gathered, Lent, PointerBlock, RegionView, ScrubMarkStatus, ScrubStatus, Vacated,
+};
 pub use pramfs_medium::types::{Attr, Bno, DirEntry, Ino, LeaseMode, Lsn, SetAttr, SetTime, Time};

@@ -78,6 +78,9 @@ mod fallocate {
     mod posix;
     mod semantics;
 }
+mod vacate {
+    mod cost;
+}
 mod gather {
     mod cost;
 }

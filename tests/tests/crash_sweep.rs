@@ -10,6 +10,7 @@ use pramfs::{
 use pramfs_tests::crash::sweep::{
     Allowed, CX, Case, file, fragmented, ino, pattern, setattr, sweep_all,
 };
+use pramfs_tests::crash::workload::vacate;
 use pramfs_tests::tree::Tree;
 
 fn cases() -> Vec<Case> {
@@ -449,6 +450,19 @@ fn cases() -> Vec<Case> {
                 }
             },
             |fs| assert_eq!(fs.gather(ino(fs, "/f"), 0).unwrap(), Gathered::Moved),
+        )
+        .blocks(512),
+        Case::new(
+            "vacate of a leaf in part",
+            |fs| {
+                let files = [file(fs, "f", b""), file(fs, "g", b"")];
+                for at in (0..30_000).step_by(512) {
+                    for f in files {
+                        fs.write(&CX, f, at, &pattern(512, at)).unwrap();
+                    }
+                }
+            },
+            |fs| assert!(vacate(fs, ino(fs, "/f")).unwrap()),
         )
         .blocks(512),
         Case::new(

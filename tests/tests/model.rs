@@ -17,7 +17,7 @@ fn cases_asked_for() -> Option<u32> {
     std::env::var("PRAMFS_TEST_CASES").ok()?.parse().ok()
 }
 
-fn run_one(options: Options, list: &[Op]) -> Result<[usize; 4], TestCaseError> {
+fn run_one(options: Options, list: &[Op]) -> Result<[usize; 5], TestCaseError> {
     let mut runner = Runner::new(options).map_err(TestCaseError::fail)?;
     for (i, op) in list.iter().enumerate() {
         runner
@@ -25,7 +25,15 @@ fn run_one(options: Options, list: &[Op]) -> Result<[usize; 4], TestCaseError> {
             .map_err(|e| TestCaseError::fail(format!("operation {i}, {op:?}: {e}")))?;
     }
     runner.finish().map_err(TestCaseError::fail)?;
-    Ok([runner.calls, runner.full, runner.gathered, runner.grown])
+    let Runner {
+        calls,
+        full,
+        gathered,
+        vacated,
+        grown,
+        ..
+    } = runner;
+    Ok([calls, full, gathered, vacated, grown])
 }
 
 fn run(options: Options, len: usize) {
@@ -38,7 +46,7 @@ fn run(options: Options, len: usize) {
         ..Config::default()
     };
     let mut runner = TestRunner::new(config);
-    let (counts, failed) = (Cell::new([0; 4]), Cell::new(false));
+    let (counts, failed) = (Cell::new([0; 5]), Cell::new(false));
     let result = runner.run(&ops_and_growth(len), |list| {
         // After a failure, the case is minimized without a time limit.
         if asked.is_none() && !failed.get() && start.elapsed() > USUAL {
@@ -49,9 +57,9 @@ fn run(options: Options, len: usize) {
         counts.set(std::array::from_fn(|i| now[i] + more[i]));
         Ok(())
     });
-    let [calls, full, gathered, grown] = counts.get();
+    let [calls, full, gathered, vacated, grown] = counts.get();
     println!(
-        "{calls} calls, {full} of them met a full region; {gathered} parts gathered, grown {grown} times"
+        "{calls} calls, {full} of them met a full region; {gathered} parts gathered, {vacated} vacated, grown {grown} times"
     );
     match result {
         Ok(()) => {}
@@ -144,7 +152,7 @@ fn model_matches_large_region_with_1024_byte_blocks() {
 
 /// What a random list may or may not come to.
 #[test]
-fn model_follows_gather_and_grow() {
+fn model_follows_gather_vacate_and_grow() {
     let file = Pick { n: 0, any: false };
     let other = Pick { n: 1, any: false };
     let create = |name| Op::Create(Who(0), file, name, 0o644, false);
@@ -153,7 +161,12 @@ fn model_follows_gather_and_grow() {
         // In turn, so that the blocks of one file lie between those of the other.
         list.extend([file, other].map(|p| Op::Append(p, 0xa001, seed)));
     }
+    // A leaf that both have blocks in, and one that none begins at.
+    list.extend([Op::Vacate(file, 1, 0), Op::Vacate(file, 0, 0)]);
     list.extend([Op::Gather(file, 0), Op::Grow(3), Op::Crash, Op::Grow(8)]);
     let counts = run_one(SMALL, &list).unwrap();
-    assert!(counts[2] > 0 && counts[3] == 1, "{counts:?}");
+    assert!(
+        counts[2] > 0 && counts[3] > 0 && counts[4] == 1,
+        "{counts:?}"
+    );
 }

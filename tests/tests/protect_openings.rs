@@ -273,7 +273,10 @@ fn contents(c: &Counted, dir: Ino) {
     }
     c.write("fill", |fs| fs.fill(holes, 0, 12 << 20));
     c.write("gather", |fs| fs.gather(file, 0));
+    c.write("vacate", |fs| fs.vacate(file, 0, 0));
     c.count("gather_unit", Engine::gather_unit);
+    c.read("leaf_use", |fs| fs.leaf_use(0, 9));
+    c.read("pointer_blocks", |fs| fs.pointer_blocks(file, 0, 9));
     c.count("free_space", Engine::free_space).unwrap();
     c.write("persist_stores", |fs| fs.persist_stores(file, 0..1 << 20));
     c.read("flush_stores", |fs| fs.flush_stores(file, 0..1 << 20));

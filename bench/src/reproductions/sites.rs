@@ -109,6 +109,15 @@ pub const LEASES: Kind = Kind {
 };
 
 impl Kind {
+    /// Mounts an empty one of about so many bytes, at least 128 MiB.
+    ///
+    /// # Errors
+    /// If a step fails.
+    pub fn of_size(self, cx: &Context, bytes: u64) -> Result<Site> {
+        // The rest is for its own metadata.
+        (self.make)(cx, bytes.saturating_sub(128 * MIB) / 17 * 16)
+    }
+
     /// Mounts it, and makes `count` files of `size` bytes, `file.0` and so on, all
     /// written.
     ///

@@ -14,10 +14,12 @@ use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::wire::InHeader;
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
 use pramfs_medium::pmem::{
-    EXTENTS, EXTENTS_MAX, FREE_SPACE, FreeRuns, GATHER, GROW, LEASE_TICKET, SCRUB, SCRUB_FINDING,
-    ScrubRequest, WRITE_LEASE_TICKET, decode_extents, decode_free_space, decode_gather,
-    decode_grow, decode_scrub, decode_scrub_finding, encode_extents, encode_free_space,
-    encode_gathered, encode_grown, encode_scrub_finding,
+    EXTENTS, EXTENTS_MAX, FREE_SPACE, FreeRuns, GATHER, GROW, LEAF_USE, LEAF_USE_MAX, LEASE_TICKET,
+    POINTERS, POINTERS_MAX, SCRUB, SCRUB_FINDING, ScrubRequest, VACATE, WRITE_LEASE_TICKET,
+    decode_extents, decode_free_space, decode_gather, decode_grow, decode_leaf_use,
+    decode_pointers, decode_scrub, decode_scrub_finding, decode_vacate, encode_extents,
+    encode_free_space, encode_gathered, encode_grown, encode_leaf_use, encode_pointers,
+    encode_scrub_finding, encode_vacated,
 };
 
 use super::Adapter;
@@ -205,6 +207,25 @@ impl Adapter {
                     part: fs.gather_unit() / u64::from(fs.statfs()?.block_size),
                     runs: free.runs,
                 }))
+            }
+            VACATE => {
+                owns_mount(req)?;
+                let (offset, leaf) = decode_vacate(input).or_else(invalid)?;
+                let done = fs.vacate(ino(node)?, offset, leaf)?;
+                Ok(encode_vacated(done, fs.gather_unit()))
+            }
+            POINTERS => {
+                owns_mount(req)?;
+                let offset = decode_pointers(input).or_else(invalid)?;
+                let node = ino(node)?;
+                let size = fs.getattr(node)?.size;
+                let (blocks, next) = fs.pointer_blocks(node, offset, POINTERS_MAX)?;
+                Ok(encode_pointers(&blocks, next, size))
+            }
+            LEAF_USE => {
+                owns_mount(req)?;
+                let first = decode_leaf_use(input).or_else(invalid)?;
+                Ok(encode_leaf_use(&fs.leaf_use(first, LEAF_USE_MAX)?))
             }
             LEASE_TICKET => self.ticket(req, node, handle, LeaseMode::Read),
             WRITE_LEASE_TICKET => self.ticket(req, node, handle, LeaseMode::Write),

@@ -1,5 +1,6 @@
 //! One group of a bitmap, in ordinary memory.
 
+use super::RunLen;
 use crate::types::RegionOffset;
 
 /// Bits of one group. A set bit is in use, reserved, or not yet reusable. Aligned as its cell is.
@@ -103,6 +104,18 @@ impl Group {
         }
     }
 
+    /// Sets the clear bits of a run, which begins and ends with a word. Returns them by the word.
+    pub(super) fn take_free(&mut self, start: u32, len: u32) -> Vec<u64> {
+        let Some(bits) = &mut self.bits else {
+            return Vec::new();
+        };
+        let words = &mut bits[start as usize / 64..(start + len) as usize / 64];
+        let taken: Vec<u64> = words.iter().map(|word| !*word).collect();
+        words.fill(u64::MAX);
+        self.free -= taken.iter().map(|word| word.count_ones()).sum::<u32>();
+        taken
+    }
+
     /// Clears a run of set bits. On a damaged medium two files may claim a block, so some
     /// bits may be clear already.
     pub(super) fn give(&mut self, start: u32, len: u32) {
@@ -193,6 +206,34 @@ impl Group {
                 return Some(start);
             }
             from = start + len;
+        }
+        None
+    }
+
+    /// Returns a run of clear bits that `fits` accepts, within an aligned run of `part` bits, a
+    /// multiple of 64, that is not clear as a whole. A longer run is cut.
+    pub(super) fn find_beside(
+        &self,
+        part: u32,
+        lengths: RunLen,
+        fits: impl Fn(u32, u32) -> bool,
+    ) -> Option<(u32, u32)> {
+        let bits = self.bits.as_ref()?;
+        for first in (0..self.len).step_by(part as usize) {
+            let end = self.len.min(first + part);
+            let words = &bits[first as usize / 64..end.div_ceil(64) as usize];
+            let is_clear = end - first == part && words.iter().all(|word| *word == 0);
+            if is_clear || words.iter().all(|word| *word == u64::MAX) {
+                continue;
+            }
+            let mut from = first;
+            while let Some((start, len)) = self.next_free(from, end) {
+                let len = len.min(lengths.most);
+                if len >= lengths.least && fits(start, len) {
+                    return Some((start, len));
+                }
+                from = start + len;
+            }
         }
         None
     }
@@ -297,6 +338,26 @@ mod tests {
         assert_eq!(g.find_aligned(0, 512, |_| true), Some(512));
         assert_eq!(g.find_aligned(256, 512, |_| true), Some(256));
         assert_eq!(g.find_aligned(0, 512, |at| at > 512), Some(1024));
+    }
+
+    #[test]
+    fn runs_beside_used_bits_leave_clear_parts_clear() {
+        let mut g = Group::loaded(vec![0; 8].into(), 500, RegionOffset(4096), RegionOffset(0));
+        let find = |g: &Group, least, most| g.find_beside(128, RunLen { least, most }, |_, _| true);
+        // The last part is not as long as the others.
+        assert_eq!(find(&g, 1, 9), Some((384, 9)));
+        g.take(130, 1);
+        assert_eq!(find(&g, 1, 9), Some((128, 2)));
+        assert_eq!(find(&g, 3, 9), Some((131, 9)));
+        assert_eq!(find(&g, 200, 200), None);
+        let not_there = |at, _| at >= 200;
+        let lengths = RunLen { least: 1, most: 4 };
+        assert_eq!(g.find_beside(128, lengths, not_there), Some((384, 4)));
+        let free = g.free();
+        let taken = g.take_free(128, 128);
+        assert_eq!(taken, [!0b100, u64::MAX]);
+        assert_eq!(g.free(), free - 127);
+        assert_eq!(find(&g, 1, 9), Some((384, 9)));
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod insert;
 mod lookup;
 mod lost;
 mod remove;
+mod replace;
 mod scrub;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ pub use insert::{insert, insert_huge, insert_into, plan, plan_huge, set_written}
 pub use lookup::{Extent, Part, find, in_table, leaf_after, look, part, run};
 pub use lost::{is_any_lost, lose, lost_blocks};
 pub use remove::remove;
+pub use replace::{Table, move_table, replace, tables_above};
 pub use scrub::{MapStep, Tables, step};
 #[cfg(any(test, feature = "testing"))]
 pub use visit::{Node, visit};

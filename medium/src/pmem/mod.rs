@@ -57,6 +57,7 @@ mod source;
 mod stitch;
 mod tally;
 mod unlock_wait;
+mod vacate_ioctl;
 mod view;
 mod window;
 
@@ -105,6 +106,11 @@ pub use stitch::RegionOwner;
 pub use stitch::{Advice, Atom, Sent, StitchSource, StitchedMap, Stitcher};
 pub use tally::Tally;
 pub use unlock_wait::{is_being_released, open_when_unlocked, unmount_after_unlock};
+pub use vacate_ioctl::{
+    LEAF_USE, LEAF_USE_MAX, POINTERS, POINTERS_MAX, PointerBlock, VACATE, Vacated,
+    ask_for_leaf_use, ask_for_pointers, ask_to_vacate, decode_leaf_use, decode_pointers,
+    decode_vacate, encode_leaf_use, encode_pointers, encode_vacated,
+};
 pub use view::RegionView;
 pub use window::{Fenced, Unfenced, WriteBack, WriteWindow};
 

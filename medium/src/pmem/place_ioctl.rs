@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::types::FileExtent;
 
-const fn number(words: usize, nr: u32) -> u32 {
+pub(super) const fn number(words: usize, nr: u32) -> u32 {
     3 << 30 | ((words * 8) as u32) << 16 | 0xf2 << 8 | nr
 }
 
@@ -45,7 +45,7 @@ macro_rules! numbered {
         }
 
         impl $name {
-            fn of(number: u64) -> Option<$name> {
+            pub(super) fn of(number: u64) -> Option<$name> {
                 match number {
                     $($number => Some($name::$variant),)*
                     _ => None,
@@ -54,6 +54,8 @@ macro_rules! numbered {
         }
     };
 }
+
+pub(super) use numbered;
 
 numbered! {
 /// What was done with a part of a file. The numbers are those of the ioctl of a mount.
@@ -93,7 +95,7 @@ pub struct FreeRuns {
     pub runs: [u64; FREE_POWERS],
 }
 
-fn words<const N: usize>(input: &[u8]) -> Option<[u64; N]> {
+pub(super) fn words<const N: usize>(input: &[u8]) -> Option<[u64; N]> {
     let (words, []) = input.as_chunks::<8>() else {
         return None;
     };
@@ -101,7 +103,7 @@ fn words<const N: usize>(input: &[u8]) -> Option<[u64; N]> {
     Some(words.map(u64::from_le_bytes))
 }
 
-fn bytes(words: &[u64]) -> Vec<u8> {
+pub(super) fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
@@ -164,8 +166,15 @@ pub fn encode_free_space(free: &FreeRuns) -> Vec<u8> {
 }
 
 /// An answer that no server of ours gives. The mount may be one of another user.
-fn nonsense() -> io::Error {
+pub(super) fn nonsense() -> io::Error {
     io::Error::other("the server gives an answer that makes no sense; is it a server of pramfs?")
+}
+
+/// An answer with a number that only a later version knows.
+pub(super) fn unknown_answer() -> io::Error {
+    io::Error::other(
+        "the server answers in a way that this version does not know; use the tools of its version",
+    )
 }
 
 /// Parses it. A block of another size, and a part without blocks or of more than 1 GiB, are
@@ -187,7 +196,11 @@ fn free_runs(words: &[u64; FREE_WORDS]) -> Option<FreeRuns> {
     })
 }
 
-fn ask<const N: usize>(file: BorrowedFd<'_>, number: u32, words: &mut [u64; N]) -> io::Result<()> {
+pub(super) fn ask<const N: usize>(
+    file: BorrowedFd<'_>,
+    number: u32,
+    words: &mut [u64; N],
+) -> io::Result<()> {
     // SAFETY: the number declares that so many bytes are read and written. The buffer has
     // that many, and no pointer is kept.
     let done = unsafe {
@@ -213,9 +226,7 @@ pub fn ask_to_gather(file: BorrowedFd<'_>, offset: u64) -> io::Result<(Gathered,
     let mut words = [offset, 0];
     ask(file, GATHER, &mut words)?;
     let Some(done) = Gathered::of(words[0]) else {
-        return Err(io::Error::other(
-            "the server answers in a way that this version does not know; use the tools of its version",
-        ));
+        return Err(unknown_answer());
     };
     Ok((done, words[1]))
 }

@@ -243,6 +243,8 @@ impl Plan<'_> {
     /// group's words of 64.
     pub(super) fn take_free(&mut self, run: BlockRun) -> Result<bool> {
         let vol = self.volume();
+        // Held blocks count as free.
+        vol.end_hold();
         let mut any = false;
         let mut at = run.start.0;
         while at < run.end().0 {

@@ -9,6 +9,7 @@
 //! Not handled here: inode locks, and the meaning of inodes and directories.
 
 mod bad_blocks;
+mod hold;
 mod plan;
 mod record;
 mod reserve;
@@ -38,6 +39,7 @@ use crate::media::{Geometry, Medium, SuperStatic};
 use crate::pmem::{PmemError, Region};
 use crate::sync::{Mutex, rank};
 use crate::types::{BlockRun, Bno, RegionOffset};
+use hold::Hold;
 use reserve::Reserve;
 use staging::Staging;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +65,8 @@ pub struct Volume {
     /// Htree leaves whose sums have been checked.
     pub verified: Verified,
     reserve: Reserve,
+    /// Leaves that are being vacated.
+    hold: Hold,
     /// Groups of one bitmap are made one at a time. Making an inode group takes a block and
     /// may therefore make a block group, never the other way round.
     making_inodes: Mutex<(), rank::MakeInodeGroup>,
@@ -110,6 +114,7 @@ impl Volume {
             bad: BadBlocks::default(),
             verified: Verified::new(),
             reserve: Reserve::new(geo.reserve_blocks()),
+            hold: Hold::default(),
             making_inodes: Mutex::new(()),
             making_blocks: Mutex::new(()),
             orphan_slots: Mutex::new(Vec::new()),
@@ -234,6 +239,14 @@ impl Volume {
         for block in run.blocks() {
             self.verified.forget(block);
         }
+        match self.hold.is_active() {
+            true => self.free_or_hold(run, discard),
+            false => self.free_unheld(run, discard),
+        }
+    }
+
+    /// As [`free_run`](Self::free_run), for blocks of leaves that are not held.
+    fn free_unheld(&self, run: BlockRun, discard: bool) {
         // Blocks put into the reserve have room, and keep it.
         if self.reserve.missing() > 0 && self.is_known_to_have_room(run) && self.reserve.refill(run)
         {
@@ -295,7 +308,7 @@ impl Volume {
 
     /// Returns the number of free blocks: in total, and without the reserve.
     pub fn free_blocks(&self) -> (u64, u64) {
-        let usable = self.blocks.count_free(self.medium());
+        let usable = self.blocks.count_free(self.medium()) + self.hold.blocks();
         let held = self.reserve.held();
         // The first allocation fills the reserve from the groups.
         let missing = self.geo.reserve_blocks().saturating_sub(held);
@@ -395,6 +408,8 @@ impl Volume {
                 Err(_) if only_roomy && knows_another_way => return Ok(None),
                 Ok(None) if !retired && self.retire_pending()? => retired = true,
                 Ok(None) if at_home.is_none() => at_home = Some(self.bitmap(kind).trim_lock()),
+                Ok(None) if !knows_another_way && kind == BitmapKind::Blocks && self.end_hold() => {
+                }
                 Ok(None) if only_roomy && !knows_another_way => only_roomy = false,
                 Ok(None) => return Ok(None),
                 Err(init) => {

@@ -53,6 +53,15 @@ impl Reserve {
         true
     }
 
+    /// Gives up the blocks that lie in a run.
+    pub(super) fn give_up(&self, run: BlockRun) -> Vec<Bno> {
+        let mut held = self.held.lock();
+        let (given, kept) = held.drain(..).partition(|block| run.contains(*block));
+        *held = kept;
+        self.note(&held);
+        given
+    }
+
     /// Takes one block, for an operation that will free more.
     pub(super) fn take(&self) -> Option<Bno> {
         let mut held = self.held.lock();

@@ -1,11 +1,13 @@
-//! `pramfs frag`, `defrag` and `extents` on a live mount.
+//! `pramfs frag`, `defrag` and `extents` on a live mount, and beside it.
 
 use std::fs::{self, File};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use pramfs::format::FormatOptions;
+use pramfs_medium::pmem::{Vacated, ask_for_leaf_use, ask_for_pointers, ask_to_vacate};
 use pramfs_tests::mounted::{self, Mounted};
 use pramfs_tests::watchdog::Watchdog;
 
@@ -212,4 +214,147 @@ fn file_system_without_leaves_is_defragmented_into_runs() {
         assert_eq!(after["leaf_bytes"], before["large_bytes"], "{after}");
         assert_eq!(json("defrag", &mount.region())["moved"], 0);
     }
+}
+
+/// A file system with small files in every leaf, and two scattered files of 4 MiB. Returns the
+/// bytes of these.
+fn aged(dir: &Path) -> [Vec<u8>; 2] {
+    let small = |i: usize| dir.join(format!("small {i}"));
+    let mut count = 0;
+    while fs::write(small(count), vec![count as u8; 256 << 10]).is_ok() {
+        count += 1;
+    }
+    assert!(count > 150, "{count} files");
+    let goes = |i: usize| !i.is_multiple_of(4) || i == count;
+    for i in (0..=count).filter(|i| goes(*i)) {
+        // Of one that did not fit, a part may be there.
+        let _ = fs::remove_file(small(i));
+    }
+    scattered(dir, 4 << 20)
+}
+
+/// Checks the files of [`aged`].
+fn has_kept(dir: &Path, bytes: &[Vec<u8>; 2]) {
+    for (name, bytes) in ["a", "b"].iter().zip(bytes) {
+        assert!(fs::read(dir.join(name)).unwrap() == *bytes, "{name}");
+    }
+    let mut small = 0;
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if let Some(i) = name.strip_prefix("small ") {
+            let byte = i.parse::<usize>().unwrap() as u8;
+            let bytes = fs::read(entry.path()).unwrap();
+            assert!(bytes == vec![byte; 256 << 10], "{name}");
+            small += 1;
+        }
+    }
+    assert!(small > 35, "{small} files");
+}
+
+/// What compaction of [`aged`] comes to.
+fn has_compacted(report: &serde_json::Value) {
+    let of = |key: &str| report["compacted"][key].as_u64().unwrap();
+    assert!(
+        of("gained") >= 1 && of("gained") <= of("chosen"),
+        "{report}"
+    );
+    assert!(of("moved") <= of("chosen") << 20, "{report}");
+    assert_eq!(report["after"]["leaf_bytes"], 8 << 20, "{report}");
+    assert!(report["left"].as_object().unwrap().is_empty(), "{report}");
+}
+
+#[test]
+fn defrag_of_aged_mount_makes_leaves_free_first() {
+    let Some((mount, _dog)) = live("compact", "cache=none") else {
+        return;
+    };
+    let on = mount.path().to_owned();
+    let bytes = aged(&on);
+    let text = pramfs(["defrag", "--no-compact", on.to_str().unwrap()]).ok();
+    assert!(!text.out.contains("compacted"), "{text:?}");
+    let before = json("frag", &on);
+    assert!(
+        before["leaf_bytes"].as_u64() < before["large_bytes"].as_u64(),
+        "{before}"
+    );
+    // One file: it is not known what others have.
+    let one = json("defrag", &on.join("a"));
+    assert!(one["compacted"].is_null(), "{one}");
+    // A file in the way is named, and its leaf stays.
+    let held = on.join("small 0");
+    let chattr = |flag| assert_eq!(run("chattr", [flag, held.to_str().unwrap()]).status, 0);
+    chattr("+i");
+    let report = json("defrag", &on);
+    chattr("-i");
+    has_compacted(&report);
+    has_kept(&on, &bytes);
+    let text = pramfs(["defrag", on.to_str().unwrap()]).ok().out;
+    assert!(
+        text.contains("compacted: 0 of 0 leaves made free"),
+        "{text}"
+    );
+    mount.unmount();
+    let region = mount.region();
+    let checked = run(crate::common::FSCK, ["-n", region.to_str().unwrap()]);
+    assert_eq!(checked.status, 0, "{checked:?}");
+}
+
+#[test]
+fn defrag_of_aged_region_makes_leaves_free_first() {
+    let Some((mount, _dog)) = live("compact-offline", "cache=none") else {
+        return;
+    };
+    let bytes = aged(mount.path());
+    mount.unmount();
+    let region = mount.region();
+    pramfs(["defrag", "--no-compact", region.to_str().unwrap()]).ok();
+    has_compacted(&json("defrag", &region));
+    let checked = run(crate::common::FSCK, ["-n", region.to_str().unwrap()]);
+    assert_eq!(checked.status, 0, "{checked:?}");
+    mount.mount("cache=none");
+    has_kept(mount.path(), &bytes);
+}
+
+#[test]
+fn compaction_ioctls_refuse_other_users_and_hostile_places() {
+    let Some((mount, _dog)) = live("compact-refused", "cache=none") else {
+        return;
+    };
+    let on = mount.path().to_owned();
+    fs::write(on.join("a"), vec![7; 100_000]).unwrap();
+    let file = File::open(on.join("a")).unwrap();
+    let root = File::open(&on).unwrap();
+    let errno = |e: std::io::Error| e.raw_os_error().unwrap();
+    for place in [
+        1,
+        4096,
+        64 << 20,
+        (64 << 20) - 4096,
+        u64::MAX,
+        u64::MAX << 21,
+    ] {
+        let refused = ask_to_vacate(file.as_fd(), 0, place).map_err(errno);
+        assert_eq!(refused, Err(libc::EINVAL), "{place:#x}");
+    }
+    let past_the_end = ask_to_vacate(file.as_fd(), u64::MAX, 0);
+    assert_eq!(past_the_end.unwrap(), Vacated::Nothing);
+    let of_directory = ask_to_vacate(root.as_fd(), 0, 0).map_err(errno);
+    assert_eq!(of_directory, Err(libc::EISDIR));
+    assert_eq!(ask_for_leaf_use(root.as_fd()).unwrap().len(), 32);
+    assert_eq!(ask_for_pointers(file.as_fd()).unwrap().len(), 1);
+    // The ids are those of the thread.
+    let refusals = std::thread::scope(|threads| {
+        let other = threads.spawn(|| {
+            let nobody = rustix::thread::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            [
+                ask_to_vacate(file.as_fd(), 0, 0).map(drop).map_err(errno),
+                ask_for_leaf_use(root.as_fd()).map(drop).map_err(errno),
+                ask_for_pointers(file.as_fd()).map(drop).map_err(errno),
+            ]
+        });
+        other.join().unwrap()
+    });
+    assert_eq!(refusals, [Err(libc::EPERM); 3]);
 }

@@ -20,7 +20,7 @@ use super::oracle::{Oracle, Still, options};
 use super::report::{Counterexample, Summary, lines};
 use super::scheduler::Scheduler;
 use super::state::{Expected, Promise, State};
-use super::workload::{Action, Op};
+use super::workload::{Action, Op, vacate};
 use crate::random::Random;
 use crate::region;
 
@@ -139,6 +139,7 @@ fn carry_out(fs: &Fs, fixture: &Fixture, actions: &[Action]) -> Result<bool, Str
             Action::Label(label) => fs.set_label(label),
             Action::Trim => fs.trim(0, u64::MAX, 0).map(drop),
             Action::Gather { node } => fs.gather(fixture.follower.ino(*node), 0).map(drop),
+            Action::Vacate { node } => vacate(fs, fixture.follower.ino(*node)).map(drop),
             _ => {
                 let call = a.as_call().ok_or("no call stands for it")?;
                 fixture.follower.engine(fs, &call)

@@ -8,7 +8,7 @@
 use pramfs::Access;
 use pramfs::{
     Fallocate, RenameFlags, XattrMode,
-    inode::{Credentials, Fs, Gathered, LeaseMode, SetAttr, SetTime, Time},
+    inode::{Credentials, Fs, Gathered, Ino, LeaseMode, SetAttr, SetTime, Time, Vacated},
 };
 
 use super::leased;
@@ -37,6 +37,11 @@ pub enum Action {
     Trim,
     /// The first part of a file is moved into blocks that follow each other.
     Gather {
+        /// The file.
+        node: NodeId,
+    },
+    /// What a file has in the leaf of its last block is moved elsewhere.
+    Vacate {
         /// The file.
         node: NodeId,
     },
@@ -95,6 +100,7 @@ impl Action {
             Action::Label(_)
             | Action::Trim
             | Action::Gather { .. }
+            | Action::Vacate { .. }
             | Action::Lease { .. }
             | Action::StoreToCut { .. }
             | Action::OpenWindow { .. }
@@ -516,10 +522,30 @@ pub fn ops() -> Vec<Op> {
             actions.push(Action::Gather { node });
             Some(actions)
         };
+        data "append /foo 500, vacate it" = |f| {
+            let node = file(f, "/foo")?;
+            let mut actions = write(f, "/foo", None, 500)?;
+            actions.push(Action::Vacate { node });
+            Some(actions)
+        };
         data "fsync /foo" = |f| one(Call::Fsync { node: file(f, "/foo")? });
         mapped "map /foo, store, persist" = |f| map(f, "/foo", 100, 300, true);
         lossy "map /foo, store" = |f| map(f, "/foo", 600, 64, false);
     }
+}
+
+/// Moves what a file has in the leaf of its last block. Returns whether there was anything.
+///
+/// # Errors
+/// As for `vacate`.
+pub fn vacate(fs: &Fs, ino: Ino) -> pramfs::Result<bool> {
+    let extents = fs.file_extents(ino, 0, u64::MAX)?;
+    let last = extents.iter().rev().find(|e| e.region_offset.is_some());
+    let Some((last, place)) = last.and_then(|e| Some((e, e.region_offset?))) else {
+        return Ok(false);
+    };
+    let leaf = place - place % fs.gather_unit();
+    Ok(fs.vacate(ino, last.file_offset, leaf)? == Vacated::Moved)
 }
 
 /// A sequence of operations, each with the lane of the thread that runs it.
@@ -616,6 +642,7 @@ pub fn act(fs: &Fs, f: &mut Follower, action: &Action) -> Result<bool, String> {
             .gather(f.ino(*node), 0)
             .map(|done| done == Gathered::Moved)
             .map_err(|e| format!("gather: {e}")),
+        Action::Vacate { node } => vacate(fs, f.ino(*node)).map_err(|e| format!("vacate: {e}")),
         Action::Store {
             node,
             offset,

@@ -114,6 +114,8 @@ pub enum Op {
     Thin(Pick, u8),
     /// Moves a part of a file into blocks that follow each other.
     Gather(Pick, u16),
+    /// Moves what a part of a file has in a leaf of the region: that of one of its extents, or any.
+    Vacate(Pick, u16, u16),
     /// Grow, while the region has room: by how much, by index; or an attempt to shrink.
     Grow(u8),
     /// Clean unmount and mount.
@@ -311,7 +313,7 @@ fn attributes(bits: u8, v: u32) -> SetAttr {
     }
 }
 
-/// The file of a [`Op::Gather`], and the place in it.
+/// The file of a [`Op::Gather`] or [`Op::Vacate`], and the place in it.
 pub(super) fn part(model: &Model, p: Pick, at: u16) -> (NodeId, u64) {
     let node = pick(model, p, Kind::File);
     (node, offset(model, node, at))
@@ -594,7 +596,9 @@ pub fn expand(model: &Model, op: &Op, huge: bool) -> Vec<Call> {
                 })
                 .collect();
         }
-        Op::Statfs | Op::Gather(..) | Op::Grow(_) | Op::Remount | Op::Crash => return Vec::new(),
+        Op::Statfs | Op::Gather(..) | Op::Vacate(..) | Op::Grow(_) | Op::Remount | Op::Crash => {
+            return Vec::new();
+        }
     };
     vec![call]
 }
@@ -608,11 +612,12 @@ pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(calls(), 1..=len)
 }
 
-/// Lists with gathers and grows among them.
+/// Lists with gathers, vacated leaves and grows among them.
 pub fn ops_and_growth(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let n = any::<u8>;
     let growth = prop_oneof![
         3 => (picks(), any::<u16>()).prop_map(|(a, b)| Op::Gather(a, b)),
+        3 => (picks(), any::<u16>(), any::<u16>()).prop_map(|(a, b, c)| Op::Vacate(a, b, c)),
         1 => n().prop_map(Op::Grow),
     ];
     proptest::collection::vec(prop_oneof![45 => calls(), 1 => growth], 1..=len)

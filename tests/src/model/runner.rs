@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use pramfs::{
-    AtimePolicy, Clock, Error, ErrorPolicy, FileType, MountOptions,
-    inode::{Fs, Gathered, Time},
+    AtimePolicy, Clock, Error, ErrorPolicy, FileExtent, FileType, MountOptions,
+    inode::{Fs, Gathered, Time, Vacated},
 };
 use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_medium::format::FormatOptions;
@@ -64,6 +64,8 @@ pub struct Runner {
     pub calls: usize,
     /// Parts of files that were moved.
     pub gathered: usize,
+    /// Parts of files that have left a leaf.
+    pub vacated: usize,
     /// Times that the file system became larger.
     pub grown: usize,
 }
@@ -95,6 +97,7 @@ impl Runner {
             full: 0,
             calls: 0,
             gathered: 0,
+            vacated: 0,
             grown: 0,
         };
         runner.open()?;
@@ -140,6 +143,7 @@ impl Runner {
             Op::Crash => self.crash()?,
             Op::Statfs => self.statfs()?,
             Op::Gather(p, at) => self.gather(*p, *at)?,
+            Op::Vacate(p, at, leaf) => self.vacate(*p, *at, *leaf)?,
             Op::Grow(n) => self.grow(*n)?,
             _ => {
                 for c in expand(&self.model, op, self.options.huge) {
@@ -326,6 +330,82 @@ impl Runner {
                 }
             }
             Gathered::Mapped | Gathered::Leased | Gathered::Unsummed => wrong("and it is not"),
+        }
+    }
+
+    /// One leaf, of the first part of each file, and of another part. The model stays as it is.
+    fn vacate(&mut self, p: Pick, at: u16, leaf: u16) -> Differs {
+        let all = self.model.nodes();
+        let files = all.filter(|(_, n)| n.kind() == FileType::Regular && n.size() > 0);
+        let mut starts: Vec<_> = files.map(|(id, _)| (id, 0)).collect();
+        let (node, offset) = part(&self.model, p, at);
+        starts.push((node, offset));
+        let unit = self.fs().gather_unit();
+        let mut leaf = u64::from(leaf) % (self.size / unit).max(1) * unit;
+        // Seldom is anything in a leaf that is chosen at random.
+        if at.is_multiple_of(4) {
+            leaf += 1;
+        } else if let Ok(extents) = self.fs().file_extents(self.ids.ino(node), offset, unit)
+            && let Some(place) = extents.iter().find_map(|e| e.region_offset)
+        {
+            leaf = place / unit * unit;
+        }
+        starts
+            .into_iter()
+            .try_for_each(|(node, offset)| self.vacate_part(node, offset, leaf))
+    }
+
+    fn vacate_part(&mut self, node: NodeId, offset: u64, leaf: u64) -> Differs {
+        let (kind, flags) = {
+            let node = self.model.node(node);
+            (node.kind(), node.flags)
+        };
+        let (fs, ino) = (self.fs(), self.ids.ino(node));
+        let unit = fs.gather_unit();
+        let right = match kind {
+            _ if !leaf.is_multiple_of(unit) || leaf + unit > self.size => Some(libc::EINVAL),
+            FileType::Regular => None,
+            FileType::Directory => Some(libc::EISDIR),
+            _ => Some(libc::EINVAL),
+        };
+        let got = fs.vacate(ino, offset, leaf);
+        let wrong = |why: &str| {
+            Err(format!(
+                "vacate of {leaf:#x} from node {node} at {offset}: {got:?}, {why}"
+            ))
+        };
+        let is_immutable = flags & FL_IMMUTABLE != 0;
+        match (&got, right) {
+            (Err(e), Some(errno)) if e.errno() == errno => Ok(()),
+            (_, Some(errno)) => wrong(&format!("and errno {errno} is right")),
+            (Err(_), None) => wrong("and no error is right"),
+            (Ok(Vacated::Immutable), None) if is_immutable => Ok(()),
+            (Ok(_), None) if is_immutable => wrong("and the file is immutable"),
+            (Ok(Vacated::Moved | Vacated::Nothing), None) => {
+                let again = fs.vacate(ino, offset, leaf);
+                if !matches!(again, Ok(Vacated::Nothing)) {
+                    return wrong(&format!("and then {again:?}"));
+                }
+                let part = fs.file_extents(ino, offset / unit * unit, unit);
+                let is_there = |e: &FileExtent| {
+                    e.region_offset
+                        .is_some_and(|place| place < leaf + unit && leaf < place + e.len)
+                };
+                let is_past_end = offset >= self.model.node(node).size();
+                match part {
+                    Ok(part) if !is_past_end && part.iter().any(is_there) => {
+                        wrong(&format!("and lies in {part:?}"))
+                    }
+                    Err(e) => wrong(&e.to_string()),
+                    Ok(_) => {
+                        self.vacated += usize::from(matches!(got, Ok(Vacated::Moved)));
+                        Ok(())
+                    }
+                }
+            }
+            (Ok(Vacated::Unwritten | Vacated::NoSpace), None) => Ok(()),
+            (Ok(Vacated::Whole), None) if self.options.block_size == 4096 => Ok(()),
+            (Ok(_), None) => wrong("and it is not"),
         }
     }
 

@@ -278,6 +278,15 @@ impl BitmapSet {
         Ok(Some(self.reserved(group, g, first, run.len as u32)))
     }
 
+    /// Locates the bits of a run that is reserved and lies in one group.
+    ///
+    /// # Errors
+    /// Errors of its group.
+    pub fn taken(&self, medium: Medium<'_>, run: BitRun) -> Result<Reserved> {
+        let first = self.at(medium, run.start)?;
+        Ok(Reserved { run, ..first })
+    }
+
     /// Locates the bit of a reserved number.
     ///
     /// # Errors
@@ -338,6 +347,66 @@ impl BitmapSet {
             g.take(start, len);
             Some(SearchResult::Taken(found))
         })
+    }
+
+    /// Reserves all clear bits of a run that lies in one group. Returns them by the word; none are
+    /// taken from a group without a bitmap block, which has no bit in use.
+    ///
+    /// # Errors
+    /// Errors of its group.
+    pub fn take_free(&self, medium: Medium<'_>, run: BitRun) -> Result<Vec<u64>> {
+        let group = run.start >> self.group_log2;
+        let first = (run.start & (self.per_group - 1)) as u32;
+        let mut guard = self.lock(medium, group)?;
+        let Some(g) = guard.as_deref_mut().filter(|g| g.is_initialised()) else {
+            return Ok(Vec::new());
+        };
+        let free = g.take_free(first, run.len as u32);
+        self.note_free(group, g);
+        Ok(free)
+    }
+
+    /// Reserves up to `want` bits of aligned runs of `part` bits that are in use in part, and
+    /// that the caller does not leave out by their number. Looks near `near` first, and for a
+    /// run of the full length.
+    pub fn reserve_beside(
+        &self,
+        medium: Medium<'_>,
+        near: u64,
+        want: u32,
+        part: u32,
+        is_left_out: &dyn Fn(u64) -> bool,
+    ) -> Option<Reserved> {
+        let n = self.groups();
+        let first = (near >> self.group_log2) % n;
+        for (least, groups) in [(want, n.min(NEIGHBOURS)), (1, n)] {
+            for group in (0..groups).map(|i| (first + i) % n) {
+                let cell = self.cells.get(group);
+                if cell.is_none_or(|cell| cell.free.load(Ordering::Relaxed) < least) {
+                    continue;
+                }
+                let Ok(mut guard) = self.lock(medium, group) else {
+                    continue;
+                };
+                let Some(g) = guard.as_deref_mut() else {
+                    continue;
+                };
+                let base = group * self.per_group;
+                let fits = |start: u32, len: u32| {
+                    let start = base + u64::from(start);
+                    let len = u64::from(len);
+                    !is_left_out(start / u64::from(part))
+                        && self.has_room(medium, BitRun { start, len })
+                };
+                let lengths = RunLen { least, most: want };
+                if let Some((start, len)) = g.find_beside(part, lengths, fits) {
+                    g.take(start, len);
+                    self.note_free(group, g);
+                    return Some(self.reserved(group, g, start, len));
+                }
+            }
+        }
+        None
     }
 
     /// Whether the blocks of a run have room on the host. Inode numbers need none.

@@ -1,6 +1,6 @@
 //! `pramfs defrag`: moves scattered files into leaves of 2 MiB, or into runs where there are no leaves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -9,6 +9,7 @@ use pramfs_medium::pmem::Gathered;
 use pramfs_medium::size::human;
 use serde::Serialize;
 
+use super::compact::Compacted;
 use super::missed::Missed;
 use super::place::{FileAt, Place};
 use super::{Lies, NO_LEAVES, Parts, Spread, Subcommand, lies, share};
@@ -19,30 +20,79 @@ use crate::{Failure, output, tree};
 /// Rounds, of which each may make the free leaves that the next one needs.
 const ROUNDS: usize = 4;
 /// Files that are named for each reason.
-const NAMED: usize = 20;
+pub(super) const NAMED: usize = 20;
 /// Why a file was left whose parts could not be moved because of an error.
-const FAILED: &str = "failed";
+pub(super) const FAILED: &str = "failed";
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A file that is mapped, leased or immutable is left, and named. Each part of 2 MiB is moved by\n\
+    after_help = "If there are fewer free leaves than scattered parts, blocks of files are first moved out of leaves that\n\
+    are at most half full. That is not done for one file, with --no-compact, or in a file system without leaves.\n\
+    A file that is mapped, leased or immutable is left, and named. Each part of 2 MiB is moved by\n\
     itself: the command may be interrupted at any time, and a crash loses nothing.\n\n\
     Exit status: 0 success, 1 failure, or a file could not be examined or moved because of an error, 2 wrong usage."
 )]
 pub(in crate::commands) struct Defrag {
     /// Mount point, file on a mount, or file or device that holds the file system
     place: PathBuf,
+    /// Move files into the free leaves that there are, and make none free
+    #[arg(long)]
+    no_compact: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Files that were left, and why.
+/// Files that were left for one reason.
 #[derive(Debug, Default, Serialize)]
 struct Left {
     files: u64,
     /// Some of them.
     named: Vec<String>,
+    /// The last one.
+    #[serde(skip)]
+    last: Vec<u8>,
+}
+
+/// Files that were left, by the reason.
+#[derive(Debug, Default, Serialize)]
+#[serde(transparent)]
+pub(super) struct LeftFiles(BTreeMap<&'static str, Left>);
+
+impl LeftFiles {
+    /// Adds a file, once for each reason: all its parts come one after the other.
+    pub(super) fn add(&mut self, why: &'static str, path: &[u8]) {
+        let left = self.0.entry(why).or_default();
+        if left.files > 0 && left.last == path {
+            return;
+        }
+        left.files += 1;
+        left.last = path.to_owned();
+        if left.named.len() < NAMED {
+            left.named.push(tree::name(path));
+        }
+    }
+
+    pub(super) fn has(&self, why: &str) -> bool {
+        self.0.contains_key(why)
+    }
+
+    /// Prints them for people.
+    ///
+    /// # Errors
+    /// Those of standard output.
+    pub(super) fn print(&self, what: &str) -> Result<(), Failure> {
+        for (why, left) in &self.0 {
+            for path in &left.named {
+                output::line(&format!("{what}, {why}: {path}"))?;
+            }
+            let more = left.files.saturating_sub(left.named.len() as u64);
+            if more > 0 {
+                output::line(&format!("{what}, {why}: {more} more"))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -57,7 +107,9 @@ struct Report {
     part: u64,
     /// Free leaves; `None` in a file system without leaves.
     free_leaves: Option<u64>,
-    left: BTreeMap<&'static str, Left>,
+    /// How free leaves were made; `None` if that was left out.
+    compacted: Option<Compacted>,
+    left: LeftFiles,
     /// Errors of the last round, one for each of some files.
     #[serde(skip)]
     failures: Vec<String>,
@@ -83,7 +135,8 @@ impl Subcommand for Defrag {
             eprintln!("pramfs: {failure}");
         }
         report.missed.end()?;
-        match report.left.contains_key(FAILED) {
+        let compacted = report.compacted.as_ref();
+        match report.left.has(FAILED) || compacted.is_some_and(Compacted::has_failed) {
             // The report names the files.
             true => Err(Failure::silent()),
             false => Ok(()),
@@ -109,20 +162,20 @@ impl Report {
                 None => NO_LEAVES.to_owned(),
             }
         ))?;
-        for (why, left) in &self.left {
-            for path in &left.named {
-                output::line(&format!("left, {why}: {path}"))?;
-            }
-            let more = left.files.saturating_sub(left.named.len() as u64);
-            if more > 0 {
-                output::line(&format!("left, {why}: {more} more"))?;
-            }
+        if let Some(compacted) = &self.compacted {
+            compacted.print()?;
         }
+        self.left.print("left")?;
         self.missed.print()
     }
 }
 
 impl Defrag {
+    /// Whether free leaves are made. That needs to know all files.
+    fn compacts(&self, place: &Place, parts: Parts) -> bool {
+        !self.no_compact && parts.are_leaves && matches!(place, Place::All { .. })
+    }
+
     fn work(&self, place: &Place) -> Result<Report, Failure> {
         let free = place.free()?;
         let parts = Parts::of(&free);
@@ -138,15 +191,21 @@ impl Defrag {
             after: Spread::default(),
             part: parts.len,
             free_leaves: free.leaves,
-            left: BTreeMap::new(),
+            compacted: self.compacts(place, parts).then(Compacted::default),
+            left: LeftFiles::default(),
             failures: Vec::new(),
             missed: Missed::default(),
         };
+        let mut barred = BTreeSet::new();
         for round in 0..ROUNDS {
             let moved = report.moved;
             report.after = Spread::default();
-            report.left.clear();
+            report.left = LeftFiles::default();
             report.failures.clear();
+            let mut has_more = false;
+            if let Some(compacted) = &mut report.compacted {
+                has_more = compacted.run(place, parts, &mut barred, &mut report.failures)?;
+            }
             let mut missed = Missed::default();
             place.each_file(&mut missed, &mut |path, file| {
                 let extents = file.extents(path)?;
@@ -168,7 +227,8 @@ impl Defrag {
                 Ok(())
             })?;
             report.missed = missed;
-            if report.moved == moved || !report.left.contains_key(no_space) {
+            let is_done = report.moved == moved && !has_more;
+            if is_done || !report.left.has(no_space) {
                 break;
             }
         }
@@ -221,11 +281,7 @@ impl Report {
                 continue;
             }
             told.push(why);
-            let left = self.left.entry(why).or_default();
-            left.files += 1;
-            if left.named.len() < NAMED {
-                left.named.push(tree::name(path));
-            }
+            self.left.add(why, path);
             if !is_of_part {
                 break;
             }

@@ -1,6 +1,7 @@
 //! `pramfs frag` and `pramfs defrag`: how scattered files and free space are, and moving files
 //! into leaves of 2 MiB, or into runs in a file system without leaves.
 
+mod compact;
 mod defrag;
 mod missed;
 mod place;

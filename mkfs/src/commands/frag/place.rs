@@ -9,7 +9,10 @@ use std::path::Path;
 
 use pramfs::FileType;
 use pramfs::inode::{Fs, Ino};
-use pramfs_medium::pmem::{FreeRuns, Gathered, ask_for_extents, ask_for_free_space, ask_to_gather};
+use pramfs_medium::pmem::{
+    FreeRuns, Gathered, PointerBlock, Vacated, ask_for_extents, ask_for_free_space,
+    ask_for_leaf_use, ask_for_pointers, ask_to_gather, ask_to_vacate,
+};
 use pramfs_medium::types::FileExtent;
 use rustix::fs::{Mode, OFlags};
 
@@ -95,6 +98,33 @@ impl Place {
             Place::One { file, path } => {
                 ask_for_free_space(file.as_fd()).map_err(|e| refused(&tree::name(path), &e))
             }
+        }
+    }
+
+    /// Returns the number of blocks in use in each leaf; `None` if the server of a mount is too old
+    /// to tell.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn leaf_use(&self) -> Result<Option<Vec<u16>>, Failure> {
+        let (asked, name) = match self {
+            Place::All {
+                files: Files::Region(fs),
+                name,
+            } => {
+                let used = fs.leaf_use(0, usize::MAX);
+                return used.map(Some).map_err(|e| Failure::about(name, e));
+            }
+            Place::All {
+                files: Files::Mount(root),
+                name,
+            } => (ask_for_leaf_use(root.as_fd()), name.clone()),
+            Place::One { file, path } => (ask_for_leaf_use(file.as_fd()), tree::name(path)),
+        };
+        match asked {
+            Ok(used) => Ok(Some(used)),
+            Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => Ok(None),
+            Err(e) => Err(refused(&name, &e)),
         }
     }
 
@@ -199,6 +229,36 @@ impl FileAt<'_> {
             FileAt::Mount(file) => {
                 ask_for_extents(file.as_fd()).map_err(|e| refused(&tree::name(path), &e))
             }
+        }
+    }
+
+    /// Returns where its pointer blocks lie.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn pointers(&self, path: &[u8]) -> Result<Vec<PointerBlock>, Failure> {
+        match self {
+            FileAt::Region(fs, ino) => fs
+                .pointer_blocks(*ino, 0, usize::MAX)
+                .map(|(blocks, _)| blocks)
+                .map_err(|e| tree::about(path, e)),
+            FileAt::Mount(file) => {
+                ask_for_pointers(file.as_fd()).map_err(|e| refused(&tree::name(path), &e))
+            }
+        }
+    }
+
+    /// Moves what a part has in the leaf at an offset of the region.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn vacate(&self, path: &[u8], offset: u64, leaf: u64) -> Result<Vacated, Failure> {
+        match self {
+            FileAt::Region(fs, ino) => fs
+                .vacate(*ino, offset, leaf)
+                .map_err(|e| tree::about(path, e)),
+            FileAt::Mount(file) => ask_to_vacate(file.as_fd(), offset, leaf)
+                .map_err(|e| refused(&tree::name(path), &e)),
         }
     }
 

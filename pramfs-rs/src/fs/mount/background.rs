@@ -7,6 +7,7 @@
 //! - frees forgotten orphans,
 //! - writes lazy times,
 //! - flushes the homes of idle lanes,
+//! - gives the free blocks of leaves back that were to be vacated and are not any more,
 //! - sums files that were mapped for writing ([`marks`](crate::fs::steps::marks)),
 //! - sets the times of files that holders of leases have stored to;
 //! - ends the leases that no process holds any more.
@@ -90,6 +91,11 @@ impl Background {
                     }
                     if !engine.is_read_only() {
                         engine.sum_marked(|| !stopped.is_empty());
+                    }
+                    if !engine.is_read_only()
+                        && let Err(e) = engine.end_idle_hold()
+                    {
+                        tracing::warn!(error = %e, "could not free the blocks that were held for a defrag");
                     }
                     if let Err(e) = engine.settle() {
                         tracing::warn!(error = %e, "could not flush the last changes");

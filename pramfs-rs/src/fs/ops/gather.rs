@@ -158,11 +158,14 @@ impl Engine {
         Ok(Ok(runs))
     }
 
-    /// Takes a free run for a part, if there is one.
+    /// Takes a free run for a part, if there is one: a leaf that was vacated before others.
     fn run_for(&self, tx: &mut Plan<'_>, len: u64) -> Result<Option<BlockRun>> {
         let geo = &self.vol.geo;
         let taken = match geo.huge_leaves {
-            true => tx.alloc_aligned(Bno(0), len as u32),
+            true => match tx.alloc_held() {
+                Ok(None) => tx.alloc_aligned(Bno(0), len as u32),
+                held => held,
+            },
             false => tx.alloc_blocks(None, len as u32, true).map(Some),
         };
         match taken.map_err(room::request_all_room(geo.bytes(len))) {
@@ -172,7 +175,7 @@ impl Engine {
     }
 
     /// Copies runs of blocks to consecutive new blocks.
-    fn copy_blocks(&self, tx: &mut Plan<'_>, from: &[BlockRun], to: Bno) -> Result<()> {
+    pub(super) fn copy_blocks(&self, tx: &mut Plan<'_>, from: &[BlockRun], to: Bno) -> Result<()> {
         const PIECE: u64 = 64 << 10;
         let geo = &self.vol.geo;
         let mut bytes = vec![0; PIECE as usize];

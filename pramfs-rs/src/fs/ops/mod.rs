@@ -26,6 +26,7 @@ pub(crate) mod gather;
 mod gather_tests;
 pub(crate) mod grow;
 mod label;
+pub(crate) mod leaf_use;
 pub(crate) mod lease;
 mod link;
 mod lookup;
@@ -46,6 +47,9 @@ mod trim;
 mod truncate_tests;
 mod unlink;
 mod unnamed;
+pub(crate) mod vacate;
+#[cfg(test)]
+mod vacate_tests;
 pub(crate) mod verify;
 mod window;
 mod write;
