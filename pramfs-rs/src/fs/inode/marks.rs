@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::fs::inode::Inode;
 use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::sync::{Mutex, rank};
 use pramfs_medium::types::{FileBlock, Ino};
@@ -33,33 +32,19 @@ impl UnsummedBlocks {
         }
     }
 
+    /// Shows those of a changed inode.
+    pub(crate) fn show(&self, blocks: &Range<FileBlock>) {
+        self.start.store(blocks.start.0, Ordering::Relaxed);
+        self.end.store(blocks.end.0, Ordering::Relaxed);
+    }
+
     /// Whether all blocks that hold a byte range are among them.
     #[inline(never)]
-    fn hold(&self, geo: &Geometry, offset: u64, len: usize) -> bool {
+    pub(crate) fn hold(&self, geo: &Geometry, offset: u64, len: usize) -> bool {
         let start = self.start.load(Ordering::Relaxed);
         let end = self.end.load(Ordering::Relaxed);
         let last = geo.file_block_from(offset.saturating_add(len as u64));
         start <= geo.file_block(offset).0 && last.0 <= end
-    }
-}
-
-impl Inode {
-    /// Shows readers without the lock which blocks of the changed inode are marked.
-    pub(crate) fn show_unsummed(&self, disk: &DiskInode) {
-        let blocks = disk.unsummed();
-        self.unsummed_blocks
-            .start
-            .store(blocks.start.0, Ordering::Relaxed);
-        self.unsummed_blocks
-            .end
-            .store(blocks.end.0, Ordering::Relaxed);
-        self.unsummed.store(!blocks.is_empty(), Ordering::Release);
-    }
-
-    /// Whether the sums of all blocks that hold a byte range need not hold.
-    #[inline]
-    pub(crate) fn is_unsummed(&self, geo: &Geometry, offset: u64, len: usize) -> bool {
-        self.unsummed.load(Ordering::Acquire) && self.unsummed_blocks.hold(geo, offset, len)
     }
 }
 
@@ -149,7 +134,6 @@ mod tests {
     use pramfs_medium::format::{FormatOptions, format};
     use pramfs_medium::media::probe_superblock;
     use pramfs_medium::pmem::{HeapBackend, Region};
-    use pramfs_medium::types::RegionOffset;
 
     #[test]
     fn blocks_are_unsummed_if_all_of_them_are_in_range() {
@@ -157,15 +141,15 @@ mod tests {
         format(&region, &FormatOptions::default()).unwrap();
         let geo = probe_superblock(&region).unwrap().geometry();
         let mut disk = DiskInode::new_zeroed();
-        let inode = Inode::new(Ino(50), RegionOffset(0), disk);
-        let marked = |offset, len| inode.is_unsummed(&geo, offset, len);
+        let blocks = UnsummedBlocks::of(&disk);
+        let marked = |offset, len| blocks.hold(&geo, offset, len);
         assert!(!marked(0, 10));
         disk.set_unsummed(FileBlock(2)..FileBlock(4));
-        inode.show_unsummed(&disk);
+        blocks.show(&disk.unsummed());
         assert!(marked(8192, 8192) && marked(9000, 1));
         assert!(!marked(8191, 2) && !marked(12288, 4097));
         disk.set_unsummed(FileBlock(0)..FileBlock::END);
-        inode.show_unsummed(&disk);
+        blocks.show(&disk.unsummed());
         assert!(marked(0, usize::MAX) && marked(u64::MAX, 1));
     }
 }

@@ -43,9 +43,9 @@ use crate::fs::inode::marks::UnsummedBlocks;
 use crate::fs::inode::state::{AclPresence, InodeState, Lazy};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::journal::LastRecord;
-use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::htree::SLOT;
 use pramfs_medium::media::inode::FL_UNSUMMED;
+use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::types::{FileType, Ino, RegionOffset};
 use pramfs_medium::volume::Volume;
 
@@ -127,6 +127,19 @@ impl Inode {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Shows readers without the lock which blocks of the changed inode are marked.
+    pub(crate) fn show_unsummed(&self, disk: &DiskInode) {
+        let blocks = disk.unsummed();
+        self.unsummed_blocks.show(&blocks);
+        self.unsummed.store(!blocks.is_empty(), Ordering::Release);
+    }
+
+    /// Whether the sums of all blocks that hold a byte range need not hold.
+    #[inline]
+    pub(crate) fn is_unsummed(&self, geo: &Geometry, offset: u64, len: usize) -> bool {
+        self.unsummed.load(Ordering::Acquire) && self.unsummed_blocks.hold(geo, offset, len)
     }
 
     /// Reads and checks an inode's home.
