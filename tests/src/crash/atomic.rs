@@ -113,6 +113,8 @@ pub fn range_ops() -> Vec<Op> {
     add("write blocks 0 to 2", false, |f| {
         write(f, LONG, Some(4000), 5000)
     });
+    // The unmount sums what is marked.
+    add("remount", false, |_| Some(vec![Action::Remount]));
     add("append", false, |f| write(f, LONG, None, 4000));
     add("cut in block 1", false, |f| truncate(f, LONG, 4096 + 200));
     add("cut in block 0", false, |f| truncate(f, LONG, 700));
