@@ -147,15 +147,15 @@ impl Engine {
     }
 
     /// Adapts the mark of a file to a smaller size. Blocks past the new end leave the file, or
-    /// leases keep them for a file that grows again, with somebody who stores to them.
-    pub(crate) fn cut_mark(&self, new: &mut Edit<'_>) {
+    /// are `kept` for a file that grows again, with somebody who stores to them.
+    pub(crate) fn cut_mark(&self, new: &mut Edit<'_>, kept: bool) {
         let marked = new.unsummed();
         if !self.vol.geo.data_sums || marked.is_empty() || marked == ALL_BLOCKS {
             return;
         }
         let end = self.vol.geo.file_block_from(new.size);
         if marked.end > end {
-            let left = match self.keeps_blocks(new.before()) {
+            let left = match kept {
                 true => ALL_BLOCKS,
                 false => marked.start.min(end)..end,
             };

@@ -81,7 +81,8 @@ impl Engine {
         };
         let (rest, slot) = self.change(inode, state, |tx, new| {
             new.size = size;
-            self.cut_mark(new);
+            let kept = self.keeps_blocks(new.before());
+            self.cut_mark(new, kept);
             touch_mtime(new, self.now());
             // First, so that freeing blocks uses the rest of the record.
             also(tx, new)?;
