@@ -311,8 +311,7 @@ impl Checker<'_> {
         };
         if d.xattr_height != 0
             || d.reserved_line0 != 0
-            || d.sum_root != 0
-            || d.cow_root != 0
+            || !self.can_have_sums(ino, kind) && (d.unsummed_from, d.unsummed_to) != (0, 0)
             || d.target[target..].iter().any(|&b| b != 0)
         {
             self.add(Issue::InodeReserved { ino });
@@ -346,6 +345,7 @@ impl Checker<'_> {
                     self.walk_file(&MapRoot::of(d), ino, keep)?
                 }
             };
+            self.check_mark(ino, d)?;
             if self.is_summed(d) {
                 self.check_sums(ino, d, &walked.extents)?;
             }

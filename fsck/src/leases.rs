@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 
 use super::maps::Walked;
-use super::superblock::valid;
 use super::{Checker, Extent, Issue, Part};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;
@@ -143,13 +142,7 @@ impl Checker<'_> {
 
     /// Checks that the features tell older versions what the table holds.
     fn check_lease_features(&mut self) -> Result<()> {
-        let mut fixed = None;
-        for (_, page) in self.pages() {
-            if fixed.is_none() {
-                fixed = valid(self.region, page)?.ok();
-            }
-        }
-        let Some(fixed) = fixed else {
+        let Some(fixed) = self.valid_page()? else {
             return Ok(());
         };
         if !self.leases.slots.is_empty() && fixed.ro_compat & PARKED_LEASES == 0 {

@@ -1,17 +1,56 @@
-//! Compares file data with their checksums (feature `data_checksums`).
+//! Compares file data with their checksums (feature `data_checksums`), and checks the marks of
+//! files whose checksums do not hold.
 
 use super::bitmaps::GroupBits;
+use super::inodes::can_be_marked;
 use super::{Checker, Extent, Issue};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;
-use pramfs_medium::media::inode::FL_UNSUMMED;
+use pramfs_medium::media::features::RANGED_MARKS;
+use pramfs_medium::media::inode::{ALL_BLOCKS, FL_UNSUMMED};
 use pramfs_medium::media::sums::{SUM_BLOCKS, SumState, check_word, data_crc};
-use pramfs_medium::types::{Bno, Ino, RegionOffset};
+use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
 
 impl Checker<'_> {
-    /// Whether the data of a regular file have sums that hold.
+    /// Whether sums of a regular file hold: those of all blocks that are not marked.
     pub(super) fn is_summed(&self, d: &DiskInode) -> bool {
-        self.geo.data_sums && d.flags & FL_UNSUMMED == 0
+        self.geo.data_sums && d.unsummed() != ALL_BLOCKS
+    }
+
+    /// Whether the data of an inode can have sums, and a mark that they do not hold.
+    pub(super) fn can_have_sums(&self, ino: Ino, kind: FileType) -> bool {
+        self.geo.data_sums && can_be_marked(ino, Some(kind))
+    }
+
+    /// Checks the range of the mark of a regular file.
+    pub(super) fn check_mark(&mut self, ino: Ino, d: &DiskInode) -> Result<()> {
+        let (from, to) = (d.unsummed_from, d.unsummed_to);
+        if !self.geo.data_sums || (from, to) == (0, 0) {
+            return Ok(());
+        }
+        let what = if d.flags & FL_UNSUMMED == 0 {
+            "its flag is clear"
+        } else if from >= to {
+            "it is empty"
+        } else if FileBlock(to) > self.geo.file_block_from(d.size) {
+            "it ends past the end of the file"
+        } else if !self.has_ranged_marks()? {
+            "the superblock lacks the feature ranged_marks"
+        } else {
+            return Ok(());
+        };
+        let is_flagged = d.flags & FL_UNSUMMED != 0;
+        self.add(Issue::MarkedRange {
+            ino,
+            is_flagged,
+            what,
+        });
+        Ok(())
+    }
+
+    fn has_ranged_marks(&self) -> Result<bool> {
+        let fixed = self.valid_page()?;
+        Ok(fixed.is_some_and(|fixed| fixed.incompat & RANGED_MARKS != 0))
     }
 
     /// Returns the place of a block's sum; `None` if its group is damaged or not in use, which
@@ -31,11 +70,15 @@ impl Checker<'_> {
     pub(super) fn check_sums(&mut self, ino: Ino, d: &DiskInode, extents: &[Extent]) -> Result<()> {
         let mut bytes = vec![0; self.geo.block_size as usize];
         let mut wrong: Option<(u64, u64)> = None;
+        let marked = d.unsummed();
         for extent in extents.iter().filter(|e| !e.unwritten) {
             for (index, block) in extent.blocks() {
                 let offset = index.0.saturating_mul(self.geo.block_size);
                 if offset >= d.size {
                     break;
+                }
+                if marked.contains(&index) {
+                    continue;
                 }
                 let Some(at) = self.sum_at(block) else {
                     continue;

@@ -187,6 +187,16 @@ impl Checker<'_> {
         })
     }
 
+    /// Returns the static part of the first valid page.
+    pub(super) fn valid_page(&self) -> Result<Option<SuperStatic>> {
+        for (_, page) in self.pages() {
+            if let Ok(fixed) = valid(self.region, page)? {
+                return Ok(Some(fixed));
+            }
+        }
+        Ok(None)
+    }
+
     /// Claims the blocks that the format itself owns.
     pub(super) fn claim_fixed(&mut self) {
         let areas = [

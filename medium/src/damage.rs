@@ -109,6 +109,8 @@ kinds! {
     BlocksMissing = "blocks-missing",
     /// The flag for lost ranges does not match the map.
     LostFlag = "lost-flag",
+    /// The mark that checksums of a file do not hold has an impossible range.
+    MarkedRange = "marked-range",
     /// The checksum of file data does not match.
     DataSum = "data-sum",
     /// A block is missing where a file must have no hole.

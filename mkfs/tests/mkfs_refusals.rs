@@ -435,6 +435,7 @@ fn mkfs_with_invalid_options_fails() {
             vec!["append_windows", "mount"],
         ),
         (vec!["-O", "atomic_data"], vec!["atomic_data", "mount"]),
+        (vec!["-O", "ranged_marks"], vec!["ranged_marks", "mount"]),
         (vec!["-O", "parked_leases"], vec!["parked_leases", "mount"]),
         (vec!["-O", "quota"], vec!["quota", "reserved"]),
         (

@@ -20,6 +20,7 @@
 //! * [`skip`]: says what was not tested so that it is seen.
 //! * [`stress`]: threads of mixed operations whose every byte can be explained.
 //! * [`suite`]: suites and programs of others, run and judged.
+//! * [`sums`]: file systems with checksums of file data, and stray stores to them.
 //! * [`syscalls`]: system calls on what a tree holds, by descriptor.
 //! * [`tree`]: everything a file system shows, to be compared.
 //! * [`watchdog`]: a test that hangs ends with a message instead.
@@ -53,6 +54,8 @@ pub mod region;
 pub mod skip;
 pub mod stress;
 pub mod suite;
+#[cfg(feature = "testing")]
+pub mod sums;
 pub mod syscalls;
 pub mod tree;
 pub mod watchdog;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pramfs_medium::journal::Rules;
-use pramfs_tests::crash::atomic::{atomic_ops, changes_bytes};
+use pramfs_tests::crash::atomic::{atomic_ops, changes_bytes, range_ops};
 use pramfs_tests::crash::explorer::{Job, Settings, run};
 use pramfs_tests::crash::fixture::Fixture;
 use pramfs_tests::crash::images::Limits;
@@ -103,4 +103,29 @@ fn crash_images_of_view_with_sums_are_valid() {
     let all: Vec<_> = all.into_iter().step_by(4).collect();
     let summary = explore("a view of a file with sums", &fixture(4096), &ops, &all);
     assert!(summary.workloads > 10, "{summary}");
+}
+
+/// A view marks its blocks, another one more of them; operations change bytes in and beside them;
+/// the unmount sums them.
+#[test]
+fn crash_images_of_views_of_ranges_are_valid() {
+    let ops = range_ops();
+    let index = |name: &str| ops.iter().position(|op| op.name == name).unwrap();
+    let (make, first) = (index("make long"), index("map block 1"));
+    let few = |steps: &[usize]| Workload {
+        steps: steps.iter().map(|op| (*op, 0)).collect(),
+    };
+    let mut all = Vec::new();
+    for second in 1..ops.len() {
+        for third in (1..ops.len()).filter(|third| *third != second) {
+            all.push(few(&[make, first, second, third]));
+        }
+    }
+    if std::env::var_os("PRAMFS_EXPLORE").is_none_or(|all| all != "all") {
+        all = all.into_iter().step_by(5).collect();
+    }
+    all.push(few(&[make, first]));
+    all.extend((1..ops.len()).map(|second| few(&[make, first, second])));
+    let summary = explore("views of ranges", &fixture(4096), &ops, &all);
+    assert!(summary.workloads > 20, "{summary}");
 }

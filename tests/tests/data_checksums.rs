@@ -1,7 +1,6 @@
 //! Checksums of file data: what is forged is found, by reads, writes, and the checker; files that
 //! are mapped for writing are marked meanwhile.
 
-use pramfs::format::FormatOptions;
 use pramfs::inode::{Credentials, Fs, Ino, LeaseMode};
 use pramfs::{Access, Error, Fallocate, OpenOptions};
 use pramfs_fsck::{CheckOptions, Issue, Policy, RepairOptions, check, repair};
@@ -9,54 +8,14 @@ use pramfs_medium::format::format;
 use pramfs_medium::journal::Rules;
 use pramfs_medium::media::probe_superblock;
 use pramfs_medium::media::sums::SUM_BLOCKS;
-use pramfs_medium::pmem::{HeapBackend, Region, RegionAccess as _, SimBackend};
+use pramfs_medium::pmem::{HeapBackend, Region, SimBackend};
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, recover};
-use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
+use pramfs_tests::region::{mount, quiet, region_of};
+use pramfs_tests::sums::{file, forge, fresh, is_wrong, place, summed, text};
 
 const CX: Credentials<'_> = Credentials::ROOT;
 const BLOCK: usize = 4096;
-
-fn summed(block_size: u32) -> FormatOptions {
-    FormatOptions {
-        features: vec![("data_checksums".to_owned(), true)],
-        ..repeatable(block_size)
-    }
-}
-
-fn fresh(len: usize, block_size: u32) -> (SimBackend, Fs) {
-    let sim = formatted(len, &summed(block_size)).unwrap();
-    let fs = mount(&sim, quiet()).unwrap();
-    (sim, fs)
-}
-
-fn file(fs: &Fs, name: &str, bytes: &[u8]) -> Ino {
-    let ino = fs
-        .create(&CX, Ino::ROOT, name.as_bytes(), 0o644)
-        .unwrap()
-        .ino;
-    assert_eq!(fs.write(&CX, ino, 0, bytes).unwrap(), bytes.len());
-    ino
-}
-
-fn text(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 % 251) as u8 + 1).collect()
-}
-
-/// Returns the place of a byte of a file in the region.
-fn place(fs: &Fs, ino: Ino, offset: u64) -> u64 {
-    let extents = fs.file_extents(ino, offset, 1).unwrap();
-    extents[0].region_offset.unwrap() + (offset - extents[0].file_offset)
-}
-
-/// Changes a byte on the medium, as a stray store would.
-fn forge(fs: &Fs, at: u64) {
-    let region = fs.region_to_damage();
-    let mut byte = [0];
-    region.read(at, &mut byte).unwrap();
-    byte[0] ^= 0x10;
-    drop(region.window().store(at, &byte).unwrap());
-}
 
 /// Returns the place of the sum of the block at an offset of the region, in a file system of one
 /// group.
@@ -65,17 +24,6 @@ fn sum_place(fs: &Fs, at: u64) -> u64 {
     assert!(geo.blocks() <= geo.bits_per_group());
     let bitmap = geo.blocks() - 1;
     geo.bytes(bitmap - SUM_BLOCKS) + 8 * geo.whole_blocks(at)
-}
-
-fn is_wrong<T: std::fmt::Debug>(result: &pramfs::Result<T>, ino: Ino, offset: u64) -> bool {
-    match result {
-        Err(
-            e @ Error::WrongSum {
-                ino: i, offset: o, ..
-            },
-        ) => e.errno() == libc::EIO && (*i, *o) == (ino, offset),
-        _ => false,
-    }
 }
 
 /// Reads all of a file, piece by piece, past what is wrong.

@@ -213,7 +213,10 @@ fn attributes(c: &Counted, dir: Ino) {
     });
     c.write("set_reserve", |fs| fs.set_reserve(2));
     assert_eq!(c.count("label", Engine::label), "counted");
-    assert_eq!(c.count("default_options", Engine::default_options).bits(), 0);
+    assert_eq!(
+        c.count("default_options", Engine::default_options).bits(),
+        0
+    );
 }
 
 fn contents(c: &Counted, dir: Ino) {

@@ -37,7 +37,7 @@ findings! {
         remedy: "copy the page that mounts use over the other";
 
     /// Both static parts are valid and differ only in the label, or in the features
-    /// `parked_leases`, `append_windows`, `atomic_data` and `bad_blocks`: a crash while it was changed.
+    /// `parked_leases`, `append_windows`, `atomic_data`, `ranged_marks` and `bad_blocks`: a crash while it was changed.
     LabelsDiffer
         Warning, phase: 0, safe: true, done: Copied;
         says: "the superblock pages differ in the label or in a feature that mounts change";
@@ -328,6 +328,23 @@ findings! {
             "its flag for lost ranges is set, but no range is marked as lost"
         };
         remedy: "set to match the map";
+
+    /// The mark that checksums of a file's data do not hold has an impossible range of blocks.
+    MarkedRange {
+        ino: Ino = "The inode.",
+        is_flagged: bool = "Whether the inode has the flag of the mark.",
+        what: &'static str = "What is wrong."
+    }
+        Error, phase: 11, safe: true, done: Set, inode: *ino;
+        says: "{}: the range of blocks whose checksums do not hold is impossible: {what}",
+            Who(*ino);
+        remedy: if *is_flagged {
+            "mark the whole file, which the next mount that uses it sums"
+        } else {
+            "clear"
+        }
+            => "with the flag, mark the whole file, which the next mount that uses it sums; else \
+                clear";
 
     /// The checksum of file data does not match, or is damaged itself.
     DataSum {

@@ -12,7 +12,7 @@ use crate::owners::{DataOf, Owned, Owner};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::sums::{SUM_BLOCKS, SumState, check_word, data_crc, sum_word};
 use pramfs_medium::media::{DiskInode, Geometry};
-use pramfs_medium::types::{BlockRun, Bno, Ino, RegionOffset};
+use pramfs_medium::types::{BlockRun, Bno, FileBlock, Ino, RegionOffset};
 
 /// A run of written data of a file with sums.
 #[derive(Debug)]
@@ -68,15 +68,22 @@ impl Sums {
             // A block with two owners has the sum of the first.
             let from = data.last().map_or(0, |last| last.blocks.end().0);
             let skipped = from.saturating_sub(of.blocks.start.0).min(of.blocks.len);
-            if skipped < of.blocks.len {
+            // Marked blocks have none.
+            let marked = inode.unsummed();
+            let within = |at: FileBlock| at.0.saturating_sub(first.0).clamp(skipped, of.blocks.len);
+            let (start, end) = (within(marked.start), within(marked.end));
+            for part in [skipped..start, end..of.blocks.len] {
+                if part.is_empty() {
+                    continue;
+                }
                 data.push(Summed {
                     blocks: BlockRun {
-                        start: Bno(of.blocks.start.0 + skipped),
-                        len: of.blocks.len - skipped,
+                        start: Bno(of.blocks.start.0 + part.start),
+                        len: part.end - part.start,
                     },
                     offset: first
                         .0
-                        .saturating_add(skipped)
+                        .saturating_add(part.start)
                         .saturating_mul(geo.block_size),
                     size: inode.size,
                 });

@@ -11,7 +11,7 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::checksum::word_sum;
-use pramfs_medium::media::inode::{FL_LOST, INODE_SIZE};
+use pramfs_medium::media::inode::{ALL_BLOCKS, FL_LOST, INODE_SIZE, NO_BLOCKS};
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
@@ -113,6 +113,11 @@ impl Repairer<'_, '_> {
             }
             LostFlag { ino, marked } => self.edit(*ino, |d| {
                 d.flags = d.flags & !FL_LOST | if *marked { FL_LOST } else { 0 };
+            }),
+            MarkedRange {
+                ino, is_flagged, ..
+            } => self.edit(*ino, |d| {
+                d.set_unsummed(if *is_flagged { ALL_BLOCKS } else { NO_BLOCKS });
             }),
             AclMode { ino, found, .. } => {
                 self.edit(*ino, |d| d.mode = d.mode & !0o777 | found & 0o777)

@@ -14,7 +14,7 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::checksum::{orphan_of, orphan_word};
 use pramfs_medium::media::correct;
-use pramfs_medium::media::inode::{FL_UNSUMMED, FLAGS_KEPT, INLINE_TARGET, LINK_MAX};
+use pramfs_medium::media::inode::{ALL_BLOCKS, FLAGS_KEPT, INLINE_TARGET, LINK_MAX};
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::types::{Bno, FileBlock, FileType, Ino, RegionOffset};
@@ -92,7 +92,9 @@ impl Repairer<'_, '_> {
             _ => 0,
         };
         d.target[target..].fill(0);
-        (d.xattr_height, d.reserved_line0, d.sum_root, d.cow_root) = (0, 0, 0, 0);
+        (d.xattr_height, d.reserved_line0) = (0, 0);
+        // With the flag, the whole file is marked.
+        (d.unsummed_from, d.unsummed_to) = (0, 0);
     }
 
     fn clear_impossible(&self, d: &mut DiskInode) {
@@ -240,7 +242,7 @@ impl Repairer<'_, '_> {
             d.size = self.end_of(&d)?;
             if self.geo.data_sums && kind == Some(FileType::Regular) {
                 // The sum of the last block was that of another end: the next mount makes it.
-                d.flags |= FL_UNSUMMED;
+                d.set_unsummed(ALL_BLOCKS);
             }
         }
         self.recount(ino);

@@ -16,7 +16,7 @@ use pramfs_medium::htree::{TreeKind, TreeRef};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::htree::LEAF_MAGIC;
-use pramfs_medium::media::inode::FL_UNSUMMED;
+use pramfs_medium::media::inode::ALL_BLOCKS;
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::types::{Bno, FileBlock, FileType, Ino};
@@ -251,7 +251,7 @@ impl Repairer<'_, '_> {
         (d.root, d.height, d.blocks) = (root, height as u8, blocks);
         if self.geo.data_sums {
             // The sums of the blocks are unknown: the next mount makes them.
-            d.flags |= FL_UNSUMMED;
+            d.set_unsummed(ALL_BLOCKS);
         }
         if let Some(like) = self.inode(home)? {
             d.generation = like.generation;

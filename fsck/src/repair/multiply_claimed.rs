@@ -15,7 +15,7 @@ use crate::{CheckOptions, Checker, Issue, Report};
 use pramfs_medium::error::Result;
 use pramfs_medium::htree::{TreeKind, TreeRef};
 use pramfs_medium::media::htree::LEAF_MAGIC;
-use pramfs_medium::media::inode::FL_UNSUMMED;
+use pramfs_medium::media::inode::ALL_BLOCKS;
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::types::{Bno, FileType, Ino};
@@ -215,7 +215,7 @@ impl Repairer<'_, '_> {
         let kind = self.inode(ino)?.and_then(|d| FileType::from_mode(d.mode));
         if self.geo.data_sums && kind == Some(FileType::Regular) && ino >= Ino::FIRST_FREE {
             // The copy has no sum yet: the next mount makes it.
-            self.edit(ino, |d| d.flags |= FL_UNSUMMED)?;
+            self.edit(ino, |d| d.set_unsummed(ALL_BLOCKS))?;
         }
         match f.at {
             Some(at) => self.view.store_u64(at, word)?,

@@ -256,7 +256,7 @@ cases! {
         vec![Issue::InodeField { ino: Ino::ROOT, what: "the root directory is not its own parent" }]
     };
     inode_reserved: "inode-reserved" => |p| {
-        p.edit(p.file, |d| d.cow_root = 1);
+        p.edit(p.file, |d| d.unsummed_to = 1);
         vec![Issue::InodeReserved { ino: p.file }]
     };
     lost_flag_without_marks: "lost-flag" => |p| {
@@ -727,7 +727,7 @@ fn failing_medium_is_reported_as_unreadable() {
 fn every_finding_has_test_case() {
     let known: BTreeSet<_> = Damage::ALL.iter().map(|kind| kind.code()).collect();
     // Planted by the test above, by a test of repairs, and by those of data checksums.
-    let mut planted = BTreeSet::from(["unreadable", "records-refused", "data-sum"]);
+    let mut planted = BTreeSet::from(["unreadable", "records-refused", "data-sum", "marked-range"]);
     for (code, case) in CASES {
         let issues = case(&Plant::new());
         for i in &issues {

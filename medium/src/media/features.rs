@@ -60,13 +60,17 @@ pub const SCRAMBLED: u64 = 1 << 5;
 /// Records may copy file data, and may continue in blocks. Set and cleared by mounts.
 pub const ATOMIC_DATA: u64 = 1 << 5;
 
+/// A mark of a file whose sums do not hold may be a range of its blocks. Set by mounts, and
+/// cleared by those that leave none.
+pub const RANGED_MARKS: u64 = 1 << 6;
+
 impl Feature {
     /// Whether mounts set and clear it, as they need it. mkfs does not.
     pub fn is_set_by_mounts(&self) -> bool {
         matches!(
             (self.mask, 1u64 << self.bit),
             (Mask::RoCompat, PARKED_LEASES | BAD_BLOCKS)
-                | (Mask::Incompat, APPEND_WINDOWS | ATOMIC_DATA)
+                | (Mask::Incompat, APPEND_WINDOWS | ATOMIC_DATA | RANGED_MARKS)
         )
     }
 }
@@ -114,6 +118,13 @@ pub const FEATURES: &[Feature] = &[
         5,
         true,
         "records may copy file data, and continue in blocks",
+    ),
+    feature(
+        "ranged_marks",
+        Mask::Incompat,
+        6,
+        true,
+        "marks of file data whose checksums do not hold may be ranges of blocks",
     ),
     feature(
         "parked_leases",

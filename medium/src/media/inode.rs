@@ -3,7 +3,9 @@
 //! Line 0 holds the fields that almost every operation changes. Such a change
 //! therefore needs one line in the journal and one flush in place.
 
-use crate::types::{Ino, Time};
+use std::ops::Range;
+
+use crate::types::{FileBlock, Ino, Time};
 use zerocopy::IntoBytes;
 
 use super::checksum::crc;
@@ -32,9 +34,14 @@ pub const FL_ATOMIC: u32 = 0x4000;
 /// The file has lost ranges, which a repair has marked in its map. Not a `chattr`
 /// flag, and only a hint: the map decides.
 pub const FL_LOST: u32 = 1 << 31;
-/// The sums of the file's data do not hold: somebody may store to its blocks without a record,
-/// or has done so since they were summed. Not a `chattr` flag.
+/// The sums of a part of the file's data do not hold: somebody may store to its blocks without a
+/// record, or has done so since they were summed. Not a `chattr` flag.
+/// [`DiskInode::unsummed`] tells which part.
 pub const FL_UNSUMMED: u32 = 1 << 30;
+/// No block of a file.
+pub const NO_BLOCKS: Range<FileBlock> = FileBlock(0)..FileBlock(0);
+/// Every block of a file, also of one that grows.
+pub const ALL_BLOCKS: Range<FileBlock> = FileBlock(0)..FileBlock::END;
 /// Flags of an inode that callers neither see nor set.
 pub const FLAGS_HIDDEN: u32 = FL_LOST | FL_UNSUMMED;
 /// Flags that a new file or directory inherits from its parent directory.
@@ -69,10 +76,10 @@ layout! {
         0x74 btime_nsec: u32 = "creation, nanoseconds",
         0x78 parent_or_rdev: u64 = "directory: inode of its parent; device: `dev_t`",
         0x80 ino: u64 = "number of this inode",
-        0x88 flags: u32 = "chattr flags (`FS_*_FL`); bit 30: sums of its data do not hold; bit 31: it has lost ranges",
+        0x88 flags: u32 = "chattr flags (`FS_*_FL`); bit 30: sums of its data do not hold (`unsummed_from`, `unsummed_to`); bit 31: it has lost ranges",
         0x8c project: u32 = "project id",
-        0x90 sum_root: u64 = "reserved: data checksums",
-        0x98 cow_root: u64 = "reserved: copy-on-write",
+        0x90 unsummed_from: u64 = "with flag 30: the first file block whose sum need not hold; otherwise zero",
+        0x98 unsummed_to: u64 = "with flag 30: the file block after the last such block, or zero with `unsummed_from`: the whole file; otherwise zero",
         0xa0 target: [u8; 96] = "short symlink: target; long symlink: CRC32C of the target, seeded by file system; otherwise zero",
     }
 }
@@ -90,6 +97,38 @@ impl DiskInode {
     /// Stores the current CRC in the structure.
     pub fn seal(&mut self, fs_seed: u64, ino: Ino) {
         self.crc = self.expected_crc(fs_seed, ino);
+    }
+
+    /// Returns the file blocks whose sums need not hold; an empty range if all sums hold. A range
+    /// that makes no sense counts as the whole file.
+    #[inline]
+    pub fn unsummed(&self) -> Range<FileBlock> {
+        if self.flags & FL_UNSUMMED == 0 {
+            return NO_BLOCKS;
+        }
+        match self.unsummed_from < self.unsummed_to {
+            true => FileBlock(self.unsummed_from)..FileBlock(self.unsummed_to),
+            false => ALL_BLOCKS,
+        }
+    }
+
+    /// Sets the file blocks whose sums need not hold, and the flag that says so.
+    pub fn set_unsummed(&mut self, blocks: Range<FileBlock>) {
+        self.flags &= !FL_UNSUMMED;
+        (self.unsummed_from, self.unsummed_to) = (0, 0);
+        if blocks.is_empty() {
+            return;
+        }
+        self.flags |= FL_UNSUMMED;
+        if blocks != ALL_BLOCKS {
+            (self.unsummed_from, self.unsummed_to) = (blocks.start.0, blocks.end.0);
+        }
+    }
+
+    /// Whether its mark is a range: the feature `ranged_marks` says that there may be some.
+    #[inline]
+    pub fn is_range_marked(&self) -> bool {
+        self.flags & FL_UNSUMMED != 0 && (self.unsummed_from, self.unsummed_to) != (0, 0)
     }
 
     /// Returns the time of the last read.
@@ -144,5 +183,41 @@ impl DiskInode {
     #[inline]
     pub fn set_ctime(&mut self, t: Time) {
         (self.ctime_sec, self.ctime_nsec) = (t.sec, t.nsec);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::FromZeros;
+
+    use super::*;
+
+    #[test]
+    fn unsummed_range_is_kept_with_its_flag() {
+        let mut d = DiskInode::new_zeroed();
+        assert!(d.unsummed().is_empty());
+        for range in [FileBlock(3)..FileBlock(4), FileBlock(0)..FileBlock(9)] {
+            d.set_unsummed(range.clone());
+            assert!(d.is_range_marked());
+            assert_eq!(d.unsummed(), range);
+        }
+        d.set_unsummed(ALL_BLOCKS);
+        assert_eq!((d.unsummed_from, d.unsummed_to), (0, 0));
+        assert!(d.flags == FL_UNSUMMED && !d.is_range_marked());
+        assert_eq!(d.unsummed(), ALL_BLOCKS);
+        d.set_unsummed(NO_BLOCKS);
+        assert_eq!((d.flags, d.unsummed_from, d.unsummed_to), (0, 0, 0));
+    }
+
+    #[test]
+    fn impossible_unsummed_range_is_whole_file() {
+        let mut d = DiskInode::new_zeroed();
+        d.flags = FL_UNSUMMED;
+        for (from, to) in [(1, 0), (5, 5), (u64::MAX, 3)] {
+            (d.unsummed_from, d.unsummed_to) = (from, to);
+            assert_eq!(d.unsummed(), ALL_BLOCKS);
+        }
+        d.flags = 0;
+        assert!(d.unsummed().is_empty(), "without the flag, it says nothing");
     }
 }

@@ -1,8 +1,8 @@
 //! The superblock page: 4096 bytes at offset 0, and a copy.
 //!
 //! - The static part has a CRC. Only mkfs writes it, except for the label, the features
-//!   `parked_leases`, `append_windows`, `atomic_data` and `bad_blocks`, the root of the list of
-//!   bad blocks, and the sizes that a grow changes.
+//!   `parked_leases`, `append_windows`, `atomic_data`, `ranged_marks` and `bad_blocks`, the root
+//!   of the list of bad blocks, and the sizes that a grow changes.
 //! - The dynamic words change in a running file system, each by one 8-byte
 //!   store, outside that CRC. The important ones carry their own check.
 //! - The three internal inodes have a CRC like any inode.
@@ -10,10 +10,12 @@
 use zerocopy::IntoBytes;
 
 use super::checksum::crc;
-use super::features::{APPEND_WINDOWS, ATOMIC_DATA, BAD_BLOCKS, PARKED_LEASES};
+use super::features::{APPEND_WINDOWS, ATOMIC_DATA, BAD_BLOCKS, PARKED_LEASES, RANGED_MARKS};
 
 /// `PRAMFSrs`, read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PRAMFSrs");
+/// Features in `incompat` that mounts set and clear.
+const INCOMPAT_BY_MOUNTS: u64 = APPEND_WINDOWS | ATOMIC_DATA | RANGED_MARKS;
 /// Version of the format.
 pub const VERSION: u32 = 1;
 /// Bytes of the superblock page.
@@ -92,11 +94,11 @@ impl SuperStatic {
 
     /// Whether a crash may have left the pages like this: they differ at most in what a
     /// mounted file system changes: the label, the default options, the reserve, the features
-    /// `parked_leases`, `append_windows`, `atomic_data` and `bad_blocks`, the root of the list of
-    /// bad blocks, and the sizes ([`differs_in_size`](Self::differs_in_size)).
+    /// `parked_leases`, `append_windows`, `atomic_data`, `ranged_marks` and `bad_blocks`, the root
+    /// of the list of bad blocks, and the sizes ([`differs_in_size`](Self::differs_in_size)).
     pub fn is_same_but_changed(&self, other: &SuperStatic) -> bool {
         let differ = (self.ro_compat ^ other.ro_compat) & !(PARKED_LEASES | BAD_BLOCKS)
-            | (self.incompat ^ other.incompat) & !(APPEND_WINDOWS | ATOMIC_DATA);
+            | (self.incompat ^ other.incompat) & !INCOMPAT_BY_MOUNTS;
         let expected = SuperStatic {
             label: other.label,
             ro_compat: other.ro_compat,
@@ -167,6 +169,7 @@ mod tests {
             (sb.ro_compat, sb.badblock_root) = (BAD_BLOCKS, 7);
         }));
         assert!(changed(|sb| sb.incompat = ATOMIC_DATA));
+        assert!(changed(|sb| sb.incompat = RANGED_MARKS));
         assert!(changed(|sb| {
             (sb.region_len, sb.blocks, sb.inodes_max) = (1 << 30, 1 << 18, 1 << 19);
             sb.reserve_blocks = 64;
@@ -183,7 +186,7 @@ mod tests {
             assert!(!changed(|sb| sb.compat = bit));
             let by_mounts = bit & (PARKED_LEASES | BAD_BLOCKS) != 0;
             assert!(by_mounts || !changed(|sb| sb.ro_compat = bit));
-            let by_mounts = bit & (APPEND_WINDOWS | ATOMIC_DATA) != 0;
+            let by_mounts = bit & INCOMPAT_BY_MOUNTS != 0;
             assert!(by_mounts || !changed(|sb| sb.incompat = bit));
         }
         assert!(!changed(|sb| sb.incompat = APPEND_WINDOWS | HUGE_LEAVES));

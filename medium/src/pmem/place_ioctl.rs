@@ -73,7 +73,8 @@ pub enum Gathered {
     Leased = 4,
     /// The file is immutable.
     Immutable = 5,
-    /// The file is stored to without checksums, which are still to be made.
+    /// Somebody stores, or has stored, to some of its blocks without their checksums, which are
+    /// still to be made.
     Unsummed = 6,
     /// No free run is long enough.
     NoSpace = 7,

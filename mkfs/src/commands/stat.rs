@@ -59,8 +59,10 @@ struct Report {
     lost: Vec<Range>,
     /// Blocks whose checksum does not match.
     wrong_checksums: Vec<Range>,
-    /// Mapped for writing, so its checksums do not hold.
+    /// Some of its blocks are or were mapped for writing, so their checksums do not hold.
     unsummed: bool,
+    /// These blocks.
+    unsummed_ranges: Vec<Range>,
 }
 
 #[derive(Debug, Serialize)]
@@ -138,6 +140,7 @@ fn report(fs: &Fs, path: &[u8], a: &Attr) -> Result<Report, Failure> {
         lost: ranges(&lost),
         wrong_checksums: ranges(&data.wrong),
         unsummed: data.is_marked,
+        unsummed_ranges: ranges(&data.unsummed),
     })
 }
 
@@ -185,8 +188,11 @@ fn text(r: &Report, a: &Attr) -> String {
         let Range { offset, len } = range;
         s += &format!("\n Wrong: the checksum of {len} bytes at offset {offset} does not match");
     }
-    if r.unsummed {
-        s += "\n  Note: mapped for writing, so its checksums do not hold";
+    for range in &r.unsummed_ranges {
+        let Range { offset, len } = range;
+        s += &format!(
+            "\n  Note: {len} bytes at offset {offset} were mapped for writing, and have no checksums yet"
+        );
     }
     s
 }

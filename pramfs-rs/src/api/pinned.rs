@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::fs::{By, Engine, Handle, InodeState};
+use crate::fs::{By, Engine, Handle, InodeState, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{StitchSource, StitchedMap, Stitcher};
 use pramfs_medium::types::{Access, BlockRun, FileExtent, Ino, RegionOffset};
@@ -36,6 +36,15 @@ pub(super) fn is_shown(view: &[FileExtent], part: &FileExtent) -> bool {
         })
 }
 
+/// Widens a range to multiples of `unit`.
+fn widened(range: &Range<u64>, unit: u64) -> Result<(u64, u64)> {
+    let end = range.end.checked_next_multiple_of(unit);
+    Ok((
+        range.start / unit * unit,
+        end.ok_or(Error::TooLarge(range.end))?,
+    ))
+}
+
 /// Returns whether an extent can be mapped in pieces of `unit` bytes.
 fn is_aligned(e: &FileExtent, unit: u64) -> bool {
     let places = [Some(e.file_offset), Some(e.len), e.region_offset];
@@ -43,8 +52,8 @@ fn is_aligned(e: &FileExtent, unit: u64) -> bool {
 }
 
 /// Keeps a file known as mapped for writing, as long as the view exists: its stores need no
-/// record, so the sums of the file's data do not hold, and a save of the live file system does
-/// not see them.
+/// record, so the sums of its blocks do not hold, and a save of the live file system does not
+/// see them.
 #[derive(Debug)]
 struct StoreView {
     engine: Arc<Engine>,
@@ -52,10 +61,10 @@ struct StoreView {
 }
 
 impl StoreView {
-    /// Notes the view, and marks the file durably if the file system has sums.
-    fn begin(engine: &Arc<Engine>, ino: Ino) -> Result<StoreView> {
+    /// Notes the view, and marks its range durably if the file system has sums.
+    fn begin(engine: &Arc<Engine>, ino: Ino, range: Range<u64>) -> Result<StoreView> {
         if engine.vol.geo.data_sums {
-            engine.begin_stores(ino)?;
+            engine.begin_stores(ino, range)?;
         }
         engine.mapped.begin(ino);
         let engine = Arc::clone(engine);
@@ -85,7 +94,7 @@ pub(super) struct Pinned {
     pub start: u64,
     pub end: u64,
     pub extents: Vec<FileExtent>,
-    /// For stores: the sums of the file's data do not hold.
+    /// For stores: the sums of the blocks do not hold.
     view: Option<StoreView>,
 }
 
@@ -105,7 +114,10 @@ impl Pinned {
             return Err(past_end());
         }
         let mut view = match access {
-            Access::Write => Some(StoreView::begin(engine, ino)?),
+            Access::Write => {
+                let (start, end) = widened(range, unit)?;
+                Some(StoreView::begin(engine, ino, start..end)?)
+            }
             Access::Read => None,
         };
         loop {
@@ -136,11 +148,7 @@ impl Pinned {
         access: Access,
         unit: u64,
     ) -> Result<Pinned> {
-        let start = range.start / unit * unit;
-        let end = range
-            .end
-            .checked_next_multiple_of(unit)
-            .ok_or(Error::TooLarge(range.end))?;
+        let (start, end) = widened(range, unit)?;
         // The reference outlives the extents. The pin is taken under the same lock under
         // which the extents were read.
         engine.refs.add(ino, 1, By::Guard);
@@ -210,13 +218,26 @@ impl Engine {
         needed: u64,
     ) -> Result<(u64, Vec<FileExtent>)> {
         let mut taken = None;
-        let pinned = self.op(crate::fs::Need::Read, || {
+        let marks = access == Access::Write && self.vol.geo.data_sums;
+        let need = match marks {
+            true => Need::Write,
+            false => Need::Read,
+        };
+        let pinned = self.op(need, || {
             let inode = self.iget_user(ino)?;
             // A reader of lent bytes holds the lock shared, so that the bytes do not change
             // meanwhile (`with_contiguous`).
             let (mut alone, mut along) = (None, None);
             let state: &InodeState = match access {
-                Access::Write => alone.insert(inode.state.write()),
+                Access::Write => {
+                    let state = alone.insert(inode.state.write());
+                    crate::fs::check_file(inode.ino, state)?;
+                    if marks && needed <= state.disk.size {
+                        // It has been cut and has grown again since it was marked.
+                        self.mark_range(&inode, state, start..end)?;
+                    }
+                    state
+                }
                 Access::Read => along.insert(inode.state.read()),
             };
             crate::fs::check_file(inode.ino, state)?;
@@ -254,5 +275,50 @@ impl Engine {
             self.vol.unpin(pin);
         }
         pinned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MountOptions;
+    use crate::api::OpenOptions;
+    use crate::credentials::Credentials;
+    use crate::fs::Fs;
+    use pramfs_medium::format::{FormatOptions, format};
+    use pramfs_medium::pmem::{HeapBackend, Region};
+    use pramfs_medium::types::FileBlock;
+
+    const BLOCK: u64 = 4096;
+
+    /// Between the mark and the pin, another thread may cut the mark with the file.
+    #[test]
+    fn range_cut_after_its_mark_is_marked_again_when_pinned() {
+        let region = Region::new("test", HeapBackend::boxed(8 << 20));
+        let options = FormatOptions {
+            features: vec![("data_checksums".to_owned(), true)],
+            ..FormatOptions::default()
+        };
+        format(&region, &options).unwrap();
+        let fs = Fs::open(region, MountOptions::default()).unwrap();
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true);
+        let file = options.open(&fs, "/file").unwrap();
+        file.write_all_at(&vec![5; 8 * BLOCK as usize], 0).unwrap();
+        let ino = fs.lookup(Ino::ROOT, b"file").unwrap().ino;
+        let engine = fs.engine();
+        let marked = || engine.iget(ino).unwrap().state.read().disk.unsummed();
+        let range = 5 * BLOCK..6 * BLOCK;
+        let view = StoreView::begin(engine, ino, range.clone()).unwrap();
+        assert_eq!(marked(), FileBlock(5)..FileBlock(6));
+        file.set_len(BLOCK).unwrap();
+        assert!(marked().is_empty());
+        file.set_len(8 * BLOCK).unwrap();
+        fs.write(&Credentials::ROOT, ino, 5 * BLOCK, &[6; BLOCK as usize])
+            .unwrap();
+        let pinned = Pinned::new(engine, ino, &range, Access::Write, BLOCK).unwrap();
+        assert_eq!(marked(), FileBlock(5)..FileBlock(6));
+        drop((pinned, view));
+        assert!(fs.sum_marked_files() && marked().is_empty());
     }
 }

@@ -4,7 +4,9 @@ use pramfs::inode::SetAttr;
 use pramfs_medium::media::inode::FL_ATOMIC;
 
 use super::leased::lease_ops;
-use super::workload::{Action, GROW, Op, fallocate, file, make, write};
+use super::workload::{
+    Action, GROW, Op, PUNCH, fallocate, file, make, map, pattern, truncate, write,
+};
 use crate::model::{Call, Follower, Make};
 
 fn flags(f: &Follower, path: &str, flags: u32) -> Option<Vec<Action>> {
@@ -68,6 +70,56 @@ pub fn atomic_ops() -> Vec<Op> {
     add("write /A/one 1300 at 100 (scattered)", |f| {
         write(f, "/A/one", Some(100), 1300)
     });
+    all
+}
+
+/// A file of four blocks of 4096 bytes and a part of one.
+fn long(f: &Follower) -> Option<Vec<Action>> {
+    let mut steps = make(f, LONG, Make::File { perm: 0o600 })?;
+    steps.push(Action::Call(Call::Write {
+        node: f.model.next_id(),
+        offset: Some(0),
+        bytes: pattern(0xa0, 4 * 4096 + 700),
+    }));
+    Some(steps)
+}
+
+const LONG: &str = "/A/long";
+
+/// Views of blocks of a file, and operations in and beside their ranges.
+pub fn range_ops() -> Vec<Op> {
+    let mut all = Vec::new();
+    let mut add = |name, map, steps| {
+        all.push(Op {
+            name,
+            metadata: false,
+            map,
+            wide: false,
+            lossy: false,
+            steps,
+        });
+    };
+    add("make long", false, long);
+    add("map block 1", true, |f| map(f, LONG, 4096 + 100, 64, true));
+    add("map block 3", true, |f| {
+        map(f, LONG, 3 * 4096 + 50, 64, true)
+    });
+    add("write in block 1", false, |f| {
+        write(f, LONG, Some(4096 + 130), 300)
+    });
+    add("write in block 3", false, |f| {
+        write(f, LONG, Some(3 * 4096 + 9), 200)
+    });
+    add("write blocks 0 to 2", false, |f| {
+        write(f, LONG, Some(4000), 5000)
+    });
+    // The unmount sums what is marked.
+    add("remount", false, |_| Some(vec![Action::Remount]));
+    add("append", false, |f| write(f, LONG, None, 4000));
+    add("cut in block 1", false, |f| truncate(f, LONG, 4096 + 200));
+    add("cut in block 0", false, |f| truncate(f, LONG, 700));
+    add("grow", false, |f| truncate(f, LONG, 5 * 4096));
+    add("punch", false, |f| fallocate(f, LONG, PUNCH, 4000, 6000));
     all
 }
 

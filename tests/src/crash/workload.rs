@@ -284,7 +284,7 @@ fn set(f: &Follower, path: &str, set: SetAttr) -> Option<Vec<Action>> {
     one(Call::SetAttr { node, set })
 }
 
-fn truncate(f: &Follower, path: &str, size: u64) -> Option<Vec<Action>> {
+pub(super) fn truncate(f: &Follower, path: &str, size: u64) -> Option<Vec<Action>> {
     file(f, path)?;
     set(
         f,
@@ -415,7 +415,13 @@ fn unnamed(f: &Follower, dir: &str, len: usize, to: Option<&str>) -> Option<Vec<
     Some(calls.into_iter().map(Action::Call).collect())
 }
 
-fn map(f: &Follower, path: &str, at: u64, len: usize, persist: bool) -> Option<Vec<Action>> {
+pub(super) fn map(
+    f: &Follower,
+    path: &str,
+    at: u64,
+    len: usize,
+    persist: bool,
+) -> Option<Vec<Action>> {
     let node = file(f, path)?;
     (f.model.node(node).size() >= at + len as u64).then(|| {
         vec![Action::Map {
@@ -431,7 +437,7 @@ pub(super) const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 pub(super) const GROW: Fallocate = Fallocate::Allocate { keep_size: false };
 const ZERO: Fallocate = Fallocate::ZeroRange { keep_size: false };
 const ZERO_KEEP: Fallocate = Fallocate::ZeroRange { keep_size: true };
-const PUNCH: Fallocate = Fallocate::PunchHole;
+pub(super) const PUNCH: Fallocate = Fallocate::PunchHole;
 
 /// All operations.
 pub fn ops() -> Vec<Op> {

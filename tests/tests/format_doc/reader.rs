@@ -111,6 +111,8 @@ pub struct Node {
     pub data: Vec<u8>,
     /// Lost file blocks.
     pub lost: BTreeSet<u64>,
+    /// File blocks whose sums need not hold.
+    pub marked: std::ops::Range<u64>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -244,11 +246,29 @@ impl<'a> Reader<'a> {
         out
     }
 
-    /// Checks the sums of the written blocks of a file.
-    fn check_sums(&self, blocks: &[(u64, u64, bool)], size: u64) {
+    /// Returns the marked blocks of a file: their sums need not hold.
+    fn marked(&self, d: &[u8]) -> std::ops::Range<u64> {
+        let flagged = u32_at(d, 0x88) >> 30 & 1 != 0;
+        let (from, to) = (u64_at(d, 0x90), u64_at(d, 0x98));
+        assert!(!flagged || self.has_sums, "a mark without sums");
+        match (flagged, from, to) {
+            (false, 0, 0) => 0..0,
+            (true, 0, 0) => 0..u64::MAX,
+            _ => {
+                assert!(flagged, "a range without a mark");
+                assert!(u64_at(self.bytes, 0x20) & 1 << 6 != 0, "ranged_marks");
+                let blocks = u64_at(d, 0x10).div_ceil(1 << self.log2);
+                assert!(from < to && to <= blocks, "{from} to {to} of {blocks}");
+                from..to
+            }
+        }
+    }
+
+    /// Checks the sums of the written blocks of a file that are not marked.
+    fn check_sums(&self, blocks: &[(u64, u64, bool)], size: u64, marked: std::ops::Range<u64>) {
         for &(index, block, unwritten) in blocks {
             let at = index << self.log2;
-            if !self.has_sums || unwritten || at >= size {
+            if !self.has_sums || unwritten || at >= size || marked.contains(&index) {
                 continue;
             }
             let per_group = self.bs() as u64 * 8;
@@ -589,8 +609,8 @@ impl<'a> Reader<'a> {
                 node.lost = map.iter().filter(|b| b.1 == 0).map(|b| b.0).collect();
                 let flagged = u32_at(d, 0x88) >> 31 != 0;
                 assert_eq!(flagged, !node.lost.is_empty(), "the hint of lost ranges");
-                assert_eq!(u32_at(d, 0x88) >> 30 & 1, 0, "sums that do not hold");
-                self.check_sums(&map, node.size);
+                node.marked = self.marked(d);
+                self.check_sums(&map, node.size, node.marked.clone());
                 node.data = self.contents(&map, node.size as usize);
             }
             10 if node.size <= 96 => node.data = d[0xa0..0xa0 + node.size as usize].to_vec(),

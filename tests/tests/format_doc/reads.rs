@@ -10,7 +10,7 @@ use pramfs::*;
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 
 use crate::reader::{Node, Reader};
-use pramfs_medium::pmem::RegionAccess;
+use pramfs_medium::pmem::{RegionAccess, SimBackend};
 
 /// Creates objects of all types.
 fn fill(fs: &Fs, block_size: u32) {
@@ -231,6 +231,38 @@ fn independent_reader_finds_ranges_marked_lost() {
         let lost: Vec<_> = files[&b"/file"[..]].lost.iter().copied().collect();
         assert_eq!(lost, [8, 19]);
     }
+}
+
+/// A crash has left them, and the next mount has not used the file.
+#[test]
+fn independent_reader_reads_marked_range() {
+    let options = FormatOptions {
+        features: vec![("data_checksums".to_owned(), true)],
+        ..repeatable(4096)
+    };
+    let sim = formatted(2 << 20, &options).unwrap();
+    let fs = mount(&sim, quiet()).unwrap();
+    let ctx = Credentials::ROOT;
+    for name in [&b"file"[..], b"other"] {
+        let ino = fs.create(&ctx, Ino::ROOT, name, 0o644).unwrap().ino;
+        fs.write(&ctx, ino, 0, &[7; 20 * 4096 + 5]).unwrap();
+    }
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).open(&fs, "/file").unwrap();
+    let view = file.map(5 * 4096..7 * 4096, Access::Write).unwrap();
+    view.store(8, 9u64).unwrap();
+    let crashed = SimBackend::from_image(&sim.image()).unwrap();
+    mount(&crashed, quiet()).unwrap().close().unwrap();
+    let image = crashed.image();
+    let files = Reader::open(&image).files();
+    assert_eq!(files[&b"/file"[..]].marked, 5..7);
+    assert_eq!(files[&b"/other"[..]].marked, 0..0);
+    // A mount that uses it sums it.
+    let again = mount(&crashed, quiet()).unwrap();
+    again.lookup(Ino::ROOT, b"file").unwrap();
+    again.close().unwrap();
+    let image = crashed.image();
+    assert_eq!(Reader::open(&image).files()[&b"/file"[..]].marked, 0..0);
 }
 
 /// The file is longer than its inode says.

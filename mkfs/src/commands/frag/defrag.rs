@@ -263,7 +263,10 @@ impl Report {
                 }
                 Ok(Gathered::Leased) => "leased",
                 Ok(Gathered::Immutable) => "immutable",
-                Ok(Gathered::Unsummed) => "without checksums yet",
+                Ok(Gathered::Unsummed) => {
+                    is_of_part = true;
+                    "without checksums yet"
+                }
                 Ok(Gathered::NoSpace) => no_space,
                 // What the file system is in cannot be right for the next file either.
                 Err(failure) if ["read-only", "permission"].contains(&failure.reason) => {

@@ -46,7 +46,7 @@ use damage::Damage;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::journal::LastRecord;
 use pramfs_medium::media::SuperblockInfo;
-use pramfs_medium::media::features::ATOMIC_DATA;
+use pramfs_medium::media::features::{ATOMIC_DATA, RANGED_MARKS};
 #[cfg(any(test, feature = "testing"))]
 use pramfs_medium::pmem::Region;
 use pramfs_medium::pmem::{OpenState, RegionView};
@@ -91,7 +91,9 @@ pub struct Engine {
     pub(crate) has_unknown_lease: AtomicBool,
     /// The feature `atomic_data` is durable.
     pub(crate) uses_copies: AtomicBool,
-    /// Files whose data sums do not hold.
+    /// The feature `ranged_marks` is durable.
+    pub(crate) uses_ranged_marks: AtomicBool,
+    /// Files of which data sums do not hold.
     pub(crate) marks: Marks,
     /// Files that others store to without records.
     pub(crate) mapped: MappedFiles,
@@ -139,6 +141,7 @@ impl Engine {
     ) -> Engine {
         Engine {
             uses_copies: AtomicBool::new(info.fixed.incompat & ATOMIC_DATA != 0),
+            uses_ranged_marks: AtomicBool::new(info.fixed.incompat & RANGED_MARKS != 0),
             cache: InodeCache::new(options.cache_bytes, vol.geo.hash_keys.0),
             refs: Refs::new(
                 options

@@ -11,7 +11,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::fs::Engine;
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::media::features::ATOMIC_DATA;
+use pramfs_medium::media::features::{ATOMIC_DATA, RANGED_MARKS};
 use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CLEAN};
 use pramfs_medium::media::{DiskInode, Medium, SuperDynamic, SuperStatic};
 use pramfs_medium::pmem::mutants::has_bug;
@@ -179,16 +179,40 @@ impl Engine {
     /// Notes in both superblock pages whether records may copy data.
     #[cold]
     pub(crate) fn set_atomic_data(&self, in_use: bool) -> Result<()> {
-        if (self.super_state.fixed.lock().incompat & ATOMIC_DATA != 0) != in_use {
-            self.super_state.change_fixed(self.vol.medium(), |fixed| {
-                fixed.incompat &= !ATOMIC_DATA;
-                if in_use {
-                    fixed.incompat |= ATOMIC_DATA;
-                }
-            })?;
-        }
+        self.set_incompat(ATOMIC_DATA, in_use)?;
         self.uses_copies.store(in_use, Ordering::Release);
         Ok(())
+    }
+
+    /// Notes durably, before the first mark of a range of a file, that there may be some. An older
+    /// version does not mount the region meanwhile: it would take a marked file for marked as a
+    /// whole.
+    #[inline]
+    pub(crate) fn use_ranged_marks(&self) -> Result<()> {
+        match self.uses_ranged_marks.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => self.set_ranged_marks(true),
+        }
+    }
+
+    /// Notes in both superblock pages whether there may be marks of ranges.
+    #[cold]
+    pub(crate) fn set_ranged_marks(&self, in_use: bool) -> Result<()> {
+        self.set_incompat(RANGED_MARKS, in_use)?;
+        self.uses_ranged_marks.store(in_use, Ordering::Release);
+        Ok(())
+    }
+
+    fn set_incompat(&self, feature: u64, in_use: bool) -> Result<()> {
+        if (self.super_state.fixed.lock().incompat & feature != 0) == in_use {
+            return Ok(());
+        }
+        self.super_state.change_fixed(self.vol.medium(), |fixed| {
+            fixed.incompat &= !feature;
+            if in_use {
+                fixed.incompat |= feature;
+            }
+        })
     }
 
     /// Records an error in the superblock.

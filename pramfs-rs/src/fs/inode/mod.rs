@@ -16,7 +16,7 @@
 //! | `leases` | the leases of an inode |
 //! | `completeness` | the result of the completeness check |
 //! | `mapped` | files that others store to without records |
-//! | `marks` | files whose data sums do not hold |
+//! | `marks` | files of which data sums do not hold |
 
 pub(crate) mod cache;
 pub(crate) mod completeness;
@@ -39,12 +39,13 @@ use zerocopy::FromZeros;
 use crate::fs::inode::completeness::Completeness;
 use crate::fs::inode::leases::Leases;
 use crate::fs::inode::lock::InodeLock;
+use crate::fs::inode::marks::UnsummedBlocks;
 use crate::fs::inode::state::{AclPresence, InodeState, Lazy};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::journal::LastRecord;
-use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::htree::SLOT;
 use pramfs_medium::media::inode::FL_UNSUMMED;
+use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::types::{FileType, Ino, RegionOffset};
 use pramfs_medium::volume::Volume;
 
@@ -60,7 +61,7 @@ pub(crate) struct Inode {
     /// It has an append window: its size may be larger than the one in memory.
     pub grows: AtomicBool,
     /// It has the flag `FL_UNSUMMED`, for reads without the lock.
-    pub unsummed: AtomicBool,
+    unsummed: AtomicBool,
     /// As in [`InodeState`], for reads without the lock.
     pub(crate) complete: Completeness,
     /// Number.
@@ -72,6 +73,8 @@ pub(crate) struct Inode {
     pub last_record: LastRecord,
     /// The lock.
     pub state: InodeLock,
+    /// With `unsummed`: the blocks whose sums need not hold.
+    unsummed_blocks: UnsummedBlocks,
 }
 
 impl Inode {
@@ -99,6 +102,7 @@ impl Inode {
                 },
             ),
             unsummed: AtomicBool::new(disk.flags & FL_UNSUMMED != 0),
+            unsummed_blocks: UnsummedBlocks::of(&disk),
             complete: Completeness::unknown(),
             used: AtomicBool::new(true),
             listed: AtomicBool::new(false),
@@ -123,6 +127,19 @@ impl Inode {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Shows readers without the lock which blocks of the changed inode are marked.
+    pub(crate) fn show_unsummed(&self, disk: &DiskInode) {
+        let blocks = disk.unsummed();
+        self.unsummed_blocks.show(&blocks);
+        self.unsummed.store(!blocks.is_empty(), Ordering::Release);
+    }
+
+    /// Whether the sums of all blocks that hold a byte range need not hold.
+    #[inline]
+    pub(crate) fn is_unsummed(&self, geo: &Geometry, offset: u64, len: usize) -> bool {
+        self.unsummed.load(Ordering::Acquire) && self.unsummed_blocks.hold(geo, offset, len)
     }
 
     /// Reads and checks an inode's home.

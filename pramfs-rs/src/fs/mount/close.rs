@@ -269,6 +269,11 @@ impl Engine {
         if self.uses_copies.load(Ordering::Relaxed) {
             self.set_atomic_data(false)?;
         }
+        let uses_ranges = self.uses_ranged_marks.load(Ordering::Relaxed);
+        // If it is not known, they stay: an older version must not mount the region.
+        if uses_ranges && matches!(self.has_no_ranged_marks(), Ok(true)) {
+            self.set_ranged_marks(false)?;
+        }
         // The slots that records have cleared are at home, and none of the records is live.
         if self.has_lease_table() {
             let used = self.read_lease_table()?.used;

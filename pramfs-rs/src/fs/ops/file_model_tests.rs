@@ -1,11 +1,15 @@
 //! Random operations on a file, compared with a plain vector, at every block size.
 
+use crate::api::MappedFile;
 use crate::credentials::Credentials;
 use crate::fs::Fs;
 use crate::fs::ops::file_tests::{Rng, STALE, check_blocks, mount_with, new_file, truncate};
 use pramfs_medium::error::Error;
-use pramfs_medium::pmem::HeapBackend;
-use pramfs_medium::types::{Fallocate, FileExtent, Ino, SeekWhence};
+use pramfs_medium::pmem::{HeapBackend, PmemBackend, SimBackend};
+use pramfs_medium::types::{Access, Fallocate, FileExtent, Ino, SeekWhence};
+
+/// A view for writing, and its offset in the file.
+type View = (u64, MappedFile);
 
 /// A file and its model.
 struct Fixture {
@@ -19,6 +23,10 @@ struct Fixture {
     record_id: u8,
     /// Bytes that were compared with their sums.
     summed: u64,
+    /// Views for writing, if the steps have any.
+    views: Option<Vec<View>>,
+    /// Bytes that were marked when sums were compared.
+    marked: u64,
 }
 
 impl Fixture {
@@ -225,7 +233,64 @@ impl Fixture {
         assert!(there.is_none_or(|m| m == n && lent == n));
     }
 
+    /// Maps, stores to or ends a view of a part of the file, or sums what no view can store to.
+    fn view(&mut self) {
+        let size = self.model.len() as u64;
+        let mut views = self.views.take().unwrap();
+        match self.rng.below(6) {
+            0..2 if views.len() < 3 && size > 0 => {
+                let start = self.rng.below(size);
+                let end = size.min(start + 1 + self.rng.below(40_000));
+                let file = self.fs.open_file(self.ino).unwrap();
+                match file.map(start..end, Access::Write) {
+                    Ok(view) => views.push((start, view)),
+                    Err(Error::NoSpace(_)) => {}
+                    Err(e) => panic!("{e}"),
+                }
+            }
+            0..3 if !views.is_empty() => {
+                let at = self.rng.below(views.len() as u64) as usize;
+                views.swap_remove(at);
+            }
+            3 => drop(self.fs.sum_marked_part()),
+            4 => {
+                let offset = self.offset();
+                match self.fs.gather(self.ino, offset) {
+                    Ok(_) | Err(Error::NoSpace(_)) => {}
+                    Err(e) => panic!("{e}"),
+                }
+            }
+            _ if !views.is_empty() => {
+                let view = &views[self.rng.below(views.len() as u64) as usize];
+                self.store(view);
+            }
+            _ => {}
+        }
+        self.views = Some(views);
+    }
+
+    /// Stores to a view. Its blocks may have left the file.
+    fn store(&mut self, (start, view): &View) {
+        let at = self.rng.below(view.len());
+        let in_file = start + at;
+        let byte = self.bytes(1)[0];
+        view.write(at, &[byte]).unwrap();
+        let place = |list: &[FileExtent]| {
+            let held = |e: &&FileExtent| (e.file_offset..e.file_offset + e.len).contains(&in_file);
+            let extent = list.iter().find(held).copied()?;
+            let at = extent.region_offset.filter(|_| !extent.unwritten)?;
+            Some(at + (in_file - extent.file_offset))
+        };
+        let now = self.fs.file_extents(self.ino, 0, u64::MAX).unwrap();
+        if in_file < self.model.len() as u64 && place(&now) == place(view.extents()) {
+            self.model[in_file as usize] = byte;
+        }
+    }
+
     fn step(&mut self) {
+        if self.views.is_some() && self.rng.below(2) == 0 {
+            return self.view();
+        }
         match self.rng.below(16) {
             0..6 => self.write(false),
             6..8 => self.write(true),
@@ -249,7 +314,12 @@ impl Fixture {
         check_blocks(&self.fs, self.ino);
         let verified = self.fs.verify_data(self.ino, 0..u64::MAX).unwrap();
         assert!(verified.wrong.is_empty(), "{verified:?}");
-        assert!(!verified.is_marked);
+        assert!(!verified.is_marked || self.views.is_some());
+        self.marked += verified
+            .unsummed
+            .iter()
+            .map(|r| r.end - r.start)
+            .sum::<u64>();
         if self.fs.vol.geo.data_sums {
             self.summed += verified.compared;
         }
@@ -263,8 +333,16 @@ fn model(block_size: u32, region: usize, most: u64, steps: u32) {
 }
 
 fn model_with(block_size: u32, region: usize, most: u64, steps: u32, features: &[&str]) {
+    model_of(block_size, region, most, steps, features, false);
+}
+
+fn model_of(block_size: u32, region: usize, most: u64, steps: u32, features: &[&str], views: bool) {
     for seed in 1..=4 {
-        let fs = mount_with(HeapBackend::boxed(region), block_size, features);
+        let backend: Box<dyn PmemBackend> = match views {
+            true => Box::new(SimBackend::new(region).unwrap()),
+            false => HeapBackend::boxed(region),
+        };
+        let fs = mount_with(backend, block_size, features);
         let free = |fs: &Fs| fs.statfs().unwrap().free;
         // The first file allocates the directory's block and the groups.
         let filler = new_file(&fs, b"filler");
@@ -288,12 +366,18 @@ fn model_with(block_size: u32, region: usize, most: u64, steps: u32, features: &
             most,
             record_id: 0,
             summed: 0,
+            views: views.then(Vec::new),
+            marked: 0,
         };
         for i in 0..steps {
             fixture.step();
             if i % 8 == 0 {
                 fixture.check();
             }
+        }
+        if fixture.views.take().is_some() {
+            assert!(fixture.marked > most);
+            assert!(fixture.fs.sum_marked_files());
         }
         fixture.check();
         let has_sums = fixture.fs.vol.geo.data_sums;
@@ -341,4 +425,13 @@ fn files_with_checksums_match_vec_and_sums() {
     model_with(512, 4 << 20, 300 << 10, 300, SUMS);
     model_with(1024, 8 << 20, 700 << 10, 200, SUMS);
     model_with(4096, 64 << 20, 10 << 20, 300, SUMS);
+}
+
+/// Views for writing mark ranges of the file meanwhile: after each few steps, each written block
+/// beside the mark has the right sum, and in the end all have.
+#[test]
+fn files_with_views_match_vec_and_sums() {
+    const SUMS: &[&str] = &["data_checksums"];
+    model_of(4096, 8 << 20, 500 << 10, 1500, SUMS, true);
+    model_of(4096, 64 << 20, 10 << 20, 500, SUMS, true);
 }

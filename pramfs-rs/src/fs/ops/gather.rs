@@ -63,9 +63,6 @@ impl Engine {
             if !state.leases.is_empty() {
                 return Ok(Gathered::Leased);
             }
-            if geo.data_sums && !self.is_summed(&state) {
-                return Ok(Gathered::Unsummed);
-            }
             self.settle_size(&inode, &mut state)?;
             let slot = geo.slot_of(geo.file_block(offset));
             let first = FileBlock(geo.file_block(offset).0 - slot);
@@ -77,12 +74,17 @@ impl Engine {
             if offset >= state.disk.size || geo.huge_leaves && end < first + geo.fan() {
                 return Ok(Gathered::Holes);
             }
+            // Only sums that hold tell whether the bytes are those that were written.
+            let marked = state.disk.unsummed();
+            if geo.data_sums && first < marked.end && marked.start < end {
+                return Ok(Gathered::Unsummed);
+            }
             let old = match self.scattered(&state, first, end)? {
                 Ok(old) => old,
                 Err(why) => return Ok(why),
             };
             // A damaged block gets no new sum.
-            if self.is_summed(&state) {
+            if geo.data_sums {
                 for i in 0..end - first {
                     self.check_block(&state, first + i)?;
                 }

@@ -134,7 +134,7 @@ impl Engine {
             // Its holder would append behind the back of the new one.
             self.close_window(&inode, &mut state)?;
             if mode == LeaseMode::Write {
-                self.mark_unsummed(&inode, &mut state)?;
+                self.mark_all(&inode, &mut state)?;
             }
             let mut tx = self.begin(&inode);
             tx.touch(&inode.last_record);

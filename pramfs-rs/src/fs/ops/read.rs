@@ -118,7 +118,7 @@ impl Engine {
                 let right = self.compare_run(inode.ino, size, block, offset, into);
                 matches!(right, Ok(n) if n == into.len())
             };
-            copied && (inode.unsummed.load(Ordering::Acquire) || is_right(into))
+            copied && (inode.is_unsummed(&self.vol.geo, offset, into.len()) || is_right(into))
         };
         self.read_known(inode, extents, offset, into, copy)
     }
@@ -177,7 +177,7 @@ impl Engine {
         let is_current = || self.validate(inode, snapshot.changes);
         if let Some(at) = self.lookup_extent(extents, snapshot.records, offset, len) {
             self.vol.medium().read(at, &mut into[..len]).ok()?;
-            if self.vol.geo.data_sums && !inode.unsummed.load(Ordering::Acquire) {
+            if self.vol.geo.data_sums && !inode.is_unsummed(&self.vol.geo, offset, len) {
                 let (size, block) = (snapshot.size, self.vol.geo.block_at(at));
                 let bytes = &mut into[..len];
                 let right = self.compare_run(inode.ino, size, block, offset, bytes);
@@ -196,7 +196,7 @@ impl Engine {
         if read.ok()? != len {
             return None;
         }
-        if self.vol.geo.data_sums && !inode.unsummed.load(Ordering::Acquire) {
+        if self.vol.geo.data_sums && !inode.is_unsummed(&self.vol.geo, offset, len) {
             let right = self.compare(&snapshot.map, snapshot.size, offset, &mut into[..len]);
             if right.ok()? != len {
                 return None;
@@ -248,8 +248,8 @@ impl Engine {
         hole: impl Fn() -> Result<()>,
     ) -> Result<usize> {
         let n = self.read_map(&state.map(), offset, into, hole)?;
-        match self.is_summed(state) {
-            true => self.compare(&state.map(), state.disk.size, offset, &mut into[..n]),
+        match self.vol.geo.data_sums {
+            true => self.compare_locked(state, offset, &mut into[..n]),
             false => Ok(n),
         }
     }

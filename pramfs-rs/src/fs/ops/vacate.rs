@@ -74,16 +74,21 @@ impl Engine {
             if !state.leases.is_empty() {
                 return Ok(Vacated::Leased);
             }
-            if geo.data_sums && !self.is_summed(&state) {
-                return Ok(Vacated::Unsummed);
-            }
             self.settle_size(&inode, &mut state)?;
             let inside = match self.inside(&state, offset, leaf)? {
                 Ok(inside) => inside,
                 Err(why) => return Ok(why),
             };
+            // Only sums that hold tell whether the bytes are those that were written.
+            let marked = state.disk.unsummed();
+            let is_marked = |(index, run): &(FileBlock, BlockRun)| {
+                *index < marked.end && marked.start < *index + run.len
+            };
+            if geo.data_sums && inside.data.iter().any(is_marked) {
+                return Ok(Vacated::Unsummed);
+            }
             // A damaged block gets no new sum.
-            if self.is_summed(&state) {
+            if geo.data_sums {
                 for (index, run) in &inside.data {
                     for i in 0..run.len {
                         self.check_block(&state, *index + i)?;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::fs::inode::marks::bytes_of;
 use crate::fs::inode::state::check_file;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
@@ -19,8 +20,11 @@ pub struct VerifiedData {
     /// Whole blocks of the file whose checksum does not match, as byte ranges. They end at the
     /// end of the file.
     pub wrong: Vec<Range<u64>>,
-    /// The file is marked: it is, or was, mapped for writing, and its blocks were not compared.
+    /// Some of the blocks are marked: they are, or were, mapped for writing, and were not
+    /// compared.
     pub is_marked: bool,
+    /// The marked blocks, as byte ranges, which end at the end of the file.
+    pub unsummed: Vec<Range<u64>>,
 }
 
 impl Engine {
@@ -71,10 +75,17 @@ impl Engine {
         if range.start >= last {
             return Ok(None);
         }
-        if !self.is_summed(&state) {
+        let marked = bytes_of(geo, &state.disk.unsummed());
+        if marked.contains(&range.start) {
+            let end = marked.end.min(last);
             found.is_marked = true;
-            return Ok(None);
+            add(&mut found.unsummed, range.start..end);
+            return Ok(Some(end));
         }
+        let last = match range.start < marked.start {
+            true => last.min(marked.start),
+            false => last,
+        };
         let index = geo.file_block(range.start);
         let extent = map::run(
             &self.vol,
@@ -99,15 +110,20 @@ impl Engine {
                 Ok(right) => at + right as u64,
                 Err(Error::WrongSum { .. }) => {
                     let stop = (at + geo.block_size).min(end);
-                    match found.wrong.last_mut() {
-                        Some(last) if last.end == at => last.end = stop,
-                        _ => found.wrong.push(at..stop),
-                    }
+                    add(&mut found.wrong, at..stop);
                     stop
                 }
                 Err(e) => return Err(e),
             };
         }
         Ok(Some(end))
+    }
+}
+
+/// Adds a range after the others.
+fn add(to: &mut Vec<Range<u64>>, range: Range<u64>) {
+    match to.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => to.push(range),
     }
 }

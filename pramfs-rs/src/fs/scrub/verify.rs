@@ -65,17 +65,22 @@ impl VerifyData for Checksums {
         first: DataBlock,
         count: u64,
     ) -> Result<Vec<Option<BlockSum>>> {
-        if !engine.is_summed(state) {
-            return Ok(Vec::new());
-        }
         let (vol, size) = (&engine.vol, state.disk.size);
         let geo = &vol.geo;
+        if !geo.data_sums {
+            return Ok(Vec::new());
+        }
+        let marked = state.disk.unsummed();
         let mut sums = Vec::with_capacity(count as usize);
         for i in 0..count {
             let offset = geo.file_offset(first.index + i);
             // Blocks past the end of the file have no sum.
             if offset >= size {
                 break;
+            }
+            if marked.contains(&(first.index + i)) {
+                sums.push(None);
+                continue;
             }
             let place = vol.blocks.sum_at(vol.medium(), first.block.after(i))?;
             sums.push(Some(BlockSum {

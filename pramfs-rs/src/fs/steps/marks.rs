@@ -1,45 +1,51 @@
-//! Files whose data sums do not hold (flag `FL_UNSUMMED`): somebody stores to their blocks
-//! without a record, by a view for writing or a lease to write.
+//! Marked blocks of files (flag `FL_UNSUMMED`): their sums need not hold, since somebody stores
+//! to them without a record, by a view for writing or a lease to write.
 //!
-//! Invariant: a record sets the flag before the first such store is possible. It is cleared by
-//! the record that holds the last of the new sums, after the last view and lease. So a crash
-//! leaves a file that is marked, or whose sums are right.
+//! Invariant: a record marks a block before the first such store is possible. The mark goes with
+//! the record that holds the new sum, after the last view and lease of the file. So a crash
+//! leaves a block that is marked, or whose sum is right.
 //!
-//! The file is summed in steps, by the timer and at unmount. Writes between the steps set sums
-//! as ever. A new view or lease makes it begin again. A mark that a crash leaves is found when
-//! the inode is next loaded.
+//! The mark of a file is one range of its blocks. Another view makes it longer, a lease makes it
+//! the whole file. Blocks outside it are read and written with sums as ever. It is summed from
+//! its beginning, in steps, by the timer and at unmount. Each step takes the blocks that it has
+//! summed out of the range. A mark that a crash leaves is found when the inode is next loaded.
 
-use std::sync::atomic::Ordering;
+use std::ops::Range;
 
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
-use crate::fs::inode::marks::Marked;
+use crate::fs::inode::marks::bytes_of;
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::media::inode::FL_UNSUMMED;
-use pramfs_medium::types::Ino;
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::features::RANGED_MARKS;
+use pramfs_medium::media::inode::{ALL_BLOCKS, NO_BLOCKS};
+use pramfs_medium::types::{FileBlock, Ino};
 
 /// Bytes of a file that one record sums.
 const STEP: u64 = 8 << 20;
+
+/// Inodes that an unmount looks at, for marks that a crash has left.
+const SCAN: u64 = 4 << 20;
 
 /// Bytes that one tick of the timer sums, so that its other work goes on.
 const TICK: u64 = 512 << 20;
 
 impl Engine {
-    /// Marks a file durably, for a view for writing. [`end_stores`](Self::end_stores) follows,
-    /// unless this fails.
+    /// Notes a view for writing of a file, and marks a byte range of it durably.
+    /// [`end_stores`](Self::end_stores) follows, unless this fails.
     ///
     /// # Errors
     /// Those of a change of the inode.
-    pub(crate) fn begin_stores(&self, ino: Ino) -> Result<()> {
+    pub(crate) fn begin_stores(&self, ino: Ino, range: Range<u64>) -> Result<()> {
         // First, so that the mark stays once it is there.
-        self.marks.change(ino, |marked| marked.views += 1);
+        self.marks.begin_view(ino);
         let marked = self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
             let mut state = inode.state.write();
             check_file(inode.ino, &state)?;
-            self.mark_unsummed(&inode, &mut state)
+            self.mark_range(&inode, &mut state, range.clone())
         });
         if marked.is_err() {
             self.end_stores(ino);
@@ -49,31 +55,125 @@ impl Engine {
 
     /// Ends what [`begin_stores`](Self::begin_stores) began.
     pub(crate) fn end_stores(&self, ino: Ino) {
-        let end = |marked: &mut Marked| marked.views = marked.views.saturating_sub(1);
-        self.marks.change(ino, end);
+        self.marks.end_view(ino);
     }
 
-    /// Marks a locked file durably, before somebody may store to its blocks without a record.
-    pub(crate) fn mark_unsummed(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        if !self.vol.geo.data_sums {
+    /// Marks the blocks that hold a byte range of a locked file, up to its end, durably, before
+    /// somebody may store to them without a record.
+    pub(crate) fn mark_range(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        range: Range<u64>,
+    ) -> Result<()> {
+        let (geo, size) = (&self.vol.geo, state.disk.size);
+        let blocks = geo.file_block(range.start)..geo.file_block_from(range.end.min(size));
+        self.mark_blocks(inode, state, blocks)
+    }
+
+    /// As [`mark_range`](Self::mark_range), for the whole file, which may grow meanwhile.
+    pub(crate) fn mark_all(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        self.mark_blocks(inode, state, ALL_BLOCKS)
+    }
+
+    fn mark_blocks(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        blocks: Range<FileBlock>,
+    ) -> Result<()> {
+        if !self.vol.geo.data_sums || blocks.is_empty() {
             return Ok(());
         }
-        self.marks.change(inode.ino, |marked| marked.summed = 0);
-        if state.disk.flags & FL_UNSUMMED == 0 {
-            self.change(inode, state, |_, new| {
-                new.flags |= FL_UNSUMMED;
-                Ok(())
-            })?;
+        self.marks.note(inode.ino);
+        let marked = state.disk.unsummed();
+        let both = match marked.is_empty() {
+            true => blocks,
+            false => marked.start.min(blocks.start)..marked.end.max(blocks.end),
+        };
+        if both == marked {
+            return Ok(());
         }
+        if both != ALL_BLOCKS {
+            self.use_ranged_marks()?;
+        }
+        self.change(inode, state, |_, new| {
+            new.set_unsummed(both);
+            Ok(())
+        })?;
         // Readers without the lock see it before any store.
-        inode.unsummed.store(true, Ordering::Release);
+        inode.show_unsummed(&state.disk);
         Ok(())
+    }
+
+    /// Whether no mark of a range is left, so that older versions may mount the region. For the
+    /// unmount: nothing changes any more. False also if that is not known.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    pub(crate) fn has_no_ranged_marks(&self) -> Result<bool> {
+        if !self.marks.are_done() {
+            return Ok(false);
+        }
+        // Marks that a crash has left are known only once their inodes have been loaded.
+        if self.info.fixed.incompat & RANGED_MARKS == 0 {
+            return Ok(true);
+        }
+        let (vol, mut looked) = (&self.vol, 0);
+        for group in 0.. {
+            let words = match vol.inodes.check_group(vol.medium(), group) {
+                Ok(Some(words)) => words,
+                Ok(None) => break,
+                Err(Error::Corrupt { .. }) => return Ok(false),
+                Err(e) => return Err(e),
+            };
+            for (i, mut word) in (0..).zip(words) {
+                while word != 0 {
+                    let bit = u64::from(word.trailing_zeros());
+                    word &= word - 1;
+                    let ino = Ino(group * vol.geo.bits_per_group() + i * 64 + bit);
+                    let Some(home) = self.table.find_now(vol, ino)? else {
+                        continue;
+                    };
+                    looked += 1;
+                    let disk: DiskInode = vol.medium().read_pod(home)?;
+                    if disk.is_range_marked() || looked > SCAN {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adapts the mark of a file to a smaller size. Blocks past the new end leave the file, or
+    /// are `kept` for a file that grows again, with somebody who stores to them.
+    pub(crate) fn cut_mark(&self, new: &mut Edit<'_>, kept: bool) {
+        let marked = new.unsummed();
+        if !self.vol.geo.data_sums || marked.is_empty() || marked == ALL_BLOCKS {
+            return;
+        }
+        let end = self.vol.geo.file_block_from(new.size);
+        if marked.end > end {
+            let left = match kept {
+                true => ALL_BLOCKS,
+                false => marked.start.min(end)..end,
+            };
+            new.set_unsummed(left);
+        }
     }
 
     /// Sums the files that nobody stores to any more, as the timer does, for tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn sum_marked_files(&self) -> bool {
         self.sum_marked(|| false)
+    }
+
+    /// As [`sum_marked_files`](Self::sum_marked_files), by one record.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn sum_marked_part(&self) -> bool {
+        let taken = std::cell::Cell::new(false);
+        self.sum_marked(|| taken.replace(true))
     }
 
     /// Sums marked files that nobody stores to any more, until `stop` returns true. Returns
@@ -101,7 +201,7 @@ impl Engine {
                     Err(e) => {
                         tracing::warn!(%ino, error = %e, "could not sum a file that was mapped for writing; it stays marked");
                         // The next load of the inode tries again.
-                        self.marks.remove(ino);
+                        self.marks.leave(ino);
                         all = false;
                         break;
                     }
@@ -111,56 +211,50 @@ impl Engine {
         all && self.marks.is_empty()
     }
 
-    /// Sums the next part of a marked file, by one record.
+    /// Sums the next marked blocks of a file, by one record.
     fn sum_step(&self, ino: Ino) -> Result<Step> {
+        let geo = &self.vol.geo;
         let inode = self.iget(ino)?;
         let mut state = inode.state.write();
         state.alive(ino)?;
-        let Some(marked) = self.marks.get(ino) else {
-            return Ok(Step::Done);
-        };
-        if marked.views > 0 || !state.leases.is_empty() {
+        if self.marks.has_view(ino) || !state.leases.is_empty() {
             return Ok(Step::Later);
         }
-        if state.disk.flags & FL_UNSUMMED == 0 {
+        let marked = state.disk.unsummed();
+        if marked.is_empty() {
             self.marks.remove(ino);
             return Ok(Step::Done);
         }
         let (map, size) = (state.map(), state.disk.size);
-        let end = marked.summed.saturating_add(STEP).min(size);
+        let end = marked.end.min(geo.file_block_from(size));
+        let start = marked.start.min(end);
+        let stop = start.saturating_add(geo.whole_blocks(STEP)).min(end);
+        let left = match stop < end {
+            true => stop..end,
+            false => NO_BLOCKS,
+        };
         self.use_copies()?;
+        if !left.is_empty() {
+            self.use_ranged_marks()?;
+        }
         // What was stored without a record may be in caches only: a loss of power would take the
         // bytes and leave their sums.
-        self.flush_range(&inode, &state, marked.summed.min(end)..end)?;
-        // From now on, writes set sums too.
-        self.marks.change(ino, |marked| marked.summed = end.max(1));
-        let done = (|| {
-            let mut new = Edit::new(&inode, &mut state);
-            let mut tx = self.begin(&inode);
-            tx.allow_large();
-            tx.touch(&inode.last_record);
-            let from = marked.summed.min(end);
-            self.put_sums(&mut tx, new.before(), &map, size, from..end)?;
-            if end < size {
-                tx.end_staging()?;
-                self.commit(tx, []).map(drop)?;
-                return Ok(Step::More);
-            }
-            new.flags &= !FL_UNSUMMED;
-            let staged = new.stage(&mut tx)?;
-            tx.end_staging()?;
-            self.commit(tx, [staged])?;
-            Ok(Step::Done)
-        })();
-        match done {
-            Ok(Step::Done) => {
-                inode.unsummed.store(false, Ordering::Release);
-                self.marks.remove(ino);
-            }
-            Ok(_) => {}
-            Err(_) => self.marks.change(ino, |now| now.summed = marked.summed),
+        let bytes = bytes_of(geo, &(start..stop));
+        self.flush_range(&inode, &state, bytes.clone())?;
+        let mut new = Edit::new(&inode, &mut state);
+        let mut tx = self.begin(&inode);
+        tx.allow_large();
+        self.put_marked_sums(&mut tx, &map, size, bytes)?;
+        new.set_unsummed(left.clone());
+        let staged = new.stage(&mut tx)?;
+        tx.end_staging()?;
+        self.commit(tx, [staged])?;
+        inode.show_unsummed(&state.disk);
+        if left.is_empty() {
+            self.marks.remove(ino);
+            return Ok(Step::Done);
         }
-        done
+        Ok(Step::More)
     }
 }
 

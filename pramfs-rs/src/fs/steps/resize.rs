@@ -72,15 +72,17 @@ impl Engine {
             self.check_edges(state, old_size..old_size)?;
         }
         // A block that is not what was written keeps its sum, which then fits no prefix of it.
-        let sums_end = match size < old_size && self.is_summed(state) {
+        let sums_end = match size < old_size {
             true => match self.check_edges(state, size..size) {
                 Err(Error::WrongSum { .. } | Error::Pmem(PmemError::Faulted { .. })) => false,
                 checked => checked.map(|()| true)?,
             },
-            false => size < old_size,
+            false => false,
         };
         let (rest, slot) = self.change(inode, state, |tx, new| {
             new.size = size;
+            let kept = self.keeps_blocks(new.before());
+            self.cut_mark(new, kept);
             touch_mtime(new, self.now());
             // First, so that freeing blocks uses the rest of the record.
             also(tx, new)?;
@@ -120,6 +122,9 @@ impl Engine {
             };
             Ok((Rest::Due, slot))
         })?;
+        if geo.data_sums {
+            inode.show_unsummed(&state.disk);
+        }
         state.orphan_slot = state.orphan_slot.or(slot);
         match rest {
             Rest::Unchanged => {}

@@ -1,7 +1,7 @@
 //! Checksums of file data (feature `data_checksums`): setting them and comparing with them.
 //!
 //! Invariant: the word of a written block holds the sum of its bytes up to the end of the file,
-//! unless the inode has the flag `FL_UNSUMMED` ([`marks`](crate::fs::steps::marks)). The record
+//! unless the block is marked ([`marks`](crate::fs::steps::marks)). The record
 //! that changes these bytes, or the end within the block, sets the word too. Bytes past the end
 //! are in no sum: they change without a record.
 //!
@@ -11,10 +11,11 @@ use std::ops::Range;
 
 use crate::fs::Engine;
 use crate::fs::engine::change::Edit;
+use crate::fs::inode::marks::bytes_of;
 use crate::fs::inode::state::InodeState;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, MapRef};
-use pramfs_medium::media::inode::FL_UNSUMMED;
+use pramfs_medium::media::inode::{ALL_BLOCKS, FL_UNSUMMED, NO_BLOCKS};
 use pramfs_medium::media::sums::{SumState, check_word, data_crc, sum_word};
 use pramfs_medium::types::{Bno, FileBlock, Ino};
 use pramfs_medium::volume::{Plan, Record};
@@ -26,21 +27,6 @@ const BLOCK_MAX: usize = 4096;
 const AT_ONCE: usize = 512;
 
 impl Engine {
-    /// Whether reads of a locked file are compared with sums.
-    #[inline]
-    pub(crate) fn is_summed(&self, state: &InodeState) -> bool {
-        self.vol.geo.data_sums && state.disk.flags & FL_UNSUMMED == 0
-    }
-
-    /// Whether sums of a locked file need not be set: all of it will be summed later.
-    pub(crate) fn is_stored_to(&self, state: &InodeState) -> bool {
-        state.disk.flags & FL_UNSUMMED != 0
-            && self
-                .marks
-                .get(Ino(state.disk.ino))
-                .is_none_or(|marked| marked.summed == 0)
-    }
-
     /// Puts the sums of the written blocks that hold a byte range, as they will be after the
     /// record. It already has all that changes there. `size` is the size of the file then, and
     /// `before` the locked file.
@@ -69,10 +55,35 @@ impl Engine {
         size: u64,
         ranges: &[Range<u64>],
     ) -> Result<()> {
-        if !self.vol.geo.data_sums || self.is_stored_to(before) {
+        // Marked blocks will be summed later.
+        let marked = before.disk.unsummed();
+        if !self.vol.geo.data_sums || marked == ALL_BLOCKS {
             return Ok(());
         }
         self.use_copies()?;
+        self.put_sums_beside(tx, &marked, map, size, ranges)
+    }
+
+    /// As [`put_sums`](Self::put_sums), for blocks that the record takes out of the mark.
+    pub(crate) fn put_marked_sums(
+        &self,
+        tx: &mut Record<'_>,
+        map: &MapRef,
+        size: u64,
+        range: Range<u64>,
+    ) -> Result<()> {
+        self.put_sums_beside(tx, &NO_BLOCKS, map, size, &[range])
+    }
+
+    /// Puts the sums of all blocks but the marked ones.
+    fn put_sums_beside(
+        &self,
+        tx: &mut Record<'_>,
+        marked: &Range<FileBlock>,
+        map: &MapRef,
+        size: u64,
+        ranges: &[Range<u64>],
+    ) -> Result<()> {
         let geo = &self.vol.geo;
         let after = tx.data_after();
         let mut bytes = vec![0; geo.block_size as usize];
@@ -87,8 +98,15 @@ impl Engine {
             let mut index = geo.file_block(range.start).max(next);
             next = geo.file_block(end - 1) + 1;
             while index < next {
+                if marked.contains(&index) {
+                    index = marked.end.min(next);
+                    continue;
+                }
                 let leaf = map::leaf_after(tx, map, index)?;
-                let stop = leaf.first.saturating_add(leaf.count).min(next);
+                let mut stop = leaf.first.saturating_add(leaf.count).min(next);
+                if index < marked.start {
+                    stop = stop.min(marked.start);
+                }
                 let Some(block) = leaf.block.filter(|_| !leaf.unwritten) else {
                     index = stop;
                     continue;
@@ -149,7 +167,7 @@ impl Engine {
     /// is not what was written. A new sum would hide that.
     #[inline]
     pub(crate) fn check_edges(&self, state: &InodeState, range: Range<u64>) -> Result<()> {
-        match self.is_summed(state) {
+        match self.vol.geo.data_sums {
             true => self.check_both_edges(state, range),
             false => Ok(()),
         }
@@ -173,9 +191,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Compares a block of a locked file with its sum.
+    /// Compares a block of a locked file with its sum, unless it is marked.
     pub(crate) fn check_block(&self, state: &InodeState, index: FileBlock) -> Result<()> {
         let (geo, size) = (&self.vol.geo, state.disk.size);
+        if state.disk.unsummed().contains(&index) {
+            return Ok(());
+        }
         let offset = geo.file_offset(index);
         let extent = map::run(&self.vol, &state.map(), index, 1)?;
         let Some(block) = extent.block.filter(|_| !extent.unwritten && offset < size) else {
@@ -187,6 +208,44 @@ impl Engine {
         self.vol.medium().read(geo.offset(block), bytes)?;
         self.compare_run(Ino(state.disk.ino), size, block, offset, bytes)
             .map(drop)
+    }
+
+    /// As [`compare`](Self::compare), for bytes of a locked file. Those of marked blocks are
+    /// right.
+    #[inline]
+    pub(crate) fn compare_locked(
+        &self,
+        state: &InodeState,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<usize> {
+        match state.disk.flags & FL_UNSUMMED != 0 {
+            true => self.compare_beside_marked(state, offset, bytes),
+            false => self.compare(&state.map(), state.disk.size, offset, bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn compare_beside_marked(
+        &self,
+        state: &InodeState,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<usize> {
+        let (map, size, all) = (state.map(), state.disk.size, bytes.len());
+        let marked = bytes_of(&self.vol.geo, &state.disk.unsummed());
+        let within =
+            |at: u64| usize::try_from(at.saturating_sub(offset)).map_or(all, |n| n.min(all));
+        let (start, end) = (within(marked.start), within(marked.end));
+        let right = self.compare(&map, size, offset, &mut bytes[..start])?;
+        if right < start {
+            return Ok(right);
+        }
+        match self.compare(&map, size, offset + end as u64, &mut bytes[end..]) {
+            Ok(right) => Ok(end + right),
+            Err(Error::WrongSum { .. }) if end > 0 => Ok(end),
+            Err(e) => Err(e),
+        }
     }
 
     /// Compares bytes that were read from an offset of a file with the sums of its blocks.
