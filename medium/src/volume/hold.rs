@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn runs_of_bits_are_found_across_words() {
         assert_eq!(runs(&[0, 0]), []);
-        assert_eq!(runs(&[u64::MAX, 1]), [0..65]);
+        assert_eq!(runs(&[u64::MAX, 1]), vec![0..65; 1]);
         assert_eq!(runs(&[0b1011, 1 << 63]), [0..2, 3..4, 127..128]);
     }
 
