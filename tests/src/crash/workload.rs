@@ -551,6 +551,10 @@ pub fn vacate(fs: &Fs, ino: Ino) -> pramfs::Result<bool> {
         return Ok(false);
     };
     let leaf = place - place % fs.gather_unit();
+    // The smallest regions have no whole leaf with large blocks.
+    if leaf + fs.gather_unit() > fs.superblock().fixed.region_len {
+        return Ok(false);
+    }
     Ok(fs.vacate(ino, last.file_offset, leaf)? == Vacated::Moved)
 }
 
