@@ -305,7 +305,7 @@ fn defrag_of_aged_region_makes_leaves_free_first() {
     let Some((mount, _dog)) = live("compact-offline", "cache=none") else {
         return;
     };
-    let bytes = aged(mount.path());
+    let bytes = aged(&mount.path());
     mount.unmount();
     let region = mount.region();
     pramfs(["defrag", "--no-compact", region.to_str().unwrap()]).ok();
@@ -313,7 +313,7 @@ fn defrag_of_aged_region_makes_leaves_free_first() {
     let checked = run(crate::common::FSCK, ["-n", region.to_str().unwrap()]);
     assert_eq!(checked.status, 0, "{checked:?}");
     mount.mount("cache=none");
-    has_kept(mount.path(), &bytes);
+    has_kept(&mount.path(), &bytes);
 }
 
 #[test]
