@@ -247,7 +247,9 @@ uninstall: ## removes the installed files
 	rm -f $(addprefix $(mandir)/man8/,pramfs-virtiofsd.8 $(foreach tool,mkfs fsck mount,$(tool).pramfs.8 $(tool).fuse.pramfs.8) umount.fuse.pramfs.8)
 	rm -f $(foreach program,$(completed),$(bashdir)/$(program) $(zshdir)/_$(program) $(fishdir)/$(program).fish)
 	rm -f $(rulesdir)/$(rules) $(sharedir)/magic
-	-rmdir $(docdir) $(preloaddir) $(sharedir) 2>/dev/null
+	rm -f $(addprefix $(pythondir)/pramfs/,$(notdir $(wildcard python/pramfs/*.py python/pramfs/*.pyi)) py.typed _native.abi3.so __pycache__/*.pyc)
+	rm -f $(addprefix $(pythondir)/pramfs-$(version).dist-info/,METADATA WHEEL entry_points.txt)
+	-rmdir $(docdir) $(preloaddir) $(sharedir) $(pythondir)/pramfs/__pycache__ $(pythondir)/pramfs $(pythondir)/pramfs-$(version).dist-info 2>/dev/null
 
 deb: ## builds the Debian packages, in target/deb
 	@scripts/deb.sh
