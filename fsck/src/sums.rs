@@ -50,7 +50,7 @@ impl Checker<'_> {
 
     fn has_ranged_marks(&self) -> Result<bool> {
         let fixed = self.valid_page()?;
-        Ok(fixed.is_some_and(|fixed| fixed.incompat & RANGED_MARKS != 0))
+        Ok(fixed.is_some_and(|fixed| fixed.ro_compat & RANGED_MARKS != 0))
     }
 
     /// Returns the place of a block's sum; `None` if its group is damaged or not in use, which

@@ -121,7 +121,7 @@ fn check_contents(fs: &Fs, marked: bool) {
 
 fn has_feature(sim: &SimBackend) -> bool {
     let info = probe_superblock(&region_of(sim)).unwrap();
-    info.fixed.incompat & RANGED_MARKS != 0
+    info.fixed.ro_compat & RANGED_MARKS != 0
 }
 
 #[test]

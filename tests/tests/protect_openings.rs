@@ -278,7 +278,7 @@ fn contents(c: &Counted, dir: Ino) {
     c.write("gather", |fs| fs.gather(file, 0));
     c.write("vacate", |fs| fs.vacate(file, 0, 0));
     c.count("gather_unit", Engine::gather_unit);
-    c.read("leaf_use", |fs| fs.leaf_use(0, 9));
+    c.count("leaf_use", |fs| fs.leaf_use(0, 9)).unwrap();
     c.read("pointer_blocks", |fs| fs.pointer_blocks(file, 0, 9));
     c.count("free_space", Engine::free_space).unwrap();
     c.write("persist_stores", |fs| fs.persist_stores(file, 0..1 << 20));

@@ -50,7 +50,7 @@ fn truncate(fs: &Fs, ino: Ino, size: u64) {
 
 fn has_feature(sim: &SimBackend) -> bool {
     let info = probe_superblock(&region_of(sim)).unwrap();
-    info.fixed.incompat & RANGED_MARKS != 0
+    info.fixed.ro_compat & RANGED_MARKS != 0
 }
 
 /// Returns the image that a crash leaves if all stores have arrived.

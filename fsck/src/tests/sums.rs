@@ -97,7 +97,7 @@ fn repaired_bitmap_keeps_sums() {
 /// A file system with the file of [`summed`], whose mark is a range that `f` changes.
 fn marked(f: impl FnOnce(&mut DiskInode)) -> (Region, Ino) {
     let (region, ino, _) = summed(4096);
-    set_features(&region, |fixed| fixed.incompat |= RANGED_MARKS);
+    set_features(&region, |fixed| fixed.ro_compat |= RANGED_MARKS);
     let home = home_of(&region, ino);
     let mut d: DiskInode = region.read_pod(home).unwrap();
     d.set_unsummed(FileBlock(3)..FileBlock(5));
@@ -211,7 +211,7 @@ fn marked_range_without_flag_is_cleared() {
 #[test]
 fn marked_range_without_feature_is_repaired_to_whole_file() {
     let (region, ino) = marked(|_| {});
-    set_features(&region, |fixed| fixed.incompat &= !RANGED_MARKS);
+    set_features(&region, |fixed| fixed.ro_compat &= !RANGED_MARKS);
     let expected = Issue::MarkedRange {
         ino,
         is_flagged: true,

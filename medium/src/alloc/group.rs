@@ -210,26 +210,29 @@ impl Group {
         None
     }
 
-    /// Returns a run of clear bits that `fits` accepts, within an aligned run of `part` bits, a
-    /// multiple of 64, that is not clear as a whole. A longer run is cut.
+    /// Returns a run of clear bits that has room, within an aligned run of `part` bits, a multiple
+    /// of 64, that is not clear as a whole, and is not left out by its first bit. A longer run is
+    /// cut.
     pub(super) fn find_beside(
         &self,
         part: u32,
         lengths: RunLen,
-        fits: impl Fn(u32, u32) -> bool,
+        is_left_out: impl Fn(u32) -> bool,
+        has_room: impl Fn(u32, u32) -> bool,
     ) -> Option<(u32, u32)> {
         let bits = self.bits.as_ref()?;
         for first in (0..self.len).step_by(part as usize) {
             let end = self.len.min(first + part);
             let words = &bits[first as usize / 64..end.div_ceil(64) as usize];
             let is_clear = end - first == part && words.iter().all(|word| *word == 0);
-            if is_clear || words.iter().all(|word| *word == u64::MAX) {
+            let is_full = words.iter().all(|word| *word == u64::MAX);
+            if is_clear || is_full || is_left_out(first) {
                 continue;
             }
             let mut from = first;
             while let Some((start, len)) = self.next_free(from, end) {
                 let len = len.min(lengths.most);
-                if len >= lengths.least && fits(start, len) {
+                if len >= lengths.least && has_room(start, len) {
                     return Some((start, len));
                 }
                 from = start + len;
@@ -343,16 +346,20 @@ mod tests {
     #[test]
     fn runs_beside_used_bits_leave_clear_parts_clear() {
         let mut g = Group::loaded(vec![0; 8].into(), 500, RegionOffset(4096), RegionOffset(0));
-        let find = |g: &Group, least, most| g.find_beside(128, RunLen { least, most }, |_, _| true);
+        let find = |g: &Group, least, most| {
+            g.find_beside(128, RunLen { least, most }, |_| false, |_, _| true)
+        };
         // The last part is not as long as the others.
         assert_eq!(find(&g, 1, 9), Some((384, 9)));
         g.take(130, 1);
         assert_eq!(find(&g, 1, 9), Some((128, 2)));
         assert_eq!(find(&g, 3, 9), Some((131, 9)));
         assert_eq!(find(&g, 200, 200), None);
-        let not_there = |at, _| at >= 200;
         let lengths = RunLen { least: 1, most: 4 };
-        assert_eq!(g.find_beside(128, lengths, not_there), Some((384, 4)));
+        let from_200 = g.find_beside(128, lengths, |_| false, |at, _| at >= 200);
+        assert_eq!(from_200, Some((203, 4)));
+        let without = g.find_beside(128, lengths, |first| first == 128, |_, _| true);
+        assert_eq!(without, Some((384, 4)));
         let free = g.free();
         let taken = g.take_free(128, 128);
         assert_eq!(taken, [!0b100, u64::MAX]);

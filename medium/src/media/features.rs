@@ -61,7 +61,8 @@ pub const SCRAMBLED: u64 = 1 << 5;
 pub const ATOMIC_DATA: u64 = 1 << 5;
 
 /// A mark of a file whose sums do not hold may be a range of its blocks. Set by mounts, and
-/// cleared by those that leave none.
+/// cleared by those that leave none. A version without it may read: it takes the whole file for
+/// marked.
 pub const RANGED_MARKS: u64 = 1 << 6;
 
 impl Feature {
@@ -69,8 +70,8 @@ impl Feature {
     pub fn is_set_by_mounts(&self) -> bool {
         matches!(
             (self.mask, 1u64 << self.bit),
-            (Mask::RoCompat, PARKED_LEASES | BAD_BLOCKS)
-                | (Mask::Incompat, APPEND_WINDOWS | ATOMIC_DATA | RANGED_MARKS)
+            (Mask::RoCompat, PARKED_LEASES | BAD_BLOCKS | RANGED_MARKS)
+                | (Mask::Incompat, APPEND_WINDOWS | ATOMIC_DATA)
         )
     }
 }
@@ -120,13 +121,6 @@ pub const FEATURES: &[Feature] = &[
         "records may copy file data, and continue in blocks",
     ),
     feature(
-        "ranged_marks",
-        Mask::Incompat,
-        6,
-        true,
-        "marks of file data whose checksums do not hold may be ranges of blocks",
-    ),
-    feature(
         "parked_leases",
         Mask::RoCompat,
         0,
@@ -167,6 +161,13 @@ pub const FEATURES: &[Feature] = &[
         5,
         false,
         "names and attributes are replaced, in an image for reports",
+    ),
+    feature(
+        "ranged_marks",
+        Mask::RoCompat,
+        6,
+        true,
+        "marks of file data whose checksums do not hold may be ranges of blocks",
     ),
     feature(
         "replica",

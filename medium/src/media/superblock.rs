@@ -14,8 +14,10 @@ use super::features::{APPEND_WINDOWS, ATOMIC_DATA, BAD_BLOCKS, PARKED_LEASES, RA
 
 /// `PRAMFSrs`, read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PRAMFSrs");
-/// Features in `incompat` that mounts set and clear.
-const INCOMPAT_BY_MOUNTS: u64 = APPEND_WINDOWS | ATOMIC_DATA | RANGED_MARKS;
+/// Features in `ro_compat` that mounts set.
+const RO_COMPAT_BY_MOUNTS: u64 = PARKED_LEASES | BAD_BLOCKS | RANGED_MARKS;
+/// Features in `incompat` that mounts set.
+const INCOMPAT_BY_MOUNTS: u64 = APPEND_WINDOWS | ATOMIC_DATA;
 /// Version of the format.
 pub const VERSION: u32 = 1;
 /// Bytes of the superblock page.
@@ -97,7 +99,7 @@ impl SuperStatic {
     /// `parked_leases`, `append_windows`, `atomic_data`, `ranged_marks` and `bad_blocks`, the root
     /// of the list of bad blocks, and the sizes ([`differs_in_size`](Self::differs_in_size)).
     pub fn is_same_but_changed(&self, other: &SuperStatic) -> bool {
-        let differ = (self.ro_compat ^ other.ro_compat) & !(PARKED_LEASES | BAD_BLOCKS)
+        let differ = (self.ro_compat ^ other.ro_compat) & !RO_COMPAT_BY_MOUNTS
             | (self.incompat ^ other.incompat) & !INCOMPAT_BY_MOUNTS;
         let expected = SuperStatic {
             label: other.label,
@@ -169,7 +171,7 @@ mod tests {
             (sb.ro_compat, sb.badblock_root) = (BAD_BLOCKS, 7);
         }));
         assert!(changed(|sb| sb.incompat = ATOMIC_DATA));
-        assert!(changed(|sb| sb.incompat = RANGED_MARKS));
+        assert!(changed(|sb| sb.ro_compat = RANGED_MARKS));
         assert!(changed(|sb| {
             (sb.region_len, sb.blocks, sb.inodes_max) = (1 << 30, 1 << 18, 1 << 19);
             sb.reserve_blocks = 64;
@@ -184,7 +186,7 @@ mod tests {
     fn pages_that_differ_in_anything_else_are_not_same() {
         for bit in (0..64).map(|bit| 1u64 << bit) {
             assert!(!changed(|sb| sb.compat = bit));
-            let by_mounts = bit & (PARKED_LEASES | BAD_BLOCKS) != 0;
+            let by_mounts = bit & RO_COMPAT_BY_MOUNTS != 0;
             assert!(by_mounts || !changed(|sb| sb.ro_compat = bit));
             let by_mounts = bit & INCOMPAT_BY_MOUNTS != 0;
             assert!(by_mounts || !changed(|sb| sb.incompat = bit));

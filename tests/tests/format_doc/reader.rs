@@ -256,7 +256,7 @@ impl<'a> Reader<'a> {
             (true, 0, 0) => 0..u64::MAX,
             _ => {
                 assert!(flagged, "a range without a mark");
-                assert!(u64_at(self.bytes, 0x20) & 1 << 6 != 0, "ranged_marks");
+                assert!(u64_at(self.bytes, 0x18) & 1 << 6 != 0, "ranged_marks");
                 let blocks = u64_at(d, 0x10).div_ceil(1 << self.log2);
                 assert!(from < to && to <= blocks, "{from} to {to} of {blocks}");
                 from..to

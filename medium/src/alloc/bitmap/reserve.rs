@@ -392,14 +392,14 @@ impl BitmapSet {
                     continue;
                 };
                 let base = group * self.per_group;
-                let fits = |start: u32, len: u32| {
+                let is_out = |first| is_left_out((base + u64::from(first)) / u64::from(part));
+                let has_room = |start: u32, len: u32| {
                     let start = base + u64::from(start);
                     let len = u64::from(len);
-                    !is_left_out(start / u64::from(part))
-                        && self.has_room(medium, BitRun { start, len })
+                    self.has_room(medium, BitRun { start, len })
                 };
                 let lengths = RunLen { least, most: want };
-                if let Some((start, len)) = g.find_beside(part, lengths, fits) {
+                if let Some((start, len)) = g.find_beside(part, lengths, is_out, has_room) {
                     g.take(start, len);
                     self.note_free(group, g);
                     return Some(self.reserved(group, g, start, len));

@@ -141,7 +141,7 @@ impl Engine {
     ) -> Engine {
         Engine {
             uses_copies: AtomicBool::new(info.fixed.incompat & ATOMIC_DATA != 0),
-            uses_ranged_marks: AtomicBool::new(info.fixed.incompat & RANGED_MARKS != 0),
+            uses_ranged_marks: AtomicBool::new(info.fixed.ro_compat & RANGED_MARKS != 0),
             cache: InodeCache::new(options.cache_bytes, vol.geo.hash_keys.0),
             refs: Refs::new(
                 options

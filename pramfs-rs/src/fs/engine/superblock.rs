@@ -179,14 +179,14 @@ impl Engine {
     /// Notes in both superblock pages whether records may copy data.
     #[cold]
     pub(crate) fn set_atomic_data(&self, in_use: bool) -> Result<()> {
-        self.set_incompat(ATOMIC_DATA, in_use)?;
+        self.set_feature(|fixed| &mut fixed.incompat, ATOMIC_DATA, in_use)?;
         self.uses_copies.store(in_use, Ordering::Release);
         Ok(())
     }
 
     /// Notes durably, before the first mark of a range of a file, that there may be some. An older
-    /// version does not mount the region meanwhile: it would take a marked file for marked as a
-    /// whole.
+    /// version mounts the region read-only meanwhile: it would take a marked file for marked as a
+    /// whole, and let somebody store beside the range.
     #[inline]
     pub(crate) fn use_ranged_marks(&self) -> Result<()> {
         match self.uses_ranged_marks.load(Ordering::Acquire) {
@@ -198,19 +198,26 @@ impl Engine {
     /// Notes in both superblock pages whether there may be marks of ranges.
     #[cold]
     pub(crate) fn set_ranged_marks(&self, in_use: bool) -> Result<()> {
-        self.set_incompat(RANGED_MARKS, in_use)?;
+        self.set_feature(|fixed| &mut fixed.ro_compat, RANGED_MARKS, in_use)?;
         self.uses_ranged_marks.store(in_use, Ordering::Release);
         Ok(())
     }
 
-    fn set_incompat(&self, feature: u64, in_use: bool) -> Result<()> {
-        if (self.super_state.fixed.lock().incompat & feature != 0) == in_use {
+    fn set_feature(
+        &self,
+        mask: impl Fn(&mut SuperStatic) -> &mut u64,
+        feature: u64,
+        in_use: bool,
+    ) -> Result<()> {
+        let mut now = *self.super_state.fixed.lock();
+        if (*mask(&mut now) & feature != 0) == in_use {
             return Ok(());
         }
         self.super_state.change_fixed(self.vol.medium(), |fixed| {
-            fixed.incompat &= !feature;
+            let mask = mask(fixed);
+            *mask &= !feature;
             if in_use {
-                fixed.incompat |= feature;
+                *mask |= feature;
             }
         })
     }

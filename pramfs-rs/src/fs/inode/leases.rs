@@ -41,6 +41,7 @@ struct List {
 struct Slot {
     number: u32,
     at: RegionOffset,
+    mode: LeaseMode,
 }
 
 impl Leases {
@@ -50,10 +51,16 @@ impl Leases {
         self.0.is_none()
     }
 
+    /// Whether a holder may store to the file.
+    pub(crate) fn may_store(&self) -> bool {
+        let stores = |slot: &Slot| slot.mode == LeaseMode::Write;
+        self.0.as_ref().is_some_and(|list| list.slots.iter().any(stores))
+    }
+
     /// Adds a slot, whose line 0 is durable at `at`.
-    pub(crate) fn add(&mut self, number: u32, at: RegionOffset) {
+    pub(crate) fn add(&mut self, number: u32, at: RegionOffset, mode: LeaseMode) {
         let list = self.0.get_or_insert_default();
-        list.slots.push(Slot { number, at });
+        list.slots.push(Slot { number, at, mode });
     }
 
     /// Removes a slot.

@@ -144,7 +144,7 @@ impl Engine {
             self.clear_window(&mut tx, at)?;
             self.clear_words(at)?;
             self.commit(tx, [])?;
-            state.leases.add(slot, at);
+            state.leases.add(slot, at, mode);
             let held = HeldLease::new(slot, at, &lease, false);
             self.leases.lock().insert(slot, held);
             self.refs.add(ino, 1, By::Guard);

@@ -45,6 +45,7 @@ impl Engine {
             let inode = self.iget_user(ino)?;
             let mut state = inode.state.write();
             check_file(inode.ino, &state)?;
+            chattr::check_write(&state.disk)?;
             self.mark_range(&inode, &mut state, range.clone())
         });
         if marked.is_err() {
@@ -116,7 +117,7 @@ impl Engine {
             return Ok(false);
         }
         // Marks that a crash has left are known only once their inodes have been loaded.
-        if self.info.fixed.incompat & RANGED_MARKS == 0 {
+        if self.info.fixed.ro_compat & RANGED_MARKS == 0 {
             return Ok(true);
         }
         let (vol, mut looked) = (&self.vol, 0);
@@ -136,8 +137,13 @@ impl Engine {
                         continue;
                     };
                     looked += 1;
-                    let disk: DiskInode = vol.medium().read_pod(home)?;
-                    if disk.is_range_marked() || looked > SCAN {
+                    // What is damaged tells nothing.
+                    let is_left = match Inode::load(vol, ino, home) {
+                        Ok(disk) => disk.is_range_marked(),
+                        Err(Error::Corrupt { .. }) => true,
+                        Err(e) => return Err(e),
+                    };
+                    if is_left || looked > SCAN {
                         return Ok(false);
                     }
                 }
@@ -198,6 +204,11 @@ impl Engine {
                         self.marks.remove(ino);
                         break;
                     }
+                    // Space may become free.
+                    Err(Error::NoSpace(_)) => {
+                        all = false;
+                        break;
+                    }
                     Err(e) => {
                         tracing::warn!(%ino, error = %e, "could not sum a file that was mapped for writing; it stays marked");
                         // The next load of the inode tries again.
@@ -217,7 +228,7 @@ impl Engine {
         let inode = self.iget(ino)?;
         let mut state = inode.state.write();
         state.alive(ino)?;
-        if self.marks.has_view(ino) || !state.leases.is_empty() {
+        if self.marks.has_view(ino) || state.leases.may_store() {
             return Ok(Step::Later);
         }
         let marked = state.disk.unsummed();

@@ -81,7 +81,7 @@ impl Engine {
         };
         let (rest, slot) = self.change(inode, state, |tx, new| {
             new.size = size;
-            let kept = self.keeps_blocks(new.before());
+            let kept = self.keeps_blocks(new.before()) && self.marks.has_view(inode.ino);
             self.cut_mark(new, kept);
             touch_mtime(new, self.now());
             // First, so that freeing blocks uses the rest of the record.
