@@ -11,15 +11,17 @@ use std::path::Path;
 use pramfs_medium::media::default_options::DefaultOptions;
 use pramfs_medium::media::identify;
 
-/// Returns the default options of a region. None if there is no superblock that can be read: then
-/// the mount fails with the reason.
-pub fn of(region: &Path) -> DefaultOptions {
+/// Returns the default options of a region; none if it holds no file system.
+///
+/// # Errors
+/// The superblock cannot be read. The mount may be possible even so.
+pub fn of(region: &Path) -> Result<DefaultOptions, pramfs::Error> {
     // A page of a device may have failed.
-    let guarded = pramfs::pmem::install_fault_guard();
-    match guarded.is_ok().then(|| identify(region)) {
-        Some(Ok(Some(info))) => DefaultOptions::from_bits(info.fixed.default_options),
-        _ => DefaultOptions::default(),
-    }
+    pramfs::pmem::install_fault_guard()?;
+    let found = identify(region)?;
+    Ok(found.map_or_else(DefaultOptions::default, |info| {
+        DefaultOptions::from_bits(info.fixed.default_options)
+    }))
 }
 
 /// Puts default options before the others of a command line.
@@ -77,8 +79,8 @@ mod tests {
     fn region_without_superblock_has_no_default_options() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("region");
-        assert_eq!(of(&path), DefaultOptions::default());
+        assert!(of(&path).is_err());
         std::fs::write(&path, [0; 4096]).unwrap();
-        assert_eq!(of(&path), DefaultOptions::default());
+        assert_eq!(of(&path).unwrap(), DefaultOptions::default());
     }
 }

@@ -116,7 +116,17 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
 
 /// Puts the default options of the region before those of the command line.
 fn with_defaults(args: &mut Vec<OsString>, found: Invocation) -> Result<Invocation, Failure> {
-    let options = defaults::of(&found.region);
+    let options = match defaults::of(&found.region) {
+        Ok(options) => options,
+        // Most often the mount fails for the same reason, and says so.
+        Err(error) => {
+            eprintln!(
+                "mount.pramfs: {}: default options of the region are not applied: {error}",
+                found.region.display()
+            );
+            return Ok(found);
+        }
+    };
     if options.unknown() != 0 {
         eprintln!(
             "mount.pramfs: {}: default options that this version does not know are ignored: bits {:#x}",

@@ -36,7 +36,7 @@ findings! {
         says: "the superblock pages describe different file systems";
         remedy: "copy the page that mounts use over the other";
 
-    /// Both static parts are valid and differ only in the label, or in the features
+    /// Both static parts are valid and differ only in the label, the default options, the reserve, or in the features
     /// `parked_leases`, `append_windows`, `atomic_data`, `ranged_marks` and `bad_blocks`: a crash while it was changed.
     LabelsDiffer
         Warning, phase: 0, safe: true, done: Copied;

@@ -120,6 +120,10 @@ pub fn encode_leaf_use(used: &[u16]) -> Vec<u8> {
     bytes(&out)
 }
 
+/// Most leaves of a region, and pointer blocks of a file, that a server is believed to have: those
+/// of 128 TiB. Any user can mount a file system whose server answers without an end.
+const MOST: usize = 1 << 26;
+
 /// Asks the server of a mount to move what the part of an open file that has this offset has in
 /// the leaf at an offset of the region.
 ///
@@ -147,6 +151,9 @@ pub fn ask_for_pointers(file: BorrowedFd<'_>) -> io::Result<Vec<PointerBlock>> {
         ask(file, POINTERS, &mut words)?;
         let (next, size, found) = pointers(&words).ok_or_else(nonsense)?;
         out.extend(found);
+        if out.len() > MOST {
+            return Err(nonsense());
+        }
         if next >= size || next <= at {
             return Ok(out);
         }
@@ -178,6 +185,9 @@ pub fn ask_for_leaf_use(file: BorrowedFd<'_>) -> io::Result<Vec<u16>> {
         let more = leaf_use(&words).ok_or_else(nonsense)?;
         let is_last = more.len() < LEAF_USE_MAX;
         out.extend(more);
+        if out.len() > MOST {
+            return Err(nonsense());
+        }
         if is_last {
             return Ok(out);
         }

@@ -24,7 +24,7 @@ use crate::sync::{Mutex, rank};
 use crate::types::{BlockRun, Bno};
 
 /// Time after which nobody is vacating leaves any more.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(30);
 /// Leaves that are held at once, 32 GiB of leaves of 2 MiB.
 const LEAVES_MAX: usize = 1 << 14;
 
@@ -147,6 +147,8 @@ impl Volume {
     /// [`Error::Corrupt`] for a damaged bitmap; errors of the region.
     pub fn hold_leaf(&self, leaf: u64) -> Result<()> {
         let run = self.leaf_run(leaf);
+        // What is on its way from the bitmap to the hold still counts as free.
+        let _on_their_way = self.blocks.trim_lock();
         // Blocks that return from now on are kept.
         if !self.hold.begin(leaf, (run.len / 64) as usize) {
             return Ok(());
@@ -189,26 +191,47 @@ impl Volume {
         }
     }
 
-    /// Ends the hold of all leaves. Returns whether there were any.
-    pub fn end_hold(&self) -> bool {
+    /// Ends the hold of all leaves. Returns whether there were any. The caller has the
+    /// [`trim_lock`](crate::alloc::BitmapSet::trim_lock) of the blocks: who finds no free block
+    /// meanwhile waits for it, and looks again.
+    ///
+    /// The host keeps the room of the blocks, even if the mount discards what is freed: this comes
+    /// where somebody needs them.
+    pub(super) fn release_held(&self) -> bool {
         let leaves = match self.hold.is_active() {
             true => self.hold.take_all(),
             false => return false,
         };
         for (leaf, words) in &leaves {
             for held in runs(words) {
-                let start = self.leaf_run(*leaf).start.after(held.start);
-                let len = held.end - held.start;
-                self.free_unheld(BlockRun { start, len }, self.discard);
+                // The reserve takes single blocks, and comes first.
+                let single = self.reserve.missing().min(held.end - held.start);
+                let free = |range: Range<u64>| {
+                    let start = self.leaf_run(*leaf).start.after(range.start);
+                    let len = range.end - range.start;
+                    self.free_unheld(BlockRun { start, len }, false);
+                };
+                let rest = held.start + single;
+                (held.start..rest).for_each(|i| free(i..i + 1));
+                if rest < held.end {
+                    free(rest..held.end);
+                }
             }
         }
         !leaves.is_empty()
     }
 
+    /// As [`release_held`](Self::release_held), for a caller without the lock.
+    pub fn end_hold(&self) -> bool {
+        let _on_their_way = self.blocks.trim_lock();
+        self.release_held()
+    }
+
     /// Ends the hold if nobody has held a leaf for some seconds. The timer calls this.
     pub fn end_idle_hold(&self) {
         if self.hold.is_active() && self.hold.is_idle() {
-            self.end_hold();
+            let _on_their_way = self.blocks.trim_lock();
+            self.release_held();
         }
     }
 }

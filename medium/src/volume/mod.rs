@@ -403,12 +403,17 @@ impl Volume {
                 Ok(Some(SearchResult::NoHostRoom(_))) => {
                     (only_roomy, looked_for_roomy) = (true, true)
                 }
+                // Held blocks have room perhaps, and a new group has none.
+                Err(_) if only_roomy && !knows_another_way && self.hold.is_active() => {
+                    drop(at_home.take());
+                    self.end_hold();
+                }
                 // Retire before asking the host for more room.
                 Err(_) if only_roomy && !retired && self.retire_pending()? => retired = true,
                 Err(_) if only_roomy && knows_another_way => return Ok(None),
                 Ok(None) if !retired && self.retire_pending()? => retired = true,
                 Ok(None) if at_home.is_none() => at_home = Some(self.bitmap(kind).trim_lock()),
-                Ok(None) if !knows_another_way && kind == BitmapKind::Blocks && self.end_hold() => {
+                Ok(None) if !knows_another_way && kind == BitmapKind::Blocks && self.release_held() => {
                 }
                 Ok(None) if only_roomy && !knows_another_way => only_roomy = false,
                 Ok(None) => return Ok(None),

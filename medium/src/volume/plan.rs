@@ -137,7 +137,9 @@ impl<'v> Plan<'v> {
         });
         let found = match found {
             Ok(Some(found)) => found,
-            Ok(None) if spare && vol.end_hold() => return self.alloc_blocks(goal, want, full),
+            Ok(None) if spare && vol.end_hold() => {
+                return self.alloc_blocks(goal, want, full);
+            }
             Ok(None) if spare => self.take_reserved(NONE_LEFT)?,
             // If a block with room is in reserve, do not wait for the host: the operation can
             // then finish, or undo, without releasing its locks.

@@ -1,8 +1,11 @@
 //! A check of a saved region that goes on where it was interrupted.
 //!
-//! The position is kept in a file that has its name only while it is whole. It holds the size and
-//! the mtime of the saved region too: a file that was replaced is checked from its beginning. What
+//! The position is kept in a file that has its name only while it is whole. It also says which file
+//! it belongs to, and its size and times: one that was changed is checked from its beginning. What
 //! happens to bytes after they were checked is not found.
+//!
+//! A position vouches for bytes that are not read again. So one that another user could have
+//! written is refused.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -26,11 +29,33 @@ const POSITION_MAX: u64 = 64 << 10;
 struct Kept {
     /// What this file is, for a person who finds it.
     what: String,
-    len: u64,
-    mtime: (i64, i64),
+    file: Identity,
     /// CRC32C of the position as JSON.
     sum: u32,
     position: Position,
+}
+
+/// Which file was checked, and since when it has its contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    len: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+impl Identity {
+    fn of(file: &File) -> io::Result<Identity> {
+        let meta = file.metadata()?;
+        Ok(Identity {
+            device: meta.dev(),
+            inode: meta.ino(),
+            len: meta.len(),
+            mtime: (meta.mtime(), meta.mtime_nsec()),
+            ctime: (meta.ctime(), meta.ctime_nsec()),
+        })
+    }
 }
 
 const WHAT: &str = "position of an interrupted pramfs restore --check";
@@ -56,10 +81,7 @@ pub(crate) fn check_from(
     kept: &Path,
     stop: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Ended, Failure> {
-    let meta = file
-        .metadata()
-        .map_err(|e| Failure::os("cannot read", "the file", e))?;
-    let identity = (meta.len(), (meta.mtime(), meta.mtime_nsec()));
+    let identity = Identity::of(file).map_err(|e| Failure::os("cannot read", "the file", e))?;
     let before = read(kept, identity)?;
     let mut check = Check::new(reader);
     if let Some(position) = before {
@@ -85,44 +107,54 @@ pub(crate) fn check_from(
 }
 
 /// Reads a kept position. `None` if there is none, or if the file has changed since.
-fn read(path: &Path, identity: (u64, (i64, i64))) -> Result<Option<Position>, Failure> {
+fn read(path: &Path, identity: Identity) -> Result<Option<Position>, Failure> {
     let cannot = |e: io::Error| Failure::os("cannot read", path, e);
-    let mut text = Vec::new();
+    let refused = |why: &str| {
+        let text = format!("{}: {why}", shown(path));
+        Failure::new("position", text)
+    };
     // A FIFO of that name does not block.
     let opened = File::options()
         .read(true)
-        .custom_flags(libc::O_NONBLOCK)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path);
-    match opened {
+    let file = match opened {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(cannot(e)),
-        Ok(file) => file
-            .take(POSITION_MAX + 1)
-            .read_to_end(&mut text)
-            .map_err(cannot)?,
+        opened => opened.map_err(cannot)?,
     };
+    let meta = file.metadata().map_err(cannot)?;
+    let is_own = meta.uid() == rustix::process::geteuid().as_raw();
+    if !meta.is_file() || !is_own || meta.nlink() != 1 || meta.mode() & 0o022 != 0 {
+        return Err(refused(
+            "is not a file that this user alone can write; name another file",
+        ));
+    }
+    let mut text = Vec::new();
+    file.take(POSITION_MAX + 1)
+        .read_to_end(&mut text)
+        .map_err(cannot)?;
     let kept: Option<Kept> = serde_json::from_slice(&text).ok();
     let Some(kept) = kept.filter(|kept| kept.what == WHAT && sum_of(&kept.position) == kept.sum)
     else {
-        return Err(Failure::new(
-            "position",
-            format!(
-                "{}: is not the position of an interrupted check; name another file, or remove it to begin anew",
-                shown(path)
-            ),
+        return Err(refused(
+            "is not the position of an interrupted check; name another file",
         ));
     };
-    match (kept.len, kept.mtime) == identity {
+    if (kept.file.device, kept.file.inode) != (identity.device, identity.inode) {
+        return Err(refused(
+            "is the position in another file; name another one, or remove it to check this file from its beginning",
+        ));
+    }
+    match kept.file == identity {
         true => Ok(Some(kept.position)),
         false => Ok(None),
     }
 }
 
-fn keep(path: &Path, identity: (u64, (i64, i64)), position: Position) -> Result<(), Failure> {
+fn keep(path: &Path, identity: Identity, position: Position) -> Result<(), Failure> {
     let kept = Kept {
         what: WHAT.to_owned(),
-        len: identity.0,
-        mtime: identity.1,
+        file: identity,
         sum: sum_of(&position),
         position,
     };
@@ -216,17 +248,13 @@ mod tests {
             Ended::Sound { .. } => panic!("too few chunks"),
         })
         .unwrap();
-        let mtime = fs::metadata(&case.saved).unwrap().modified().unwrap();
         let mut bytes = fs::read(&case.saved).unwrap();
         bytes[at + 40] ^= 1;
         fs::write(&case.saved, bytes).unwrap();
-        // As the medium alters a byte.
-        File::options()
-            .write(true)
-            .open(&case.saved)
-            .unwrap()
-            .set_modified(mtime)
-            .unwrap();
+        // As the medium alters a byte: the file looks the same.
+        let mut kept: Kept = serde_json::from_slice(&fs::read(&case.kept).unwrap()).unwrap();
+        kept.file = Identity::of(&File::open(&case.saved).unwrap()).unwrap();
+        fs::write(&case.kept, serde_json::to_vec(&kept).unwrap()).unwrap();
         let (ended, done) = case.check(usize::MAX);
         let error = ended.unwrap_err();
         assert!(
@@ -238,23 +266,54 @@ mod tests {
     }
 
     #[test]
-    fn file_that_was_replaced_is_checked_from_its_beginning() {
+    fn file_that_was_changed_is_checked_from_its_beginning() {
         let case = case();
         let (_, chunks) = case.check(usize::MAX);
         case.stopped_after(2);
-        let other = case.dir.path().join("other");
-        fs::copy(&case.saved, &other).unwrap();
-        let later = std::time::SystemTime::UNIX_EPOCH;
+        let bytes = fs::read(&case.saved).unwrap();
+        fs::write(&case.saved, bytes).unwrap();
         File::options()
             .write(true)
-            .open(&other)
+            .open(&case.saved)
             .unwrap()
-            .set_modified(later)
+            .set_modified(std::time::SystemTime::UNIX_EPOCH)
             .unwrap();
-        fs::rename(&other, &case.saved).unwrap();
         let (ended, done) = case.check(usize::MAX);
         assert!(matches!(ended, Ok(Ended::Sound { .. })), "{ended:?}");
         assert_eq!(done, chunks);
+    }
+
+    #[test]
+    fn position_of_another_file_or_another_user_is_refused_and_stays() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let case = case();
+        case.stopped_after(2);
+        let right = fs::read(&case.kept).unwrap();
+        let refused = || {
+            let error = case.check(usize::MAX).0.unwrap_err();
+            assert!(fs::read(&case.kept).unwrap() == right);
+            error
+        };
+        let other = case.dir.path().join("other");
+        // Anybody might have written it.
+        fs::set_permissions(&case.kept, fs::Permissions::from_mode(0o622)).unwrap();
+        assert_eq!(refused().reason, "position");
+        fs::set_permissions(&case.kept, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::hard_link(&case.kept, &other).unwrap();
+        assert_eq!(refused().reason, "position");
+        fs::remove_file(&case.kept).unwrap();
+        symlink(&other, &case.kept).unwrap();
+        assert!(case.check(usize::MAX).0.is_err());
+        fs::rename(&other, &case.kept).unwrap();
+        // The same contents under the same name.
+        fs::copy(&case.saved, &other).unwrap();
+        fs::rename(&other, &case.saved).unwrap();
+        let error = refused();
+        assert!(
+            error.message.contains("position in another file"),
+            "{}",
+            error.message
+        );
     }
 
     #[test]

@@ -57,11 +57,18 @@ impl Engine {
             self.vol.region.wait_for_aside();
         }
         // Over all attempts: room is taken through windows that the scope joins.
-        let _scope = match need {
+        let mut scope = match need {
             Need::Write => self.vol.region.write_scope(),
             Need::Read => None,
         };
-        self.retry_for_room(|| self.attempt(need, &mut f), mend)
+        self.retry_for_room(
+            || self.attempt(need, &mut f),
+            |e| {
+                // What mends may wait, which nobody does with the region open.
+                scope.take();
+                mend(e)
+            },
+        )
     }
 
     #[inline]

@@ -73,7 +73,7 @@ impl Engine {
     pub(crate) fn retry_for_room<T>(
         &self,
         mut f: impl FnMut() -> Result<T>,
-        mend: impl Fn(&Error) -> bool,
+        mut mend: impl FnMut(&Error) -> bool,
     ) -> Result<T> {
         let mut retries = RoomRetries::default();
         let mut mended = false;

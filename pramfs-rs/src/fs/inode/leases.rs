@@ -54,7 +54,9 @@ impl Leases {
     /// Whether a holder may store to the file.
     pub(crate) fn may_store(&self) -> bool {
         let stores = |slot: &Slot| slot.mode == LeaseMode::Write;
-        self.0.as_ref().is_some_and(|list| list.slots.iter().any(stores))
+        self.0
+            .as_ref()
+            .is_some_and(|list| list.slots.iter().any(stores))
     }
 
     /// Adds a slot, whose line 0 is durable at `at`.

@@ -10,7 +10,9 @@ use pramfs_medium::media::default_options::DefaultOptions;
 
 /// Fewest blocks that are kept for removals.
 const RESERVE_MIN: u64 = 2;
-/// They are at most this part of the file system.
+/// Most such blocks, and the largest part of the file system. Each of them is looked for at a mount,
+/// and kept in memory.
+const RESERVE_MAX: u64 = 4096;
 const RESERVE_PART: u64 = 8;
 
 impl Engine {
@@ -38,14 +40,15 @@ impl Engine {
     /// for later mounts.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for fewer than two, or more than an eighth of the file system;
+    /// [`Error::Invalid`] for fewer than two, more than 4096, or more than an eighth of the file
+    /// system;
     /// [`Error::ReadOnly`]; those of the medium.
     pub fn set_reserve(&self, blocks: u64) -> Result<()> {
         self.op(Need::Write, || {
-            let most = self.vol.geo.blocks() / RESERVE_PART;
+            let most = (self.vol.geo.blocks() / RESERVE_PART).min(RESERVE_MAX);
             if !(RESERVE_MIN..=most).contains(&blocks) {
                 return Err(Error::Invalid(
-                    "the reserve has at least 2 blocks, and at most an eighth of the file system",
+                    "the reserve has at least 2 blocks, and at most 4096 or an eighth of the file system",
                 ));
             }
             self.super_state.change_fixed(self.vol.medium(), |fixed| {

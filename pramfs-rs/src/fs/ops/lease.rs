@@ -482,7 +482,7 @@ impl Engine {
         if state.disk.generation != lease.generation {
             return Err(wrong("which has another generation"));
         }
-        state.leases.add(slot, at);
+        state.leases.add(slot, at, lease.mode);
         // Nobody knows what its holder has mapped.
         state.leases.note_mapped_ahead();
         self.leases

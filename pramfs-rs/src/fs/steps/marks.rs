@@ -16,9 +16,10 @@ use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
 use crate::fs::inode::marks::bytes_of;
 use crate::fs::inode::state::{InodeState, check_file};
+use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::media::DiskInode;
+use pramfs_medium::map;
 use pramfs_medium::media::features::RANGED_MARKS;
 use pramfs_medium::media::inode::{ALL_BLOCKS, NO_BLOCKS};
 use pramfs_medium::types::{FileBlock, Ino};
@@ -238,7 +239,16 @@ impl Engine {
         }
         let (map, size) = (state.map(), state.disk.size);
         let end = marked.end.min(geo.file_block_from(size));
-        let start = marked.start.min(end);
+        let mut start = marked.start.min(end);
+        // A hole needs no record of its own.
+        while start < end {
+            let extent = map::run(&self.vol, &map, start, end - start)?;
+            if extent.block.is_some_and(|_| !extent.unwritten) {
+                break;
+            }
+            start = start.saturating_add(extent.count.max(1));
+        }
+        let start = start.min(end);
         let stop = start.saturating_add(geo.whole_blocks(STEP)).min(end);
         let left = match stop < end {
             true => stop..end,
