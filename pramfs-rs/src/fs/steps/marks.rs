@@ -134,6 +134,10 @@ impl Engine {
                     let bit = u64::from(word.trailing_zeros());
                     word &= word - 1;
                     let ino = Ino(group * vol.geo.bits_per_group() + i * 64 + bit);
+                    // Reserved numbers have no marks, and some of them no inode.
+                    if ino < Ino::FIRST_FREE {
+                        continue;
+                    }
                     let Some(home) = self.table.find_now(vol, ino)? else {
                         continue;
                     };
