@@ -292,6 +292,60 @@ fn truncation_beside_lease_marks_whole_file() {
     assert_eq!(u64::from_le_bytes(into), 5);
 }
 
+/// Its holder cannot store. Without a view, a truncation beside it drops no other sums.
+#[test]
+fn mark_beside_lease_to_read_is_cut_and_summed() {
+    let (sim, fs) = fresh(8 << 20, 4096);
+    let ino = file(&fs, "file", &text(40 * BLOCK as usize));
+    let file = open(&fs);
+    drop(view(&file, 9..21));
+    let generation = fs.getattr(ino).unwrap().generation;
+    drop(fs.grant_lease(ino, generation, LeaseMode::Read, 1, 0));
+    fs.region_to_damage().pretend_lease(0, true);
+    truncate(&fs, ino, 10 * BLOCK);
+    assert_eq!(marked(&fs, ino), blocks(9..10));
+    truncate(&fs, ino, 40 * BLOCK);
+    assert_eq!(marked(&fs, ino), blocks(9..10));
+    assert!(fs.sum_marked_files());
+    assert!(marked(&fs, ino).is_empty());
+    let verified = fs.verify_data(ino, 0..u64::MAX).unwrap();
+    assert!(verified.wrong.is_empty() && !verified.is_marked);
+    let again = mount(&crashed(&sim), quiet()).unwrap();
+    assert!(marked(&again, ino).is_empty());
+}
+
+/// A terabyte of holes takes no records.
+#[test]
+fn holes_of_marked_file_are_passed_at_once() {
+    let (_, fs) = fresh(8 << 20, 4096);
+    let ino = file(&fs, "file", &text(BLOCK as usize));
+    truncate(&fs, ino, 1 << 40);
+    fs.write(&CX, ino, (1 << 40) - BLOCK, &[7; BLOCK as usize])
+        .unwrap();
+    let file = open(&fs);
+    drop(view(&file, 0..1));
+    drop(view(&file, (1 << 28) - 1..1 << 28));
+    assert_eq!(marked(&fs, ino), blocks(0..1 << 28));
+    assert!(fs.sum_marked_files());
+    assert!(marked(&fs, ino).is_empty());
+    assert!(fs.verify_data(ino, 0..u64::MAX).unwrap().wrong.is_empty());
+}
+
+#[test]
+fn immutable_file_is_not_marked() {
+    let (_, fs) = fresh(8 << 20, 4096);
+    let ino = file(&fs, "file", &text(4 * BLOCK as usize));
+    let file = open(&fs);
+    let immutable = SetAttr {
+        flags: Some(0x10),
+        ..SetAttr::default()
+    };
+    fs.setattr(&CX, ino, &immutable).unwrap();
+    let error = file.map(0..BLOCK, Access::Write).unwrap_err();
+    assert_eq!(error.errno(), libc::EPERM);
+    assert!(marked(&fs, ino).is_empty());
+}
+
 #[test]
 fn punched_and_filled_mark_stays() {
     let (sim, fs) = fresh(8 << 20, 4096);

@@ -413,8 +413,8 @@ impl Volume {
                 Err(_) if only_roomy && knows_another_way => return Ok(None),
                 Ok(None) if !retired && self.retire_pending()? => retired = true,
                 Ok(None) if at_home.is_none() => at_home = Some(self.bitmap(kind).trim_lock()),
-                Ok(None) if !knows_another_way && kind == BitmapKind::Blocks && self.release_held() => {
-                }
+                Ok(None)
+                    if !knows_another_way && kind == BitmapKind::Blocks && self.release_held() => {}
                 Ok(None) if only_roomy && !knows_another_way => only_roomy = false,
                 Ok(None) => return Ok(None),
                 Err(init) => {
