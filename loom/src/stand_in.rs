@@ -5,6 +5,7 @@ pub mod types {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum LeaseMode {
         Read = 1,
+        Write = 2,
     }
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::fs::inode::leases::Leases;
 use crate::handover::{Stored, Words, append};
 use crate::media::lease::{APPENDING_OFFSET, AppendWindow, END_OFFSET, OPEN_WORD};
 use crate::pmem::{Region, RegionAccess as _};
-use crate::types::RegionOffset;
+use crate::types::{LeaseMode, RegionOffset};
 use crate::volume::Volume;
 
 pub const MODELS: &[Model] = &[
@@ -60,7 +60,7 @@ impl File {
 
     fn leases(&self) -> Leases {
         let mut leases = Leases::default();
-        leases.add(0, SLOT);
+        leases.add(0, SLOT, LeaseMode::Write);
         let adopted = leases.adopt_window(SLOT, WINDOW);
         promise!(adopted, "the window is not adopted");
         leases

@@ -16,7 +16,7 @@ use crate::places::Places;
 use crate::pmem::Region;
 use crate::snapshot::{Shown, copy_of_one_layout};
 use crate::sync::{RwLock, rank};
-use crate::types::RegionOffset;
+use crate::types::{LeaseMode, RegionOffset};
 use crate::volume::Volume;
 
 pub const MODELS: &[Model] = &[
@@ -65,7 +65,7 @@ impl File {
     /// With a layout, a size in words, a block in the map or none, and the words of the block.
     fn new(layout: u64, size: u64, has_block: bool, block: [u64; 2]) -> Arc<File> {
         let mut leases = Leases::default();
-        leases.add(0, VIEW);
+        leases.add(0, VIEW, LeaseMode::Read);
         let region = Region::new(&[layout, size, block[0], block[1]]);
         Arc::new(File {
             vol: Volume { region },
