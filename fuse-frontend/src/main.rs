@@ -118,12 +118,15 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
 fn with_defaults(args: &mut Vec<OsString>, found: Invocation) -> Result<Invocation, Failure> {
     let options = match defaults::of(&found.region) {
         Ok(options) => options,
-        // Most often the mount fails for the same reason, and says so.
         Err(error) => {
-            eprintln!(
-                "mount.pramfs: {}: default options of the region are not applied: {error}",
-                found.region.display()
-            );
+            // The mount fails for any other reason too, and says so. It may get past a page that
+            // cannot be read.
+            if error.errno() == rustix::io::Errno::IO.raw_os_error() {
+                eprintln!(
+                    "mount.pramfs: {}: default options of the region are not applied: {error}",
+                    found.region.display()
+                );
+            }
             return Ok(found);
         }
     };

@@ -205,9 +205,9 @@ fn mkfs_switches_features_by_name() {
             [
                 "append_windows",
                 "atomic_data",
-                "ranged_marks",
                 "parked_leases",
-                "bad_blocks"
+                "bad_blocks",
+                "ranged_marks"
             ],
             "{a:?}"
         );
