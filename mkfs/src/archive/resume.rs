@@ -1,11 +1,11 @@
 //! A check of a saved region that goes on where it was interrupted.
 //!
-//! The position is kept in a file that has its name only while it is whole. It also says which file
-//! it belongs to, and its size and times: one that was changed is checked from its beginning. What
-//! happens to bytes after they were checked is not found.
+//! The position is kept in a file of its own, which is replaced as a whole. It names the saved
+//! file by device, inode, size and times. A saved file that has changed since is checked from its
+//! beginning. A byte that changes after it was checked is not found.
 //!
-//! A position vouches for bytes that are not read again. So one that another user could have
-//! written is refused.
+//! A position vouches for bytes that are not read again. So a position that another user could
+//! have written is refused.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
