@@ -5,14 +5,16 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, SetAttr};
-use pramfs::{Access, Error, Fallocate, File, MappedFile, OpenOptions};
+use pramfs::{Access, Error, Fallocate, File, MappedFile, MountOptions, OpenOptions};
 use pramfs_fsck::{CheckOptions, check};
 use pramfs_medium::media::features::RANGED_MARKS;
-use pramfs_medium::media::probe_superblock;
-use pramfs_medium::pmem::{EventKind, SimBackend};
+use pramfs_medium::media::inode::FL_UNSUMMED;
+use pramfs_medium::media::{DiskInode, probe_superblock};
+use pramfs_medium::pmem::{EventKind, RegionAccess, SimBackend};
 use pramfs_tests::random::Random;
-use pramfs_tests::region::{mount, quiet, region_of};
+use pramfs_tests::region::{inode_home, mount, quiet, region_of};
 use pramfs_tests::sums::{file, forge, fresh, is_wrong, place, text};
+use zerocopy::FromBytes;
 
 const CX: Credentials<'_> = Credentials::ROOT;
 const BLOCK: u64 = 4096;
@@ -374,24 +376,65 @@ fn feature_is_set_before_first_range_and_cleared_by_unmount() {
     let file = open(&fs);
     let view = view(&file, 3..4);
     assert!(has_feature(&sim));
-    // A mount that does not use the file leaves mark and feature.
+    // A mount sums what a crash has left, though nobody uses the file.
     let copy = crashed(&sim);
-    for _ in 0..2 {
-        mount(&copy, quiet()).unwrap().close().unwrap();
-        assert!(has_feature(&copy));
-        assert_sound(&copy);
-    }
-    // One that does sums it.
-    let again = mount(&copy, quiet()).unwrap();
-    assert_eq!(marked(&again, ino), blocks(3..4));
-    again.close().unwrap();
+    mount(&copy, quiet()).unwrap().close().unwrap();
     assert!(!has_feature(&copy));
+    assert_sound(&copy);
     let again = mount(&copy, quiet()).unwrap();
     assert!(marked(&again, ino).is_empty());
     drop((view, file));
     fs.close().unwrap();
     assert!(!has_feature(&sim));
     assert_sound(&sim);
+}
+
+/// The timer notes what a crash has left before its first tick.
+#[test]
+fn timer_sums_files_that_a_crash_left_marked() {
+    let (sim, fs) = fresh(8 << 20, 4096);
+    file(&fs, "other", &text(5));
+    let ino = file(&fs, "file", &text(40 * BLOCK as usize));
+    let open = open(&fs);
+    let view = view(&open, 3..4);
+    let copy = crashed(&sim);
+    let home = inode_home(&copy.image(), ino);
+    let with_timer = MountOptions {
+        background: true,
+        ..quiet()
+    };
+    let again = mount(&copy, with_timer).unwrap();
+    let flags = || {
+        let image = copy.image();
+        let disk = DiskInode::read_from_bytes(&image[home..][..DiskInode::SIZE]);
+        disk.unwrap().flags
+    };
+    // Nothing here loads the inode.
+    while flags() & FL_UNSUMMED != 0 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(marked(&again, ino).is_empty());
+    again.close().unwrap();
+    assert!(!has_feature(&copy));
+    drop((view, open));
+}
+
+/// A damaged inode may be marked, and older versions would not know its range.
+#[test]
+fn feature_stays_while_an_inode_cannot_be_read() {
+    let (sim, fs) = fresh(8 << 20, 4096);
+    let ino = file(&fs, "file", &text(40 * BLOCK as usize));
+    let open = open(&fs);
+    let view = view(&open, 3..4);
+    let copy = crashed(&sim);
+    let again = mount(&copy, quiet()).unwrap();
+    let home = inode_home(&copy.image(), ino) as u64;
+    let window = again.region_to_damage().window();
+    window.store_unflushed(home + 0x90, &[0xff]).unwrap();
+    drop(window);
+    again.close().unwrap();
+    assert!(has_feature(&copy));
+    drop((view, open));
 }
 
 /// Versions without ranges know such marks.

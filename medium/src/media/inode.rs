@@ -125,12 +125,6 @@ impl DiskInode {
         }
     }
 
-    /// Whether its mark is a range: the feature `ranged_marks` says that there may be some.
-    #[inline]
-    pub fn is_range_marked(&self) -> bool {
-        self.flags & FL_UNSUMMED != 0 && (self.unsummed_from, self.unsummed_to) != (0, 0)
-    }
-
     /// Returns the time of the last read.
     #[inline]
     pub fn atime(&self) -> Time {
@@ -198,13 +192,11 @@ mod tests {
         assert!(d.unsummed().is_empty());
         for range in [FileBlock(3)..FileBlock(4), FileBlock(0)..FileBlock(9)] {
             d.set_unsummed(range.clone());
-            assert!(d.is_range_marked());
-            assert_eq!(d.unsummed(), range);
+            assert_eq!((d.flags, d.unsummed()), (FL_UNSUMMED, range));
         }
         d.set_unsummed(ALL_BLOCKS);
         assert_eq!((d.unsummed_from, d.unsummed_to), (0, 0));
-        assert!(d.flags == FL_UNSUMMED && !d.is_range_marked());
-        assert_eq!(d.unsummed(), ALL_BLOCKS);
+        assert_eq!((d.flags, d.unsummed()), (FL_UNSUMMED, ALL_BLOCKS));
         d.set_unsummed(NO_BLOCKS);
         assert_eq!((d.flags, d.unsummed_from, d.unsummed_to), (0, 0, 0));
     }

@@ -163,7 +163,7 @@ impl Engine {
             leases: Mutex::default(),
             lease_watch: OnceLock::new(),
             has_unknown_lease: AtomicBool::new(false),
-            marks: Marks::default(),
+            marks: Marks::new(info.fixed.ro_compat & RANGED_MARKS == 0),
             mapped: MappedFiles::default(),
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),

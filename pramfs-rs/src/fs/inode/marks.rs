@@ -60,6 +60,8 @@ struct State {
     files: BTreeMap<Ino, u32>,
     /// A marked file could not be summed, and is none of them any more.
     has_left_one: bool,
+    /// Those that the last mount has left are among them.
+    were_found: bool,
 }
 
 /// The marked files in memory.
@@ -67,6 +69,24 @@ struct State {
 pub(crate) struct Marks(Mutex<State, rank::Leaf>);
 
 impl Marks {
+    /// `were_found`: the last mount has left none.
+    pub(crate) fn new(were_found: bool) -> Marks {
+        Marks(Mutex::new(State {
+            were_found,
+            ..State::default()
+        }))
+    }
+
+    /// Whether those that the last mount has left were looked for.
+    pub(crate) fn were_found(&self) -> bool {
+        self.0.lock().were_found
+    }
+
+    /// Notes that they were.
+    pub(crate) fn note_found(&self) {
+        self.0.lock().were_found = true;
+    }
+
     /// Notes a file that has the flag, or is to get it.
     pub(crate) fn note(&self, ino: Ino) {
         self.0.lock().files.entry(ino).or_default();

@@ -1,7 +1,8 @@
 //! The background thread of a writable mount, called the timer.
 //!
 //! First it finishes the work that the last mount left: the removal of orphans, then
-//! interrupted truncations. Then, twice a second, it:
+//! interrupted truncations, then it looks for files that a crash has left marked
+//! ([`marks`](crate::fs::steps::marks)). Then, twice a second, it:
 //!
 //! - notes the current time,
 //! - frees forgotten orphans,
@@ -23,12 +24,17 @@ use std::time::Duration;
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 
 use crate::fs::Engine;
+use crate::fs::steps::marks::Summed;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::types::Ino;
 
 /// Time between two ticks. The lazy mtime and ctime of an overwrite must reach the medium
 /// within a second.
 const PERIOD: Duration = Duration::from_millis(500);
+
+/// Ticks without sums of marked files after one that found no room for them. An attempt reads
+/// the bytes first.
+const NO_ROOM: u32 = 20;
 
 /// Inodes in the orphan table, with their slots. A read-only mount leaves them
 /// there.
@@ -75,6 +81,8 @@ impl Background {
             .name("pramfs-timer".into())
             .spawn(move || {
                 engine.finish_work(unfinished, || !stopped.is_empty());
+                engine.find_marked(u64::MAX, || !stopped.is_empty());
+                let mut pause = 0;
                 while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                     if !engine.open.is_open() {
                         return;
@@ -89,8 +97,12 @@ impl Background {
                     if let Err(e) = engine.write_lazy() {
                         tracing::warn!(error = %e, "could not write the times of changed files");
                     }
-                    if !engine.is_read_only() {
-                        engine.sum_marked(|| !stopped.is_empty());
+                    if pause > 0 {
+                        pause -= 1;
+                    } else if !engine.is_read_only()
+                        && engine.sum_marked(|| !stopped.is_empty()) == Summed::NoRoom
+                    {
+                        pause = NO_ROOM;
                     }
                     if !engine.is_read_only()
                         && let Err(e) = engine.end_idle_hold()

@@ -12,11 +12,15 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use crate::fs::steps::marks::Summed;
 use crate::fs::{Engine, Fs};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::checksum::seal;
 use pramfs_medium::media::lease::NO_WINDOW;
 use pramfs_medium::pmem::Region;
+
+/// Inodes that an unmount looks at, for marks that a crash has left.
+const LOOKED_AT: u64 = 4 << 20;
 
 /// A counted reference of an open file, a view, or an [`InodeRef`](crate::fs::InodeRef).
 #[derive(Debug)]
@@ -198,8 +202,13 @@ impl Fs {
                 }
             }
         }
-        if engine.is_up() && !engine.is_read_only() && !engine.sum_marked(|| false) {
-            tracing::debug!("files that are mapped for writing, or large, stay marked as unsummed");
+        if engine.is_up() && !engine.is_read_only() {
+            engine.find_marked(LOOKED_AT, || false);
+            if engine.sum_marked(|| false) != Summed::All {
+                tracing::debug!(
+                    "files that are mapped for writing, or large, stay marked as unsummed"
+                );
+            }
         }
         engine.unmount()
     }
@@ -271,7 +280,7 @@ impl Engine {
         }
         let uses_ranges = self.uses_ranged_marks.load(Ordering::Relaxed);
         // If it is not known, they stay: an older version must not mount the region.
-        if uses_ranges && matches!(self.has_no_ranged_marks(), Ok(true)) {
+        if uses_ranges && self.has_no_ranged_marks() {
             self.set_ranged_marks(false)?;
         }
         // The slots that records have cleared are at home, and none of the records is live.

@@ -8,7 +8,8 @@
 //! The mark of a file is one range of its blocks. Another view makes it longer, a lease makes it
 //! the whole file. Blocks outside it are read and written with sums as ever. It is summed from
 //! its beginning, in steps, by the timer and at unmount. Each step takes the blocks that it has
-//! summed out of the range. A mark that a crash leaves is found when the inode is next loaded.
+//! summed out of the range. A mark that a crash leaves is found when the inode is next loaded,
+//! or by the timer, which looks for such marks after a mount ([`Engine::find_marked`]).
 
 use std::ops::Range;
 
@@ -20,15 +21,11 @@ use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
-use pramfs_medium::media::features::RANGED_MARKS;
 use pramfs_medium::media::inode::{ALL_BLOCKS, NO_BLOCKS};
 use pramfs_medium::types::{FileBlock, Ino};
 
 /// Bytes of a file that one record sums.
 const STEP: u64 = 8 << 20;
-
-/// Inodes that an unmount looks at, for marks that a crash has left.
-const SCAN: u64 = 4 << 20;
 
 /// Bytes that one tick of the timer sums, so that its other work goes on.
 const TICK: u64 = 512 << 20;
@@ -108,26 +105,31 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether no mark of a range is left, so that older versions may mount the region. For the
-    /// unmount: nothing changes any more. False also if that is not known.
-    ///
-    /// # Errors
-    /// Those of the medium.
-    pub(crate) fn has_no_ranged_marks(&self) -> Result<bool> {
-        if !self.marks.are_done() {
-            return Ok(false);
+    /// Notes the files that a crash has left marked, so that they are summed though nobody uses
+    /// them. Does nothing if the superblock says that there are no marks of ranges, or if it was
+    /// done before. Looks at so many inodes at most, and until `stop` returns true.
+    pub(crate) fn find_marked(&self, most: u64, stop: impl Fn() -> bool) {
+        if self.marks.were_found() {
+            return;
         }
-        // Marks that a crash has left are known only once their inodes have been loaded.
-        if self.info.fixed.ro_compat & RANGED_MARKS == 0 {
-            return Ok(true);
+        match self.look_for_marks(most, stop) {
+            Ok(true) => self.marks.note_found(),
+            // An unmount tries again.
+            Ok(false) => {}
+            Err(e) => {
+                tracing::debug!(error = %e, "could not look for files that a crash has left marked")
+            }
         }
+    }
+
+    /// Returns whether all inodes were looked at. The file system may be in use: what this mount
+    /// marks is known.
+    fn look_for_marks(&self, most: u64, stop: impl Fn() -> bool) -> Result<bool> {
         let (vol, mut looked) = (&self.vol, 0);
         for group in 0.. {
-            let words = match vol.inodes.check_group(vol.medium(), group) {
-                Ok(Some(words)) => words,
-                Ok(None) => break,
-                Err(Error::Corrupt { .. }) => return Ok(false),
-                Err(e) => return Err(e),
+            // What is damaged tells nothing, and is an error.
+            let Some(words) = vol.inodes.check_group(vol.medium(), group)? else {
+                break;
             };
             for (i, mut word) in (0..).zip(words) {
                 while word != 0 {
@@ -138,23 +140,41 @@ impl Engine {
                     if ino < Ino::FIRST_FREE {
                         continue;
                     }
-                    let Some(home) = self.table.find_now(vol, ino)? else {
-                        continue;
-                    };
                     looked += 1;
-                    // What is damaged tells nothing.
-                    let is_left = match Inode::load(vol, ino, home) {
-                        Ok(disk) => disk.is_range_marked(),
-                        Err(Error::Corrupt { .. }) => true,
-                        Err(e) => return Err(e),
-                    };
-                    if is_left || looked > SCAN {
+                    if looked > most || stop() {
                         return Ok(false);
                     }
+                    self.look_at_mark(ino)?;
                 }
             }
         }
         Ok(true)
+    }
+
+    /// Notes a file if it is marked.
+    fn look_at_mark(&self, ino: Ino) -> Result<()> {
+        let Some(home) = self.table.find_now(&self.vol, ino)? else {
+            return Ok(());
+        };
+        let disk = match Inode::load(&self.vol, ino, home) {
+            // Somebody may have stored it meanwhile, or removed it.
+            Err(Error::Corrupt { .. }) => match self.op(Need::Read, || self.iget(ino)) {
+                // Loading it has noted it.
+                Ok(_) | Err(Error::Stale(_)) => return Ok(()),
+                Err(e) => return Err(e),
+            },
+            loaded => loaded?,
+        };
+        if !disk.unsummed().is_empty() {
+            self.marks.note(ino);
+        }
+        Ok(())
+    }
+
+    /// Whether no mark of a range is left, so that older versions may mount the region. For the
+    /// unmount: nothing changes any more. False also if that is not known.
+    pub(crate) fn has_no_ranged_marks(&self) -> bool {
+        self.marks.were_found() && self.marks.are_done()
     }
 
     /// Adapts the mark of a file to a smaller size. Blocks past the new end leave the file, or
@@ -177,25 +197,24 @@ impl Engine {
     /// Sums the files that nobody stores to any more, as the timer does, for tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn sum_marked_files(&self) -> bool {
-        self.sum_marked(|| false)
+        self.sum_marked(|| false) == Summed::All
     }
 
     /// As [`sum_marked_files`](Self::sum_marked_files), by one record.
     #[cfg(any(test, feature = "testing"))]
     pub fn sum_marked_part(&self) -> bool {
         let taken = std::cell::Cell::new(false);
-        self.sum_marked(|| taken.replace(true))
+        self.sum_marked(|| taken.replace(true)) == Summed::All
     }
 
-    /// Sums marked files that nobody stores to any more, until `stop` returns true. Returns
-    /// whether none is left.
-    pub(crate) fn sum_marked(&self, stop: impl Fn() -> bool) -> bool {
-        let mut all = true;
+    /// Sums marked files that nobody stores to any more, until `stop` returns true.
+    pub(crate) fn sum_marked(&self, stop: impl Fn() -> bool) -> Summed {
+        let (mut all, mut has_room) = (true, true);
         let mut left = TICK;
         for ino in self.marks.waiting() {
             loop {
                 if stop() || left == 0 {
-                    return false;
+                    return Summed::Part;
                 }
                 left = left.saturating_sub(STEP);
                 match self.op(Need::Write, || self.sum_step(ino)) {
@@ -211,7 +230,7 @@ impl Engine {
                     }
                     // Space may become free.
                     Err(Error::NoSpace(_)) => {
-                        all = false;
+                        has_room = false;
                         break;
                     }
                     Err(e) => {
@@ -224,7 +243,11 @@ impl Engine {
                 }
             }
         }
-        all && self.marks.is_empty()
+        match (has_room, all && self.marks.is_empty()) {
+            (false, _) => Summed::NoRoom,
+            (true, true) => Summed::All,
+            (true, false) => Summed::Part,
+        }
     }
 
     /// Sums the next marked blocks of a file, by one record.
@@ -281,6 +304,17 @@ impl Engine {
         }
         Ok(Step::More)
     }
+}
+
+/// How far the marked files are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Summed {
+    /// None is left.
+    All,
+    /// Some are left: somebody stores to them, or there was no time.
+    Part,
+    /// There is no room for the record that sums one of them.
+    NoRoom,
 }
 
 /// How far a marked file is.
