@@ -12,7 +12,7 @@ use pramfs_medium::media::inode::FL_UNSUMMED;
 use pramfs_medium::media::{DiskInode, probe_superblock};
 use pramfs_medium::pmem::{EventKind, RegionAccess, SimBackend};
 use pramfs_tests::random::Random;
-use pramfs_tests::region::{inode_home, mount, quiet, region_of};
+use pramfs_tests::region::{inode_home, lost, mount, quiet, region_of};
 use pramfs_tests::sums::{file, forge, fresh, is_wrong, place, text};
 use zerocopy::FromBytes;
 
@@ -419,6 +419,30 @@ fn timer_sums_files_that_a_crash_left_marked() {
     drop((view, open));
 }
 
+#[test]
+fn failed_page_keeps_rest_of_marked_file_from_nothing() {
+    let (sim, fs) = fresh(8 << 20, 4096);
+    let ino = file(&fs, "file", &text(40 * BLOCK as usize));
+    let open = open(&fs);
+    let view = view(&open, 10..20);
+    view.store(5 * BLOCK, 0x0102_0304u64).unwrap();
+    let page = place(&fs, ino, 12 * BLOCK) / BLOCK;
+    let copy = lost(&sim.image(), page as usize, false);
+    let again = mount(&copy, quiet()).unwrap();
+    let mut into = vec![0; BLOCK as usize];
+    assert!(again.read(ino, 12 * BLOCK, &mut into).is_err());
+    assert!(again.sum_marked_files());
+    for block in (0..40).filter(|block| *block != 12) {
+        let read = again.read(ino, block * BLOCK, &mut into);
+        assert_eq!(read.unwrap(), BLOCK as usize, "block {block}");
+    }
+    // A new block has a sum again.
+    again.write(&CX, ino, 12 * BLOCK, &into).unwrap();
+    let found = again.verify_data(ino, 0..u64::MAX).unwrap();
+    assert!(found.wrong.is_empty() && !found.is_marked, "{found:?}");
+    drop((view, open));
+}
+
 /// A damaged inode may be marked, and older versions would not know its range.
 #[test]
 fn feature_stays_while_an_inode_cannot_be_read() {
@@ -432,6 +456,9 @@ fn feature_stays_while_an_inode_cannot_be_read() {
     let window = again.region_to_damage().window();
     window.store_unflushed(home + 0x90, &[0xff]).unwrap();
     drop(window);
+    // Nobody has used it.
+    again.sum_marked_files();
+    assert!(!again.is_read_only());
     again.close().unwrap();
     assert!(has_feature(&copy));
     drop((view, open));

@@ -139,9 +139,12 @@ impl Engine {
         options: MountOptions,
         read_only: bool,
     ) -> Engine {
+        // A mark of a whole file has no feature.
+        let has_ranges = info.fixed.ro_compat & RANGED_MARKS != 0;
+        let may_have_marks = vol.geo.data_sums && (has_ranges || !report.was_clean);
         Engine {
             uses_copies: AtomicBool::new(info.fixed.incompat & ATOMIC_DATA != 0),
-            uses_ranged_marks: AtomicBool::new(info.fixed.ro_compat & RANGED_MARKS != 0),
+            uses_ranged_marks: AtomicBool::new(has_ranges),
             cache: InodeCache::new(options.cache_bytes, vol.geo.hash_keys.0),
             refs: Refs::new(
                 options
@@ -163,7 +166,7 @@ impl Engine {
             leases: Mutex::default(),
             lease_watch: OnceLock::new(),
             has_unknown_lease: AtomicBool::new(false),
-            marks: Marks::new(info.fixed.ro_compat & RANGED_MARKS == 0),
+            marks: Marks::new(may_have_marks),
             mapped: MappedFiles::default(),
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),

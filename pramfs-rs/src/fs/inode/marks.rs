@@ -58,10 +58,11 @@ pub(crate) fn bytes_of(geo: &Geometry, blocks: &Range<FileBlock>) -> Range<u64> 
 struct State {
     /// The number of views for writing of each marked file.
     files: BTreeMap<Ino, u32>,
-    /// A marked file could not be summed, and is none of them any more.
+    /// A file is or may be marked, and is none of them: it could not be summed, or not be read.
     has_left_one: bool,
-    /// Those that the last mount has left are among them.
-    were_found: bool,
+    /// The next inode of the search for files that the last mount has left marked; `None` if it is
+    /// done.
+    search: Option<Ino>,
 }
 
 /// The marked files in memory.
@@ -69,22 +70,27 @@ struct State {
 pub(crate) struct Marks(Mutex<State, rank::Leaf>);
 
 impl Marks {
-    /// `were_found`: the last mount has left none.
-    pub(crate) fn new(were_found: bool) -> Marks {
+    /// `may_have_some`: the last mount may have left files marked, which are to be searched.
+    pub(crate) fn new(may_have_some: bool) -> Marks {
         Marks(Mutex::new(State {
-            were_found,
+            search: may_have_some.then_some(Ino::FIRST_FREE),
             ..State::default()
         }))
     }
 
-    /// Whether those that the last mount has left were looked for.
-    pub(crate) fn were_found(&self) -> bool {
-        self.0.lock().were_found
+    /// Where the search for files that the last mount has left marked goes on, if it does.
+    pub(crate) fn search(&self) -> Option<Ino> {
+        self.0.lock().search
     }
 
-    /// Notes that they were.
-    pub(crate) fn note_found(&self) {
-        self.0.lock().were_found = true;
+    /// Notes where it goes on, or that it is done.
+    pub(crate) fn searched(&self, next: Option<Ino>) {
+        self.0.lock().search = next;
+    }
+
+    /// Notes that a file that cannot be read may be marked.
+    pub(crate) fn miss(&self) {
+        self.0.lock().has_left_one = true;
     }
 
     /// Notes a file that has the flag, or is to get it.
@@ -132,10 +138,10 @@ impl Marks {
         self.0.lock().files.is_empty()
     }
 
-    /// Whether all files that were marked are summed.
+    /// Whether all files that were marked, by any mount, are summed.
     pub(crate) fn are_done(&self) -> bool {
         let state = self.0.lock();
-        state.files.is_empty() && !state.has_left_one
+        state.files.is_empty() && !state.has_left_one && state.search.is_none()
     }
 
     /// Returns the files without a view.

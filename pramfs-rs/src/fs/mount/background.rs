@@ -1,15 +1,15 @@
 //! The background thread of a writable mount, called the timer.
 //!
 //! First it finishes the work that the last mount left: the removal of orphans, then
-//! interrupted truncations, then it looks for files that a crash has left marked
-//! ([`marks`](crate::fs::steps::marks)). Then, twice a second, it:
+//! interrupted truncations. Then, twice a second, it:
 //!
 //! - notes the current time,
 //! - frees forgotten orphans,
 //! - writes lazy times,
 //! - flushes the homes of idle lanes,
 //! - gives the free blocks of leaves back that were to be vacated and are not any more,
-//! - sums files that were mapped for writing ([`marks`](crate::fs::steps::marks)),
+//! - searches some of the files that the last mount has left marked, and sums files that were
+//!   mapped for writing ([`marks`](crate::fs::steps::marks)),
 //! - sets the times of files that holders of leases have stored to;
 //! - ends the leases that no process holds any more.
 //!
@@ -24,7 +24,7 @@ use std::time::Duration;
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 
 use crate::fs::Engine;
-use crate::fs::steps::marks::Summed;
+use crate::fs::steps::marks::{LOOKED_AT, Summed};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::types::Ino;
 
@@ -81,7 +81,6 @@ impl Background {
             .name("pramfs-timer".into())
             .spawn(move || {
                 engine.finish_work(unfinished, || !stopped.is_empty());
-                engine.find_marked(u64::MAX, || !stopped.is_empty());
                 let mut pause = 0;
                 while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                     if !engine.open.is_open() {
@@ -96,6 +95,9 @@ impl Background {
                     }
                     if let Err(e) = engine.write_lazy() {
                         tracing::warn!(error = %e, "could not write the times of changed files");
+                    }
+                    if !engine.is_read_only() {
+                        engine.find_marked(LOOKED_AT);
                     }
                     if pause > 0 {
                         pause -= 1;

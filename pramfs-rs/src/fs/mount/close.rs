@@ -203,7 +203,7 @@ impl Fs {
             }
         }
         if engine.is_up() && !engine.is_read_only() {
-            engine.find_marked(LOOKED_AT, || false);
+            engine.find_marked(LOOKED_AT);
             if engine.sum_marked(|| false) != Summed::All {
                 tracing::debug!(
                     "files that are mapped for writing, or large, stay marked as unsummed"
@@ -280,7 +280,7 @@ impl Engine {
         }
         let uses_ranges = self.uses_ranged_marks.load(Ordering::Relaxed);
         // If it is not known, they stay: an older version must not mount the region.
-        if uses_ranges && self.has_no_ranged_marks() {
+        if uses_ranges && self.marks.are_done() {
             self.set_ranged_marks(false)?;
         }
         // The slots that records have cleared are at home, and none of the records is live.

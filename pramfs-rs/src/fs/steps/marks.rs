@@ -22,6 +22,7 @@ use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::media::inode::{ALL_BLOCKS, NO_BLOCKS};
+use pramfs_medium::pmem::PmemError;
 use pramfs_medium::types::{FileBlock, Ino};
 
 /// Bytes of a file that one record sums.
@@ -29,6 +30,12 @@ const STEP: u64 = 8 << 20;
 
 /// Bytes that one tick of the timer sums, so that its other work goes on.
 const TICK: u64 = 512 << 20;
+
+/// A step takes the time of so many bytes at least.
+const LEAST: u64 = 64 << 10;
+
+/// Inodes that one tick of the timer looks at, in its search for marked ones.
+pub(crate) const LOOKED_AT: u64 = 1 << 16;
 
 impl Engine {
     /// Notes a view for writing of a file, and marks a byte range of it durably.
@@ -105,76 +112,64 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes the files that a crash has left marked, so that they are summed though nobody uses
-    /// them. Does nothing if the superblock says that there are no marks of ranges, or if it was
-    /// done before. Looks at so many inodes at most, and until `stop` returns true.
-    pub(crate) fn find_marked(&self, most: u64, stop: impl Fn() -> bool) {
-        if self.marks.were_found() {
-            return;
-        }
-        match self.look_for_marks(most, stop) {
-            Ok(true) => self.marks.note_found(),
-            // An unmount tries again.
-            Ok(false) => {}
-            Err(e) => {
-                tracing::debug!(error = %e, "could not look for files that a crash has left marked")
-            }
-        }
-    }
-
-    /// Returns whether all inodes were looked at. The file system may be in use: what this mount
-    /// marks is known.
-    fn look_for_marks(&self, most: u64, stop: impl Fn() -> bool) -> Result<bool> {
-        let (vol, mut looked) = (&self.vol, 0);
-        for group in 0.. {
-            // What is damaged tells nothing, and is an error.
-            let Some(words) = vol.inodes.check_group(vol.medium(), group)? else {
-                break;
+    /// Goes on to search the files that the last mount has left marked, so that they are summed
+    /// though nobody uses them. Looks at so many inodes at most.
+    pub(crate) fn find_marked(&self, mut most: u64) {
+        let vol = &self.vol;
+        let per_group = vol.geo.bits_per_group();
+        while let Some(from) = self.marks.search() {
+            let group = from.0 / per_group;
+            let words = match vol.inodes.check_group(vol.medium(), group) {
+                Ok(Some(words)) => words,
+                Ok(None) => return self.marks.searched(None),
+                // That it is damaged is found elsewhere.
+                Err(_) => {
+                    self.marks.miss();
+                    Vec::new()
+                }
             };
-            for (i, mut word) in (0..).zip(words) {
-                while word != 0 {
-                    let bit = u64::from(word.trailing_zeros());
-                    word &= word - 1;
-                    let ino = Ino(group * vol.geo.bits_per_group() + i * 64 + bit);
-                    // Reserved numbers have no marks, and some of them no inode.
-                    if ino < Ino::FIRST_FREE {
+            for (i, word) in (0..).zip(words) {
+                for bit in (0..64).filter(|bit| word >> bit & 1 != 0) {
+                    let ino = Ino(group * per_group + i * 64 + bit);
+                    if ino < from {
                         continue;
                     }
-                    looked += 1;
-                    if looked > most || stop() {
-                        return Ok(false);
+                    if most == 0 {
+                        return self.marks.searched(Some(ino));
                     }
-                    self.look_at_mark(ino)?;
+                    most -= 1;
+                    if self.look_at_mark(ino).is_err() {
+                        self.marks.miss();
+                    }
                 }
             }
+            self.marks.searched(Some(Ino((group + 1) * per_group)));
         }
-        Ok(true)
     }
 
-    /// Notes a file if it is marked.
+    /// Notes a file if it is marked. The file system may be in use: what this mount marks is known.
     fn look_at_mark(&self, ino: Ino) -> Result<()> {
         let Some(home) = self.table.find_now(&self.vol, ino)? else {
             return Ok(());
         };
         let disk = match Inode::load(&self.vol, ino, home) {
-            // Somebody may have stored it meanwhile, or removed it.
-            Err(Error::Corrupt { .. }) => match self.op(Need::Read, || self.iget(ino)) {
-                // Loading it has noted it.
-                Ok(_) | Err(Error::Stale(_)) => return Ok(()),
-                Err(e) => return Err(e),
-            },
-            loaded => loaded?,
+            Ok(disk) => disk,
+            // Somebody may have stored it meanwhile, or removed it. If it is damaged, whoever uses
+            // it says so.
+            Err(Error::Corrupt { .. }) => {
+                let _gate = self.enter()?;
+                return match self.iget(ino) {
+                    // Loading it has noted it.
+                    Ok(_) | Err(Error::Stale(_)) => Ok(()),
+                    Err(e) => Err(e),
+                };
+            }
+            Err(e) => return Err(e),
         };
         if !disk.unsummed().is_empty() {
             self.marks.note(ino);
         }
         Ok(())
-    }
-
-    /// Whether no mark of a range is left, so that older versions may mount the region. For the
-    /// unmount: nothing changes any more. False also if that is not known.
-    pub(crate) fn has_no_ranged_marks(&self) -> bool {
-        self.marks.were_found() && self.marks.are_done()
     }
 
     /// Adapts the mark of a file to a smaller size. Blocks past the new end leave the file, or
@@ -216,10 +211,15 @@ impl Engine {
                 if stop() || left == 0 {
                     return Summed::Part;
                 }
-                left = left.saturating_sub(STEP);
-                match self.op(Need::Write, || self.sum_step(ino)) {
-                    Ok(Step::More) => {}
-                    Ok(Step::Done) => break,
+                let step = self.op(Need::Write, || self.sum_step(ino));
+                let bytes = match step {
+                    Ok(Step::Done(bytes) | Step::More(bytes)) => bytes,
+                    _ => STEP,
+                };
+                left = left.saturating_sub(bytes.max(LEAST));
+                match step {
+                    Ok(Step::More(_)) => {}
+                    Ok(Step::Done(_)) => break,
                     Ok(Step::Later) => {
                         all = false;
                         break;
@@ -250,6 +250,28 @@ impl Engine {
         }
     }
 
+    /// Makes durable what was stored to blocks, but for those that have failed.
+    fn flush_blocks(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        blocks: Range<FileBlock>,
+    ) -> Result<()> {
+        let flush = |blocks| self.flush_range(inode, state, bytes_of(&self.vol.geo, &blocks));
+        match flush(blocks.clone()) {
+            Err(e) if has_failed(&e) => {}
+            flushed => return flushed.map(drop),
+        }
+        let mut at = blocks.start;
+        while at < blocks.end {
+            match flush(at..at + 1) {
+                Err(e) if !has_failed(&e) => return Err(e),
+                _ => at = at + 1,
+            }
+        }
+        Ok(())
+    }
+
     /// Sums the next marked blocks of a file, by one record.
     fn sum_step(&self, ino: Ino) -> Result<Step> {
         let geo = &self.vol.geo;
@@ -262,7 +284,7 @@ impl Engine {
         let marked = state.disk.unsummed();
         if marked.is_empty() {
             self.marks.remove(ino);
-            return Ok(Step::Done);
+            return Ok(Step::Done(0));
         }
         let (map, size) = (state.map(), state.disk.size);
         let end = marked.end.min(geo.file_block_from(size));
@@ -288,7 +310,8 @@ impl Engine {
         // What was stored without a record may be in caches only: a loss of power would take the
         // bytes and leave their sums.
         let bytes = bytes_of(geo, &(start..stop));
-        self.flush_range(&inode, &state, bytes.clone())?;
+        let summed = bytes.end - bytes.start;
+        self.flush_blocks(&inode, &state, start..stop)?;
         let mut new = Edit::new(&inode, &mut state);
         let mut tx = self.begin(&inode);
         tx.allow_large();
@@ -300,10 +323,15 @@ impl Engine {
         inode.show_unsummed(&state.disk);
         if left.is_empty() {
             self.marks.remove(ino);
-            return Ok(Step::Done);
+            return Ok(Step::Done(summed));
         }
-        Ok(Step::More)
+        Ok(Step::More(summed))
     }
+}
+
+/// Whether a page of a range has failed.
+pub(crate) fn has_failed(e: &Error) -> bool {
+    matches!(e, Error::Pmem(PmemError::Faulted { .. }))
 }
 
 /// How far the marked files are.
@@ -319,10 +347,10 @@ pub(crate) enum Summed {
 
 /// How far a marked file is.
 enum Step {
-    /// Another step follows.
-    More,
-    /// It is summed.
-    Done,
+    /// Another step follows this one, of so many bytes.
+    More(u64),
+    /// It is summed, and the last step was of so many bytes.
+    Done(u64),
     /// Somebody stores to it.
     Later,
 }

@@ -13,6 +13,7 @@ use crate::fs::Engine;
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::marks::bytes_of;
 use crate::fs::inode::state::InodeState;
+use crate::fs::steps::marks::has_failed;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::inode::{ALL_BLOCKS, FL_UNSUMMED, NO_BLOCKS};
@@ -61,7 +62,7 @@ impl Engine {
             return Ok(());
         }
         self.use_copies()?;
-        self.put_sums_beside(tx, &marked, map, size, ranges)
+        self.put_sums_beside(tx, &marked, map, size, ranges, |_| false)
     }
 
     /// As [`put_sums`](Self::put_sums), for blocks that the record takes out of the mark.
@@ -72,10 +73,11 @@ impl Engine {
         size: u64,
         range: Range<u64>,
     ) -> Result<()> {
-        self.put_sums_beside(tx, &NO_BLOCKS, map, size, &[range])
+        self.put_sums_beside(tx, &NO_BLOCKS, map, size, &[range], has_failed)
     }
 
-    /// Puts the sums of all blocks but the marked ones.
+    /// Puts the sums of all blocks but the marked ones, and those that cannot be read by an error
+    /// that is to `skip`.
     fn put_sums_beside(
         &self,
         tx: &mut Record<'_>,
@@ -83,6 +85,7 @@ impl Engine {
         map: &MapRef,
         size: u64,
         ranges: &[Range<u64>],
+        skip: impl Fn(&Error) -> bool,
     ) -> Result<()> {
         let geo = &self.vol.geo;
         let after = tx.data_after();
@@ -122,9 +125,12 @@ impl Engine {
                     }
                     let len = (size - geo.file_offset(index)).min(geo.block_size) as usize;
                     let bytes = &mut bytes[..len];
-                    after.read(self.vol.medium(), geo.offset(block), bytes)?;
-                    words.push(sum_word(geo.seed, block, data_crc(bytes)));
                     index += 1;
+                    match after.read(self.vol.medium(), geo.offset(block), bytes) {
+                        Err(e) if skip(&e) => continue,
+                        read => read?,
+                    }
+                    words.push(sum_word(geo.seed, block, data_crc(bytes)));
                 }
             }
         }
