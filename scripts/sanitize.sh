@@ -43,13 +43,13 @@ echo "sanitize: $(rustc +"$nightly" --version)"
 
 # Code that reads without a lock, or stores concurrently with other threads.
 medium_units=(pmem::live::tests::parts)
-engine_units=(fs::extent_cache::tests::extent_of_change_is_unseen fs::attr_cache::tests::concurrent_read_never_mixes fs::inode_lock)
+engine_units=(fs::cache::extent_cache::tests::extent_of_change_is_unseen fs::cache::attr_cache::tests::concurrent_read_never_mixes fs::inode::lock)
 
 # A filter that matches no test would check nothing and succeed.
 has_units() {
     local package=$1 list unit
     shift
-    list=$(cargo "+$nightly" miri test -p "$package" --no-default-features --lib -- --list 2>/dev/null) || return
+    list=$(cargo "+$nightly" miri test -p "$package" --no-default-features --lib -- --list) || return
     for unit in "$@"; do
         grep -q "^$unit.*: test$" <<<"$list" || {
             echo "sanitize: no unit test of $package matches $unit" >&2

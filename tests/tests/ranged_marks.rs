@@ -274,6 +274,33 @@ fn assert_sound_marks(sim: &SimBackend) {
     assert_sound(sim);
 }
 
+/// If damage ends a truncation between two records, the file may grow over blocks of a view.
+#[test]
+fn truncation_by_many_records_marks_whole_file() {
+    let (sim, fs) = fresh(80 << 20, 4096);
+    let ino = file(&fs, "file", &text(10 * BLOCK as usize));
+    let other = file(&fs, "other", b"x");
+    // Each block has its bit in another word, and a record has room for so many words.
+    for i in 0..200 {
+        let bytes = [1; BLOCK as usize];
+        fs.write(&CX, ino, (10 + i) * BLOCK, &bytes).unwrap();
+        fs.write(&CX, other, i * 64 * BLOCK, &[2; 63 * BLOCK as usize])
+            .unwrap();
+    }
+    let file = open(&fs);
+    let view = view(&file, 150..151);
+    assert_eq!(marked(&fs, ino), blocks(150..151));
+    truncate(&fs, ino, 10 * BLOCK);
+    assert_eq!(marked(&fs, ino), blocks(0..10));
+    view.store(0, 5u64).unwrap();
+    assert_sound_marks(&crashed(&sim));
+    drop((view, file));
+    assert!(fs.sum_marked_files());
+    assert!(marked(&fs, ino).is_empty());
+    fs.close().unwrap();
+    assert_sound(&sim);
+}
+
 /// A lease keeps the blocks past the end, and with them the view of them, for a file that grows
 /// again.
 #[test]

@@ -81,8 +81,10 @@ impl Engine {
         };
         let (rest, slot) = self.change(inode, state, |tx, new| {
             new.size = size;
-            let kept = self.keeps_blocks(new.before()) && self.marks.has_view(inode.ino);
-            self.cut_mark(new, kept);
+            let has_view = self.marks.has_view(inode.ino);
+            if self.keeps_blocks(new.before()) {
+                self.cut_mark(new, has_view);
+            }
             touch_mtime(new, self.now());
             // First, so that freeing blocks uses the rest of the record.
             also(tx, new)?;
@@ -112,6 +114,8 @@ impl Engine {
             }
             let next = map::remove(tx, &mut map, geo.file_block_from(size), FileBlock::END)?;
             new.store_map(tx, &map, geo.file_block(size));
+            // If damage ends the truncation early, the file may grow over blocks of a view.
+            self.cut_mark(new, next != FileBlock::END && has_view);
             if next == FileBlock::END {
                 return Ok((Rest::Gone, None));
             }
