@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::inode::{Credentials, Fs, Ino, Snapshot, SnapshotEnd};
+use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, Snapshot, SnapshotEnd};
 use pramfs::pmem::{HeapBackend, Protect, Region, RegionOptions};
-use pramfs::{DataMode, FileType, MountOptions};
+use pramfs::{Access, DataMode, Fallocate, FileType, MountOptions, OpenOptions};
 use pramfs_fsck::{CheckOptions, check, check_fs};
 use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::mounted::{self, Mounted, wait_until};
@@ -464,4 +464,95 @@ fn save_whose_server_is_replaced_fails_and_the_next_succeeds() {
         drop(ends_load);
     });
     mount.unmount();
+}
+
+/// The inode of the moment does not say that sums of the view's blocks need not hold.
+#[test]
+fn view_that_begins_during_save_leaves_saved_sums_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    std::fs::File::create(&path).unwrap().set_len(LEN).unwrap();
+    let region = RegionOptions::new().open(&path).unwrap();
+    let options = FormatOptions {
+        features: vec![("data_checksums".to_owned(), true)],
+        ..FormatOptions::default()
+    };
+    format(&region, &options).unwrap();
+    let fs = Fs::open(region, quiet()).unwrap();
+    let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap();
+    let len = 64 * PIECE;
+    assert_eq!(fs.write(&CX, file.ino, 0, &vec![1; len]).unwrap(), len);
+    // Less than the file has, so that the view waits for the reader.
+    let snapshot = fs.snapshot(256 << 10).unwrap();
+    let region = std::thread::scope(|scope| {
+        let stores = scope.spawn(|| {
+            let open = OpenOptions::new().read(true).write(true).open(&fs, "/file");
+            let open = open.unwrap();
+            let view = open.map(0..len as u64, Access::Write).unwrap();
+            for at in (0..len as u64).step_by(4096) {
+                view.store(at, 0x0202_0202_0202_0202u64).unwrap();
+            }
+        });
+        let region = restored(&snapshot, &mut || std::thread::yield_now());
+        stores.join().unwrap();
+        region
+    });
+    assert_eq!(snapshot.end(), None);
+    let named: Vec<_> = snapshot.mapped_files().unwrap();
+    assert_eq!(named.len(), 1);
+    drop(snapshot);
+    let saved = Fs::open(region, quiet()).unwrap();
+    let found = saved.verify_data(file.ino, 0..u64::MAX).unwrap();
+    assert!(found.wrong.is_empty() && !found.is_marked, "{found:?}");
+    let mut data = vec![0; len];
+    assert_eq!(saved.read(file.ino, 0, &mut data).unwrap(), len);
+    assert!(data.iter().all(|byte| *byte == 1));
+    fs.close().unwrap();
+}
+
+#[test]
+fn lease_to_write_waits_for_end_of_save_with_sums() {
+    for (features, refused) in [(&["data_checksums"][..], true), (&[], false)] {
+        let fs = mounted_in_memory(features, DataMode::Atomic);
+        let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap();
+        let generation = fs.getattr(file.ino).unwrap().generation;
+        let lease = |mode| fs.grant_lease(file.ino, generation, mode, 1, 0).map(drop);
+        let snapshot = fs.snapshot(1 << 20).unwrap();
+        lease(LeaseMode::Read).unwrap();
+        match lease(LeaseMode::Write) {
+            Err(e) => assert!(refused && e.errno() == libc::EBUSY, "{e}"),
+            Ok(()) => assert!(!refused),
+        }
+        drop(snapshot);
+        lease(LeaseMode::Write).unwrap();
+    }
+}
+
+/// It holds locks, so it cannot wait for the reader.
+#[test]
+fn operation_that_needs_too_many_copies_ends_save_and_says_so() {
+    let region = Region::new("region", HeapBackend::boxed(192 << 20));
+    format(&region, &FormatOptions::default()).unwrap();
+    let fs = Fs::open(region, quiet()).unwrap();
+    let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap();
+    let len = 72u64 << 20;
+    let piece = vec![1; 1 << 20];
+    for at in (0..len).step_by(1 << 20) {
+        assert_eq!(fs.write(&CX, file.ino, at, &piece).unwrap(), piece.len());
+    }
+    let snapshot = fs.snapshot(4096).unwrap();
+    fs.fallocate(
+        &CX,
+        file.ino,
+        Fallocate::ZeroRange { keep_size: true },
+        0,
+        len,
+    )
+    .unwrap();
+    assert_eq!(snapshot.end(), Some(SnapshotEnd::Excess));
+    let failed = snapshot.read(0, &mut vec![0; snapshot.block_size() as usize]);
+    let failed = failed.unwrap_err().to_string();
+    assert!(failed.contains("so much at once"), "{failed}");
+    drop(snapshot);
+    fs.close().unwrap();
 }

@@ -116,6 +116,8 @@ region_access! {
     fn begin_aside(plan: AsidePlan) -> Option<Arc<Aside>>;
     fn end_aside(aside: &Arc<Aside>, why: AsideEnd) -> ();
     fn wait_for_aside() -> ();
+    fn copies_aside() -> bool;
+    fn set_aside(offset: u64, len: u64) -> ();
     fn window() -> WriteWindow<'_>;
     fn write_scope() -> Option<WriteScope<'_>>;
     fn close_for_wait() -> ();

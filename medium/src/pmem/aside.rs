@@ -9,9 +9,9 @@
 //! * Blocks that were free at the moment have no copy. Which were is known from the bitmaps,
 //!   whose blocks keep their copies until the end.
 //! * Memory for copies is bounded. An operation that may store waits at its start, with no lock
-//!   held, until the reader has released some. If it releases none in [`PATIENCE`], or the
-//!   operations under way need [`EXCESS`] more, the copies end: a reader that stops delays no
-//!   operation for longer.
+//!   held, until the reader has released some. If it releases none in [`PATIENCE`], the copies
+//!   end: a reader that stops delays no operation for longer. They also end if the operations
+//!   under way need [`EXCESS`] more, since these hold locks and cannot wait.
 //! * The end is noted before the first store without a copy. So what is read is of the moment if
 //!   the end is not noted after the read.
 //!
@@ -79,6 +79,8 @@ impl AsideSlot {
 pub enum AsideEnd {
     /// The reader released nothing while an operation waited, or too little.
     Slow,
+    /// One operation needed much more memory for copies than there may be.
+    Excess,
     /// The system has no memory for a copy.
     NoMemory,
     /// The file system is being closed, or no reader is left.
@@ -148,6 +150,18 @@ impl Region {
         }
     }
 
+    /// Whether blocks are copied before their first store.
+    pub(crate) fn copies_aside(&self) -> bool {
+        self.aside.is_active()
+    }
+
+    /// Copies the blocks of a range before somebody may store to them without a window.
+    pub(crate) fn set_aside(&self, offset: u64, len: u64) {
+        if self.aside.is_active() {
+            self.copy_aside(offset, len);
+        }
+    }
+
     /// Waits until there is room for copies, before an operation that may store. The caller
     /// holds no lock and no window.
     #[inline]
@@ -169,6 +183,10 @@ impl Region {
     fn give_up(&self, aside: &Arc<Aside>, why: AsideEnd) {
         let reason = match why {
             AsideEnd::NoMemory => "there is no memory for copies of what programs change".into(),
+            AsideEnd::Excess => format!(
+                "what is being changed at once needs {} MiB more for copies than it may have",
+                EXCESS >> 20
+            ),
             _ => format!(
                 "its reader took too little for {} s, and programs that write waited for it",
                 PATIENCE.as_secs()
@@ -284,7 +302,7 @@ impl Aside {
             if !is_bitmap
                 && self.bytes.fetch_add(size, Ordering::Relaxed) >= self.plan.most + EXCESS
             {
-                return Err(AsideEnd::Slow);
+                return Err(AsideEnd::Excess);
             }
         }
         Ok(())

@@ -193,6 +193,6 @@ fn operation_that_needs_far_more_than_the_limit_ends_copies() {
     region.window().fence(zeroed);
     assert_eq!(
         (aside.ended(), aside.held_bytes()),
-        (Some(AsideEnd::Slow), 0)
+        (Some(AsideEnd::Excess), 0)
     );
 }

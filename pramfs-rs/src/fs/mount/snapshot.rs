@@ -8,7 +8,9 @@
 //! store.
 //!
 //! Stores that pass no engine are not held back: those of views for writing and of leases to
-//! write. Their files are named.
+//! write. Their files are named. With sums of data, the inode of the moment says which sums need
+//! not hold. So a view that begins later copies its blocks first, and there are no new leases to
+//! write.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +27,8 @@ use pramfs_medium::types::{BlockRun, Bno, Ino, LeaseMode};
 pub enum SnapshotEnd {
     /// Programs that write waited for memory, and the reader released none for ten seconds.
     Slow,
+    /// An operation changed much more at once than the memory for copies holds.
+    Excess,
     /// The system had no memory for a copy.
     NoMemory,
     /// The file system was closed.
@@ -273,6 +277,9 @@ impl Snapshot {
             Some(SnapshotEnd::Slow) => {
                 "the save was given up: programs that write waited 10 s for memory, and it took too little; save to a faster disk, or with more memory"
             }
+            Some(SnapshotEnd::Excess) => {
+                "the save was given up: a program changed so much at once that the copies needed 64 MiB more memory than they may have; save with more memory, or when less is written"
+            }
             Some(SnapshotEnd::NoMemory) => {
                 "the save was given up: the system had no memory for copies of what programs changed"
             }
@@ -299,6 +306,7 @@ impl Snapshot {
     pub fn end(&self) -> Option<SnapshotEnd> {
         self.state.aside.ended().map(|end| match end {
             AsideEnd::Slow => SnapshotEnd::Slow,
+            AsideEnd::Excess => SnapshotEnd::Excess,
             AsideEnd::NoMemory => SnapshotEnd::NoMemory,
             AsideEnd::Closed => SnapshotEnd::Closed,
         })

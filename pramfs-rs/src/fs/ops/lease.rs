@@ -99,7 +99,8 @@ impl Engine {
     /// # Errors
     /// [`Error::Stale`] if the inode is gone, or has another generation; those of
     /// [`read`](Self::read); [`Error::NoSpace`] if the lease table is full or cannot grow;
-    /// [`Error::NotPermitted`] to write to an immutable or append-only file;
+    /// [`Error::NotPermitted`] to write to an immutable or append-only file; EBUSY to write with
+    /// sums of data, during a [`snapshot`](crate::inode::Fs::snapshot);
     /// [`Error::ReadOnly`].
     pub fn grant_lease(
         &self,
@@ -119,6 +120,11 @@ impl Engine {
             }
             if mode == LeaseMode::Write {
                 chattr::check_write(&state.disk)?;
+                if self.vol.geo.data_sums && self.vol.region.copies_aside() {
+                    return Err(Error::Busy(
+                        "the file system is being saved, and the save would have the old checksums of what the holder stores; ask again after the save".into(),
+                    ));
+                }
             }
             let lease = Lease {
                 ino,

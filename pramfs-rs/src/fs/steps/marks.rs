@@ -22,7 +22,7 @@ use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::media::inode::{ALL_BLOCKS, NO_BLOCKS};
-use pramfs_medium::pmem::PmemError;
+use pramfs_medium::pmem::{PmemError, RegionAccess as _};
 use pramfs_medium::types::{FileBlock, Ino};
 
 /// Bytes of a file that one record sums.
@@ -30,6 +30,9 @@ const STEP: u64 = 8 << 20;
 
 /// Bytes that one tick of the timer sums, so that its other work goes on.
 const TICK: u64 = 512 << 20;
+
+/// Bytes that are copied for a snapshot by one operation.
+const ASIDE: u64 = 1 << 20;
 
 /// A step takes the time of so many bytes at least.
 const LEAST: u64 = 64 << 10;
@@ -53,10 +56,38 @@ impl Engine {
             chattr::check_write(&state.disk)?;
             self.mark_range(&inode, &mut state, range.clone())
         });
-        if marked.is_err() {
+        // A snapshot that began before has the inode without the mark.
+        let saved = marked.and_then(|()| self.set_blocks_aside(ino, range));
+        if saved.is_err() {
             self.end_stores(ino);
         }
-        marked
+        saved
+    }
+
+    /// Copies the blocks of a byte range for a snapshot that is under way, if there is one. Waits
+    /// as a writer of the range does.
+    fn set_blocks_aside(&self, ino: Ino, range: Range<u64>) -> Result<()> {
+        let (vol, geo) = (&self.vol, &self.vol.geo);
+        let mut next = Some(geo.file_block(range.start));
+        while let Some(at) = next.filter(|_| vol.region.copies_aside()) {
+            next = self.op(Need::Write, || {
+                let inode = self.iget_user(ino)?;
+                let state = inode.state.read();
+                check_file(inode.ino, &state)?;
+                let end = geo.file_block_from(range.end.min(state.disk.size));
+                if at >= end {
+                    return Ok(None);
+                }
+                let run = map::run(vol, &state.map(), at, end - at)?;
+                let Some(block) = run.block else {
+                    return Ok(Some(at.saturating_add(run.count.max(1))));
+                };
+                let count = run.count.clamp(1, geo.whole_blocks(ASIDE));
+                vol.region.set_aside(geo.offset(block).0, geo.bytes(count));
+                Ok(Some(at.saturating_add(count)))
+            })?;
+        }
+        Ok(())
     }
 
     /// Ends what [`begin_stores`](Self::begin_stores) began.
