@@ -21,12 +21,14 @@
 //! A range whose blocks are scattered over more than [`MAX_PIECES`] places is refused with EIO, and
 //! a line in the log. So is a file that cannot have a lease to write (chattr +i, +a).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pramfs::SeekWhence;
 use pramfs::inode::{Fs, HeldLease, Ino, LeaseMode, Repeats};
 use pramfs::{Error, FileType};
 use pramfs_fuse_protocol::Errno;
@@ -54,6 +56,9 @@ const ATTEMPTS: usize = 64;
 
 /// Bytes that are flushed without a break, of a file that others have mapped.
 const FLUSHED_AT_ONCE: u64 = 64 << 20;
+
+/// In the place of more nodes than are remembered. No file has it.
+const EVERY_NODE: u64 = 0;
 
 /// Alignment of everything.
 const PAGE: u64 = 4096;
@@ -143,6 +148,9 @@ struct Table {
     /// Leases given up since the last time that such were ended here.
     released: usize,
     maps: usize,
+    /// Files whose stores could not be made durable when a range of them was removed. The next
+    /// request to make them durable fails.
+    lost: BTreeSet<u64>,
 }
 
 /// What a guest has mapped.
@@ -153,9 +161,13 @@ pub(super) struct Dax {
     /// The files in the table, and the numbers of their leases. Never held for long.
     leased: Mutex<HashMap<u64, u64>>,
     told: Mutex<Repeats>,
+    /// Maps that the VMM has not taken back, and may have still.
+    stuck: AtomicUsize,
+    /// Whether the table has files whose stores are lost.
+    has_lost: AtomicBool,
     /// How often a range was not mapped because its blocks changed all the time.
     #[cfg(test)]
-    pub(super) unsettled: std::sync::atomic::AtomicUsize,
+    pub(super) unsettled: AtomicUsize,
 }
 
 impl Dax {
@@ -165,8 +177,10 @@ impl Dax {
             table: Mutex::default(),
             leased: Mutex::default(),
             told: Mutex::default(),
+            stuck: AtomicUsize::new(0),
+            has_lost: AtomicBool::new(false),
             #[cfg(test)]
-            unsettled: std::sync::atomic::AtomicUsize::default(),
+            unsettled: AtomicUsize::default(),
         }
     }
 
@@ -205,8 +219,7 @@ impl Dax {
             let errno = refused.errno();
             #[cfg(test)]
             if matches!(refused, Refused::Unsettled) {
-                self.unsettled
-                    .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                self.unsettled.fetch_add(1, Ordering::Relaxed);
             }
             if errno == Errno::EIO {
                 self.tell(
@@ -252,7 +265,8 @@ impl Dax {
         arg: &SetupmappingIn,
     ) -> Result<(), Refused> {
         // First what leaves nothing behind.
-        let room = MAX_MAPS - table.maps;
+        let stuck = self.stuck.load(Ordering::Relaxed);
+        let room = MAX_MAPS.saturating_sub(table.maps + stuck);
         if room == 0 {
             return Err(Refused::TooManyMaps);
         }
@@ -346,6 +360,9 @@ impl Dax {
 
     /// Makes durable what this guest has stored to a file, as far as it is mapped.
     pub(super) fn persist(&self, fs: &Fs, node: u64) -> Result<(), Error> {
+        if self.has_lost.load(Ordering::Relaxed) {
+            self.tell_lost(|lost| lost.remove(&node) || lost.remove(&EVERY_NODE))?;
+        }
         if !self.has(node) {
             return Ok(());
         }
@@ -356,8 +373,26 @@ impl Dax {
         ranges.iter().try_for_each(|range| range.persist(fs))
     }
 
+    /// Fails if files were taken from those whose stores are lost.
+    #[cold]
+    fn tell_lost(&self, take: impl FnOnce(&mut BTreeSet<u64>) -> bool) -> Result<(), Error> {
+        let mut table = self.lock();
+        let taken = take(&mut table.lost);
+        self.has_lost
+            .store(!table.lost.is_empty(), Ordering::Relaxed);
+        match taken {
+            false => Ok(()),
+            true => Err(Error::io(
+                "stores through a mapping could not be made durable when it was removed",
+            )),
+        }
+    }
+
     /// The same for all files.
     pub(super) fn persist_all(&self, fs: &Fs) -> Result<(), Error> {
+        if self.has_lost.load(Ordering::Relaxed) {
+            self.tell_lost(|lost| !std::mem::take(lost).is_empty())?;
+        }
         let nodes: Vec<u64> = self.leased().keys().copied().collect();
         nodes
             .into_iter()
@@ -400,8 +435,18 @@ impl Dax {
                 continue;
             };
             // The VMM drops the cache of nothing: what was stored is on its way to the medium.
-            if let Err(error) = range.persist(fs) {
-                tracing::debug!("stores to node {} are not flushed: {error}", range.node);
+            match range.persist(fs) {
+                // A file that is gone has nothing to keep.
+                Ok(()) | Err(Error::Stale(_)) => {}
+                Err(error) => {
+                    tracing::debug!("stores to node {} are not flushed: {error}", range.node);
+                    let is_full = table.lost.len() >= MAX_LEASES;
+                    table.lost.insert(match is_full {
+                        true => EVERY_NODE,
+                        false => range.node,
+                    });
+                    self.has_lost.store(true, Ordering::Relaxed);
+                }
             }
             self.unmap(&range.pieces);
             table.maps -= range.pieces.len();
@@ -416,14 +461,21 @@ impl Dax {
         }
     }
 
-    /// A piece that the VMM does not unmap keeps its lease.
+    /// A piece that the VMM does not unmap keeps its lease, and its place among the maps.
     fn unmap(&self, pieces: &[(u64, u64)]) {
         for (at, len) in pieces {
             if let Err(error) = self.window.unmap(*at, *len) {
                 tracing::debug!("the VMM does not unmap {len} bytes at {at}: {error}");
+                self.stuck.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
+}
+
+/// Whether processes that an earlier server has given leases may store to files without a request.
+pub fn have_others_stores(fs: &Fs) -> bool {
+    let stores = |lease: &HeldLease| lease.mode == LeaseMode::Write;
+    fs.has_unknown_lease() || fs.leases().iter().any(stores)
 }
 
 /// Makes durable what others have stored to leased files, or to one of them: guests of other doors,
@@ -448,14 +500,20 @@ pub(super) fn flush_others(fs: &Fs, own: Option<&Dax>, node: Option<u64>) -> Res
     Ok(files.len())
 }
 
+/// A guest chooses the size of a file, and holes cost it nothing: only what has blocks takes time.
 fn flush_file(fs: &Fs, ino: Ino) -> Result<(), Error> {
-    let size = fs.getattr(ino)?.size;
     let mut at = 0;
-    while at < size {
-        fs.flush_stores(ino, at..at + FLUSHED_AT_ONCE)?;
-        at += FLUSHED_AT_ONCE;
+    loop {
+        at = match fs.seek(ino, at, SeekWhence::Data) {
+            Ok(data) => data,
+            // No data follows.
+            Err(Error::NoSuchAddress(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let end = at.saturating_add(FLUSHED_AT_ONCE);
+        fs.flush_stores(ino, at..end)?;
+        at = end;
     }
-    Ok(())
 }
 
 /// Why a range is not mapped.

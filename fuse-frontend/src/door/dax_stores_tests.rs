@@ -90,3 +90,62 @@ fn file_is_known_to_be_mapped_without_the_lock_of_the_table() {
     let _table = scene.dax.lock();
     assert!(scene.dax.has(ino.0));
 }
+
+/// A guest chooses the size, and the flush of another guest must end.
+#[test]
+fn flush_of_file_with_largest_size_takes_no_time_for_its_holes() {
+    let scene = Scene::new();
+    let ino = scene.file(b"file", &[7; 100]);
+    let largest = SetAttr {
+        size: Some(i64::MAX as u64),
+        ..SetAttr::default()
+    };
+    scene.fs.setattr(ROOT, ino, &largest).unwrap();
+    scene.setup(ino, 0, 0).unwrap();
+    let other = scene.other();
+    assert_eq!(flush_others(&scene.fs, Some(&other), None).unwrap(), 1);
+}
+
+#[test]
+fn stores_lost_at_removal_are_told_once_by_next_fsync() {
+    let scene = Scene::new();
+    let ino = scene.file(b"file", &[7; 100]);
+    let also = scene.file(b"also", &[7; 100]);
+    scene.setup(ino, 0, 0).unwrap();
+    scene.setup(also, 0, RANGE).unwrap();
+    scene.fs.force_shutdown().unwrap();
+    scene.remove(0);
+    scene.remove(RANGE);
+    let persist = |ino: Ino| scene.dax.persist(&scene.fs, ino.0);
+    persist(Ino(ino.0 + 1000)).unwrap();
+    assert_eq!(persist(ino).unwrap_err().errno(), libc::EIO);
+    persist(ino).unwrap();
+    assert!(scene.dax.persist_all(&scene.fs).is_err());
+    scene.dax.persist_all(&scene.fs).unwrap();
+}
+
+/// QEMU has a limit, and what it has not unmapped counts.
+#[test]
+fn maps_that_vmm_keeps_count_against_limit() {
+    let scene = Scene::new();
+    let ino = scene.file(b"file", &[7; 100]);
+    scene.vmm.0.lock().unwrap().keeps_all = true;
+    let setup = |number: u64| {
+        let page = SetupmappingIn {
+            len: PAGE,
+            moffset: number * PAGE,
+            ..SetupmappingIn::default()
+        };
+        scene.dax.setup(&scene.fs, ino.0, &page)
+    };
+    for number in 0..MAX_MAPS as u64 {
+        // Each place once: the VMM still has what was there.
+        setup(number).unwrap();
+        let gone = RemovemappingOne {
+            moffset: number * PAGE,
+            len: PAGE,
+        };
+        scene.dax.remove(&scene.fs, &gone);
+    }
+    assert_eq!(setup(MAX_MAPS as u64), Err(Errno::EIO));
+}

@@ -35,6 +35,8 @@ struct Mapped {
     messages: usize,
     /// Refuses maps after so many.
     refuses_after: Option<usize>,
+    /// Unmaps nothing.
+    keeps_all: bool,
 }
 
 #[derive(Default)]
@@ -65,6 +67,9 @@ impl Window for Vmm {
     fn unmap(&self, at: u64, len: u64) -> io::Result<()> {
         let mut mapped = self.0.lock().unwrap();
         mapped.messages += 1;
+        if mapped.keeps_all {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let removed = mapped.pieces.remove(&at);
         assert!(removed.is_some_and(|(_, _, bytes)| bytes == len));
         Ok(())

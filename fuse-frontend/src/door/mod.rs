@@ -43,7 +43,7 @@ use dax::Dax;
 use nodes::{Forgotten, Nodes};
 use reply::DoorReply;
 
-pub use dax::{LARGEST_WINDOW, Window};
+pub use dax::{LARGEST_WINDOW, Window, have_others_stores};
 pub use ids::IdMap;
 pub use reply::Outlet;
 pub use xattr_map::XattrMap;

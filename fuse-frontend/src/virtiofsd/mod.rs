@@ -16,12 +16,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pramfs::inode::{Fs, HeldLease, LeaseMode};
+use pramfs::inode::Fs;
 use pramfs::pmem::SourceKind;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
 use crate::adapter::{Adapter, Notifier};
-use crate::door::{Door, DoorSettings};
+use crate::door::{Door, DoorSettings, have_others_stores};
 use crate::exit::Failure;
 use crate::memory;
 use crate::oom;
@@ -136,8 +136,7 @@ pub fn serve(invocation: &Invocation) -> Result<(), Failure> {
 /// Whether files may be stored to without a request: by guests, or by what a lease of an earlier
 /// server allows.
 fn may_be_stored_to(invocation: &Invocation, fs: &Fs) -> bool {
-    let stores = |lease: &HeldLease| lease.mode == LeaseMode::Write;
-    invocation.window.is_some() || fs.has_unknown_lease() || fs.leases().iter().any(stores)
+    invocation.window.is_some() || have_others_stores(fs)
 }
 
 /// Checks that files of the region can be mapped by guests.
