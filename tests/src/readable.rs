@@ -21,7 +21,7 @@ const MOST: u64 = 1 << 20;
 pub struct Readable {
     /// Inode number.
     pub ino: u64,
-    kind: FileType,
+    pub kind: FileType,
     size: u64,
     chunks: Vec<Option<Vec<u8>>>,
     target: Option<Vec<u8>>,
