@@ -114,8 +114,8 @@ struct Finder {
 }
 
 /// Tests that crash operations which the explorer does not cover: mkfs, unmount, repairs,
-/// large directories and files, growth.
-const OTHERS: [Finder; 5] = [
+/// large directories and files, growth, leases and windows, marks, lanes that retire.
+const OTHERS: [Finder; 11] = [
     Finder {
         name: "rules_recovery.rs",
         package: "pramfs-tests",
@@ -140,6 +140,36 @@ const OTHERS: [Finder; 5] = [
         name: "crash_sweep.rs",
         package: "pramfs-tests",
         arguments: &["--test", "crash_sweep"],
+    },
+    Finder {
+        name: "crash_grow.rs",
+        package: "pramfs-tests",
+        arguments: &["--test", "crash_grow"],
+    },
+    Finder {
+        name: "crash_windows.rs",
+        package: "pramfs-tests",
+        arguments: &["--test", "crash_windows"],
+    },
+    Finder {
+        name: "append_windows.rs",
+        package: "pramfs-tests",
+        arguments: &["--test", "append_windows"],
+    },
+    Finder {
+        name: "write_leases.rs",
+        package: "pramfs-tests",
+        arguments: &["--test", "write_leases"],
+    },
+    Finder {
+        name: "ranged_marks.rs",
+        package: "pramfs-tests",
+        arguments: &["--test", "ranged_marks"],
+    },
+    Finder {
+        name: "bad_retired.rs",
+        package: "pramfs-tests",
+        arguments: &["--test", "bad_retired"],
     },
 ];
 
