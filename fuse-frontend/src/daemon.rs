@@ -19,6 +19,11 @@ use crate::privileges::environment;
 const LIVE: &str = "live";
 const FAILED: &str = "failed";
 
+/// Writes to standard error. Its reader may have gone, which is no reason for a server to end.
+pub fn tell(text: &str) {
+    let _closed = std::io::stderr().write_all(text.as_bytes());
+}
+
 /// Starts the server process with the arguments of this one (program name first), and
 /// waits for its report.
 ///

@@ -207,7 +207,7 @@ fn serve_in_foreground(invocation: &Invocation) -> Result<(), Failure> {
         &invocation.settings,
         None,
     )?;
-    eprint!("{}", words(&mounted.notices, &mounted.summary));
+    daemon::tell(&words(&mounted.notices, &mounted.summary));
     notify::ready(&served(invocation));
     mounted.serve()
 }

@@ -182,12 +182,23 @@ impl Adapter {
     /// Closes the append window of a file that is being opened. If it had one, the kernel's size
     /// of the file is too small, so the open is refused in a way that makes the kernel look the
     /// file up and open it again.
-    fn close_window(&self, fs: &Fs, ino: Ino, opened: &Opened) -> Served<()> {
+    ///
+    /// A holder that was stopped in an append keeps its window. Those who only read may open the
+    /// file even so. For others, a failed asynchronous write would end at the kernel's size, and
+    /// cut what the holder has appended.
+    fn close_window(&self, fs: &Fs, ino: Ino, opened: &Opened, writes: bool) -> Served<()> {
         let Some(opens) = self.opens.as_ref().filter(|opens| opens.is_written(ino)) else {
             return Ok(());
         };
-        // Busy: the holder appends no more after the append that is under way.
-        let closed = fs.close_file_window(ino).unwrap_or(false);
+        let closed = match fs.close_file_window(ino) {
+            Ok(closed) => closed,
+            Err(error) if writes && error.errno() == libc::EBUSY => {
+                self.note_close(ino, opened.cached, opened.direct);
+                return Err(error.into());
+            }
+            // What is damaged or read-only closes no window, and is no error of an open.
+            Err(_) => false,
+        };
         if closed
             && fs
                 .getattr(ino)
@@ -324,7 +335,8 @@ impl Adapter {
                 mode.remove(OpenOutFlags::KEEP_CACHE);
             }
             let opened = self.note_open(ino, mode);
-            self.close_window(fs, ino, &opened)?;
+            let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+            self.close_window(fs, ino, &opened, writes)?;
             fs.hold(ino).into_count();
             Ok(opened)
         };

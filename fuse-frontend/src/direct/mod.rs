@@ -265,15 +265,16 @@ impl Leases for Direct {
             LeaseMode::Read => None,
             LeaseMode::Write => Some(self.opens.begin_writing(ino)?),
         };
-        if writing.is_some() {
-            self.drop_rights(peer.uid, ino)?;
-        }
         let grant = self
             .fs
             .grant_lease(ino, generation, mode, peer.pid, peer.uid)
             .map_err(refused)?;
         // Durable in its slot from here on.
         let lease = *grant.lease();
+        // Before the first store can be made, and not for a grant that was refused.
+        if writing.is_some() {
+            self.drop_rights(peer.uid, ino)?;
+        }
         if let Some(writing) = writing {
             writing.granted(lease.id);
         }

@@ -430,7 +430,7 @@ impl<'a> Supervisor<'a> {
 
     fn report_live(&self, text: &str) {
         if self.invocation.process == ServerProcess::Foreground {
-            eprint!("{text}");
+            daemon::tell(text);
             let (region, place) = (&self.invocation.region, &self.invocation.mountpoint);
             notify::ready(&format!(
                 "serves {} on {}, by a server that may die",

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use pramfs_fuse_protocol::flags::InitFlags;
 use pramfs_fuse_protocol::{Malformed, Negotiated, Request, Rules, notify};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::Settings;
@@ -195,7 +196,7 @@ fn serve(
 ) -> io::Result<()> {
     loop {
         look_for_request(channel, busy_poll)?;
-        let Some(bytes) = next(channel, &mut buffer)? else {
+        let Some(bytes) = next(channel, &mut buffer, Errno::NODEV)? else {
             return Ok(());
         };
         serve_one(adapter, channel, bytes, rules);
@@ -241,8 +242,11 @@ fn serve_resent(
     buffer: &mut Buffer,
     rules: &Rules,
 ) -> io::Result<()> {
-    while is_readable(channel)? {
-        let Some(bytes) = next(channel, buffer)? else {
+    // The caller of the last one may be killed between a look and a read, which would wait for
+    // the next caller then. A server that dies here leaves the flag to the next one.
+    set_nonblocking(channel, true)?;
+    loop {
+        let Some(bytes) = next(channel, buffer, Errno::AGAIN)? else {
             break;
         };
         let is_last = match Request::parse(bytes, rules) {
@@ -255,8 +259,15 @@ fn serve_resent(
             break;
         }
     }
+    set_nonblocking(channel, false)?;
     adapter.has_served_resent();
     Ok(())
+}
+
+fn set_nonblocking(channel: &OwnedFd, nonblocking: bool) -> io::Result<()> {
+    let mut flags = rustix::fs::fcntl_getfl(channel)?;
+    flags.set(OFlags::NONBLOCK, nonblocking);
+    Ok(rustix::fs::fcntl_setfl(channel, flags)?)
 }
 
 /// Whether a request waits to be read.
@@ -278,11 +289,17 @@ fn refuse(channel: &OwnedFd, refused: Malformed) {
     }
 }
 
-/// Reads the next request. Returns `None` at the end of the connection.
-fn next<'b>(channel: &OwnedFd, buffer: &'b mut Buffer) -> io::Result<Option<&'b [u8]>> {
+/// Reads the next request. Returns `None` at the end of the connection, and if the read fails
+/// with `last`.
+fn next<'b>(
+    channel: &OwnedFd,
+    buffer: &'b mut Buffer,
+    last: Errno,
+) -> io::Result<Option<&'b [u8]>> {
     let n = loop {
         match rustix::io::read(channel, buffer.room()) {
             Ok(n) => break n,
+            Err(error) if error == last => return Ok(None),
             // ENOENT: the caller was interrupted before the request was read.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
             // ECONNABORTED: it ended while a request was taken from the queue.

@@ -240,9 +240,10 @@ fn register(
             Outcome::Late if at + 1 == needed => return Err(io::ErrorKind::TimedOut.into()),
             Outcome::Late => io::ErrorKind::TimedOut.into(),
         };
-        // The next queues have no entry yet, and get none.
-        lanes.into_iter().for_each(Lane::end);
+        // The next queues have no entry yet, and get none. First, since the kernel keeps all
+        // requests back until then.
         give_up(connection);
+        lanes.into_iter().for_each(Lane::end);
         return Ok(Err(format!("the kernel does not take the queues: {error}")));
     }
     for lane in lanes.iter().skip(needed) {

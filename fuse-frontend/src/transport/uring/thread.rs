@@ -1,5 +1,6 @@
 //! A thread that serves queues over its ring.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub(super) struct Lane {
     done: Receiver<io::Result<()>>,
     thread: JoinHandle<()>,
     pub share: Share,
+    /// A step has taken too long.
+    is_late: Cell<bool>,
 }
 
 /// How a step went.
@@ -81,6 +84,7 @@ impl Lane {
             done,
             thread,
             share,
+            is_late: Cell::new(false),
         })
     }
 
@@ -95,7 +99,10 @@ impl Lane {
         match self.done.recv_timeout(left) {
             Ok(Ok(())) => Outcome::Done,
             Ok(Err(error)) => Outcome::Failed(error),
-            Err(RecvTimeoutError::Timeout) => Outcome::Late,
+            Err(RecvTimeoutError::Timeout) => {
+                self.is_late.set(true);
+                Outcome::Late
+            }
             Err(RecvTimeoutError::Disconnected) => {
                 Outcome::Failed(io::Error::other("a thread of a queue has ended"))
             }
@@ -109,10 +116,17 @@ impl Lane {
         threads.adopt(self.thread);
     }
 
-    /// Ends the thread, and with it its ring.
+    /// Ends the thread, and with it its ring. One that is late with its step ends when that is
+    /// done: the kernel may keep it for ever.
     pub(super) fn end(self) {
-        drop(self.steps);
-        if self.thread.join().is_err() {
+        let Lane {
+            steps,
+            thread,
+            is_late,
+            ..
+        } = self;
+        drop(steps);
+        if !is_late.get() && thread.join().is_err() {
             tracing::warn!("a thread of a queue panicked");
         }
     }
