@@ -21,6 +21,7 @@ const MOST: u64 = 1 << 20;
 pub struct Readable {
     /// Inode number.
     pub ino: u64,
+    /// What it is.
     pub kind: FileType,
     size: u64,
     chunks: Vec<Option<Vec<u8>>>,

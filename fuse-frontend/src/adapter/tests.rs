@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::inode::{Credentials, Fs, Ino, SetAttr};
+use pramfs::inode::{Credentials, Fs, Ino, Outcomes, SetAttr, Survivor};
 use pramfs::pmem::{HeapBackend, Region};
 use pramfs::{Error, MountOptions};
 use pramfs_fuse_protocol::flags::{InitFlags, OpenInFlags, OpenOutFlags};
+use pramfs_fuse_protocol::numbers::UNIQUE_RESEND;
 use pramfs_fuse_protocol::wire::{CreateIn, InHeader, MkdirIn, MknodIn, OpenIn, OpenOut};
 use pramfs_fuse_protocol::{Errno, Extensions, Opcode, Operation, Request, Rules, numbers};
 use zerocopy::IntoBytes;
@@ -311,4 +312,53 @@ fn takeover_asks_for_requests_again() {
     assert!(adapter.wanted().contains(resend) && adapter.required() == resend);
     adapter.note_offer(resend | InitFlags::CREATE_SUPP_GROUP);
     assert!(adapter.offered().contains(InitFlags::CREATE_SUPP_GROUP));
+}
+
+/// A request that kills servers must not kill all of them.
+#[test]
+fn request_that_two_servers_died_of_is_answered_eio_and_not_served() {
+    const ASKED: u64 = 10;
+    let mut scene = Scene::new();
+    let mut memory = Memory::create().unwrap();
+    memory.prepare(1000).unwrap();
+    for death in 0..2 {
+        memory = std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                std::mem::forget(memory.begin(match death {
+                    0 => ASKED,
+                    _ => ASKED | UNIQUE_RESEND,
+                }));
+                let kept = memory.descriptors().unwrap();
+                let [requests, references] = kept.map(|fd| fd.try_clone_to_owned().unwrap());
+                let next = Memory::adopt(requests, references).unwrap();
+                next.prepare(1000).unwrap();
+                next.settle(&|_| false);
+                next
+            });
+            server.join().unwrap()
+        });
+    }
+    scene.adapter = scene.adapter.with_takeover(Arc::new(memory));
+    let ask = |unique| {
+        let header = InHeader {
+            unique,
+            nodeid: numbers::ROOT_ID,
+            ..InHeader::default()
+        };
+        let name = c"dir".to_bytes();
+        let arg = MkdirIn::default();
+        let heard = Heard(RefCell::default());
+        let asked = Operation::Mkdir {
+            arg,
+            name,
+            extensions: Extensions::default(),
+        };
+        scene.adapter.serve_request(&header, asked, &heard);
+        heard.0.into_inner().expect("an answer")
+    };
+    assert_eq!(ask(ASKED | UNIQUE_RESEND), Err(Errno::EIO));
+    assert!(matches!(scene.find(b"dir"), Err(Error::NotFound)));
+    // Another one is served.
+    ask(ASKED + 2).unwrap();
+    scene.find(b"dir").unwrap();
 }

@@ -18,7 +18,7 @@ struct Scene {
 }
 
 fn scene() -> Scene {
-    scene_with(Policy::new(DirectPolicy::Owner, false))
+    scene_with(Policy::new(DirectPolicy::Owner, false), &[])
 }
 
 /// The region of a user: that of the tests, if it is not root.
@@ -27,12 +27,17 @@ fn owner() -> u32 {
     if own.is_root() { OWNER } else { own.as_raw() }
 }
 
-fn scene_with(policy: Policy) -> Scene {
+fn scene_with(policy: Policy, features: &[&str]) -> Scene {
     let file = tempfile::tempfile().unwrap();
     file.set_len(8 << 20).unwrap();
     std::os::unix::fs::fchown(&file, Some(owner()), None).unwrap();
     let region = RegionOptions::new().from_fd(file.into(), "direct").unwrap();
-    format(&region, &FormatOptions::default()).unwrap();
+    let on = |name: &&str| ((*name).to_owned(), true);
+    let how = FormatOptions {
+        features: features.iter().map(on).collect(),
+        ..FormatOptions::default()
+    };
+    format(&region, &how).unwrap();
     let options = MountOptions {
         background: false,
         ..MountOptions::default()
@@ -207,6 +212,26 @@ fn lease_to_write_takes_suid_from_users_other_than_root() {
 }
 
 #[test]
+fn lease_that_engine_refuses_leaves_suid() {
+    let scene = scene_with(Policy::new(DirectPolicy::Owner, false), &["data_checksums"]);
+    let (fs, uid) = (&scene.direct.fs, owner());
+    let set = pramfs::inode::SetAttr {
+        perm: Some(0o4755),
+        ..Default::default()
+    };
+    fs.setattr(&Credentials::ROOT, scene.file, &set).unwrap();
+    let has_suid = || fs.getattr(scene.file).unwrap().perm & 0o4000 != 0;
+    // No lease to write begins during a save.
+    let save = fs.snapshot(1 << 20).unwrap();
+    let refused = scene.lease_to(LeaseMode::Write, uid).unwrap_err();
+    assert_eq!(refused.reason, Refusal::Busy);
+    assert!(has_suid() && fs.leases().is_empty());
+    drop(save);
+    let _lease = scene.lease_to(LeaseMode::Write, uid).unwrap();
+    assert!(!has_suid());
+}
+
+#[test]
 fn lease_to_write_keeps_file_out_of_page_cache_until_it_ends() {
     let scene = scene();
     let opens = Arc::clone(&scene.direct.opens);
@@ -329,7 +354,7 @@ fn only_live_lease_to_write_gets_append_window() {
 #[test]
 fn region_made_writable_since_mount_gives_others_no_lease() {
     const OTHER: u32 = 1001;
-    let scene = scene_with(Policy::new(DirectPolicy::All, false));
+    let scene = scene_with(Policy::new(DirectPolicy::All, false), &[]);
     let chmod = |mode: u32| {
         let region = scene.direct.fs.region().handle().unwrap().unwrap();
         let way = format!("/proc/self/fd/{}", region.as_raw_fd());
@@ -355,7 +380,7 @@ fn region_made_writable_since_mount_gives_others_no_lease() {
 
 #[test]
 fn leases_of_other_users_leave_slots_for_root_and_owner() {
-    let scene = scene_with(Policy::new(DirectPolicy::All, false));
+    let scene = scene_with(Policy::new(DirectPolicy::All, false), &[]);
     let users = 2000..2000 + u32::try_from(OF_OTHERS / OF_USER).unwrap();
     let held: Vec<_> = users
         .flat_map(|user| std::iter::repeat_n(user, OF_USER))
