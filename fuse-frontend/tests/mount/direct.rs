@@ -1,6 +1,7 @@
 //! Direct access beside a mount: leases, with the kernel, real processes and their deaths.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
@@ -641,6 +642,44 @@ fn unmounted_region_keeps_lease_of_live_client() {
     assert!(wait_until(|| leases(&mount).is_empty()));
     mount.unmount();
     assert_checked(&mount);
+}
+
+/// No socket, no descriptor and no name: the mapping alone keeps the blocks from others.
+#[test]
+fn unlinked_file_keeps_its_blocks_as_long_as_its_mapping() {
+    let Some((mount, _dog)) = mounted("mapping", OPTIONS) else {
+        return;
+    };
+    drop(file(&mount, "file", 4));
+    let mut client = start(None, &mount, "map-only", &[]);
+    assert_eq!(client.said, "mapped");
+    std::fs::remove_file(mount.at("file")).unwrap();
+    // More than one round: what is freed late would be taken by a later file.
+    for _ in 0..2 {
+        fill(&mount);
+        assert_eq!(client.asks().as_deref(), Some("[1, 2, 3, 4]"));
+        assert_eq!(leases(&mount).len(), 1);
+        std::fs::remove_file(mount.at("filler")).unwrap();
+    }
+    mount.crash();
+    mount.mount(OPTIONS);
+    fill(&mount);
+    assert_eq!(client.asks().as_deref(), Some("[1, 2, 3, 4]"));
+    drop(client);
+    assert!(wait_until(|| leases(&mount).is_empty()));
+    mount.unmount();
+    assert_checked(&mount);
+}
+
+/// Fills the file system with a file.
+fn fill(mount: &Mounted) {
+    let mut filler = File::create(mount.at("filler")).unwrap();
+    let error = loop {
+        if let Err(error) = filler.write_all(&[0xee; 64 << 10]) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
 }
 
 /// Many times: a client dies at any moment of opening, reading and closing.

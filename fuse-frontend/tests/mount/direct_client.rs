@@ -315,6 +315,37 @@ fn client_process() {
                 say(&unsafe { map.read_volatile() }.to_string());
             }
         }
+        "map-only" => {
+            let connection = server().unwrap();
+            let (granted, descriptor) = raw_lease(&path, &connection);
+            let [extent] = &granted.blocks.extents[..] else {
+                panic!("{:?}", granted.blocks.extents)
+            };
+            let len = usize::try_from(extent.len).unwrap();
+            // SAFETY: a new mapping at an address that the kernel chooses.
+            let map = unsafe {
+                rustix::mm::mmap(
+                    std::ptr::null_mut(),
+                    len,
+                    ProtFlags::READ,
+                    MapFlags::SHARED,
+                    &descriptor,
+                    extent.region_offset,
+                )
+            };
+            let map = map.unwrap().cast::<u8>();
+            drop((descriptor, connection));
+            close_files_of_mount();
+            say("mapped");
+            loop {
+                wait();
+                // SAFETY: the mapping is never removed, and `at` lies in it.
+                let bytes = (0..len).map(|at| unsafe { map.add(at).read_volatile() });
+                let mut blocks: Vec<u8> = bytes.collect();
+                blocks.dedup();
+                say(&format!("{blocks:?}"));
+            }
+        }
         "lock-in-socket" => {
             let (_, descriptor) = raw_lease(&path, &server().unwrap());
             let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
