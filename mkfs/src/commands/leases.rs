@@ -1,7 +1,7 @@
 //! `pramfs leases`: which processes map files of a mount directly, and an end to their
 //! requests.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -38,8 +38,8 @@ struct Line {
     bytes: u64,
     age_sec: u64,
     inode: u64,
-    /// Where the process has the file open.
-    file: Option<PathBuf>,
+    /// Where the process has the file open. It may have chosen any bytes as the name.
+    file: Option<String>,
     outlived_server: bool,
     revoked: bool,
 }
@@ -91,7 +91,7 @@ fn line(row: &LeaseRow, now: u64, device: u64) -> Line {
         bytes: row.bytes,
         age_sec: now.saturating_sub(u64::try_from(row.granted_sec).unwrap_or(0)),
         inode: row.inode,
-        file: open_file(row.pid, device, row.inode),
+        file: open_file(row.pid, device, row.inode).map(|path| shown(&path).to_string()),
         outlived_server: row.adopted,
         revoked: row.revoked,
     }
@@ -124,7 +124,7 @@ fn key(id: &str) -> Option<LeaseKey> {
 impl Line {
     fn text(&self) -> String {
         let file = match &self.file {
-            Some(path) => shown(path as &Path).to_string(),
+            Some(path) => path.clone(),
             None => format!("inode {}", self.inode),
         };
         let mut notes = String::new();

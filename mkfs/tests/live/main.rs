@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod defrag;
+mod leases;
 mod logs;
 mod metrics;
 mod status;

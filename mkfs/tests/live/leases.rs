@@ -1,0 +1,97 @@
+//! `pramfs leases`: who maps files of a mount directly, and an end to their requests.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use pramfs_control::{Connection, DIRECTORY, Directory, Granted, Identity, TicketReply};
+use pramfs_medium::pmem::lease_ticket;
+use pramfs_medium::types::LeaseMode;
+use pramfs_tests::mounted::Mounted;
+
+use crate::common::pramfs;
+use crate::live;
+
+fn connection(mount: &Mounted) -> Connection {
+    let directory = Directory::open(DIRECTORY).unwrap().unwrap();
+    let name = Identity::of_path(&mount.region()).unwrap().socket_name();
+    Connection::open(&directory, &name).unwrap().unwrap()
+}
+
+/// Gets a lease of a file for this process.
+fn lease(path: &Path, server: &Connection, mode: LeaseMode) -> (File, Granted, OwnedFd) {
+    let mut how = File::options();
+    let file = how.read(true).write(mode == LeaseMode::Write);
+    let file = file.custom_flags(libc::O_DIRECT);
+    let file = file.open(path).unwrap();
+    let bytes = lease_ticket(file.as_fd(), mode).unwrap();
+    let ticket = TicketReply::decode(&bytes).unwrap().ticket;
+    let (granted, descriptor) = server.lease(ticket).unwrap();
+    (file, granted, descriptor)
+}
+
+#[test]
+fn leases_are_listed_with_process_and_file_and_revoked_by_id() {
+    let Some((mount, _dog)) = live("leases", "direct=owner") else {
+        return;
+    };
+    let place = mount.path();
+    let place = place.to_str().unwrap();
+    let list = |more: &[&str]| pramfs(["leases", place].iter().chain(more)).ok();
+    let empty = list(&[]).out;
+    assert!(empty.contains("no process maps files"), "{empty}");
+    assert_eq!(list(&["--json"]).json(), serde_json::json!([]));
+
+    let plain = mount.at("a file");
+    // A name that is no text, and would turn the line around.
+    let odd = mount.path().join(OsStr::from_bytes(b"odd\xff\xe2\x80\xae"));
+    for path in [&plain, &odd] {
+        std::fs::write(path, vec![7; 10_000]).unwrap();
+    }
+    let server = connection(&mount);
+    let (_plain, _, _first) = lease(&plain, &server, LeaseMode::Write);
+    let (_odd, _, _second) = lease(&odd, &server, LeaseMode::Read);
+
+    let rows = list(&["--json"]).json();
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    let (yes, no) = (serde_json::json!(true), serde_json::json!(false));
+    let user = rustix::process::getuid().as_raw();
+    for (row, mode) in rows.iter().zip(["write", "read"]) {
+        assert_eq!(row["process"], std::process::id());
+        assert_eq!(row["user"], user);
+        assert_eq!(row["mode"], mode);
+        // Three blocks and a pointer block.
+        assert_eq!(row["bytes"], 16_384);
+        assert_eq!((&row["outlived_server"], &row["revoked"]), (&no, &no));
+    }
+    assert_eq!(rows[0]["file"], plain.to_str().unwrap());
+    let text = list(&[]).out;
+    let escaped = rows[1]["file"].as_str().unwrap();
+    for shown in [&text[..], escaped] {
+        assert!(
+            shown.contains("odd") && !shown.contains('\u{202e}'),
+            "{shown}"
+        );
+    }
+    let named = text.contains("16384") && text.contains(plain.to_str().unwrap());
+    assert!(named, "{text}");
+
+    let id = rows[0]["id"].as_str().unwrap();
+    list(&["--revoke", id]);
+    let after = list(&["--json"]).json();
+    assert_eq!((&after[0]["revoked"], &after[1]["revoked"]), (&yes, &no));
+    for (wrong, why) in [
+        ("0-0000000000000001", "lease"),
+        ("first", "is not the ID of a lease"),
+    ] {
+        let refused = pramfs(["leases", place, "--revoke", wrong]);
+        assert!(
+            refused.status != 0 && refused.err.contains(why),
+            "{refused:?}"
+        );
+    }
+}
