@@ -472,6 +472,32 @@ mod tests {
         assert_eq!(headers.ring_ent_in_out.payload_sz, 3);
     }
 
+    /// The kernel refuses what the restrictions do not name.
+    #[test]
+    fn ring_does_nothing_but_commands_to_its_file() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let mut ring = match FuseRing::new(&file, 1) {
+            Ok(ring) => ring,
+            Err(error) => {
+                println!("SKIPPED: no io_uring: {error}");
+                return;
+            }
+        };
+        let nothing = io_uring::squeue::Entry128::from(io_uring::opcode::Nop::new().build());
+        let unfixed = nothing.clone();
+        let fixed = nothing.flags(squeue::Flags::FIXED_FILE);
+        for entry in [unfixed, fixed] {
+            // SAFETY: it names no memory.
+            unsafe { ring.ring.submission().push(&entry) }.unwrap();
+            ring.ring.submit_and_wait(1).unwrap();
+            let done: Vec<i32> = ring.ring.completion().map(|done| done.result()).collect();
+            assert_eq!(done, [-libc::EACCES]);
+        }
+        // For good.
+        let more = ring.ring.submitter().register_files(&[0]);
+        assert_eq!(more.unwrap_err().raw_os_error(), Some(libc::EACCES));
+    }
+
     #[test]
     fn register_on_unmounted_device_fails() {
         let device = std::fs::File::options()

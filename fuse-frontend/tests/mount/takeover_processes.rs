@@ -93,6 +93,39 @@ fn descriptors(pid: Pid) -> Vec<String> {
     all
 }
 
+/// A fault of a server that is being killed would make EIO of a request that it reads.
+#[test]
+fn requests_are_read_into_locked_memory_by_each_server() {
+    let Some((mount, _dog)) = mounted("locked memory", ON) else {
+        return;
+    };
+    let threads = |server: Pid| {
+        let tasks = fs::read_dir(format!("/proc/{}/task", server.as_raw_nonzero()));
+        let is_serving = |task: &io::Result<fs::DirEntry>| {
+            let name = fs::read_to_string(task.as_ref().unwrap().path().join("comm"));
+            name.is_ok_and(|name| name.starts_with("fuse-dev-"))
+        };
+        tasks.unwrap().filter(is_serving).count() as u64
+    };
+    let locked = |server: Pid| {
+        let status = fs::read_to_string(format!("/proc/{}/status", server.as_raw_nonzero()));
+        let status = status.unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+        let kib = line.unwrap().trim_end_matches("kB").trim();
+        kib.parse::<u64>().unwrap() << 10
+    };
+    let mut server = mount.process();
+    for _ in 0..2 {
+        assert!(wait_until(|| threads(server) > 0));
+        // A request of 1 MiB for each.
+        let (locked, threads) = (locked(server), threads(server));
+        assert!(locked >= threads << 20, "{locked} bytes, {threads} threads");
+        kill(&mount);
+        server = other_server(&mount, server);
+    }
+    mount.unmount();
+}
+
 #[test]
 fn ten_deaths_leak_no_descriptor() {
     let Some((mount, _dog)) = mounted("descriptors", &many_deaths()) else {
