@@ -2,7 +2,9 @@
 
 mod vmm;
 
-use std::os::unix::fs::FileTypeExt;
+use std::io::Read as _;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -55,6 +57,29 @@ fn guest_mounts_writes_reads_lists_and_unlinks() {
         assert_eq!(guest.serve(0, 0), 0);
         assert!(guest.ask(node, read(0, 1)).is_ok());
     }
+}
+
+/// Whoever runs the VMM reaches the whole region then.
+#[test]
+fn vmm_behind_socket_that_others_reach_gets_no_window() {
+    let server = Server::new(&windowed());
+    let path = server.dir.path().join("socket");
+    let set_mode = |mode| {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set_mode(0o660);
+    let mut turned_away = UnixStream::connect(&path).unwrap();
+    assert_eq!(turned_away.read(&mut [0]).unwrap(), 0);
+    set_mode(0o600);
+    let guest = server.connect();
+    guest.init().unwrap();
+    drop(guest);
+    // Without a window, it reaches files alone.
+    let server = Server::new(&settings(0));
+    let path = server.dir.path().join("socket");
+    let open = std::fs::Permissions::from_mode(0o660);
+    std::fs::set_permissions(&path, open).unwrap();
+    server.connect().init().unwrap();
 }
 
 #[test]
