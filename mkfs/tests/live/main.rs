@@ -7,6 +7,7 @@ mod defrag;
 mod leases;
 mod logs;
 mod metrics;
+mod set;
 mod status;
 mod top;
 

@@ -14,6 +14,8 @@ const IMMUTABLE: u32 = 0x10;
 const APPEND: u32 = 0x20;
 const NODUMP: u32 = 0x40;
 const NOATIME: u32 = 0x80;
+/// `chattr +j`.
+const ATOMIC: u32 = 0x4000;
 
 const PLAIN: RenameFlags = RenameFlags {
     noreplace: false,
@@ -253,15 +255,15 @@ fn noatime_flag_keeps_atime() {
 fn inherited_flags_exclude_immutable_and_append() {
     let (_sim, fs) = small();
     let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
-    flag(&fs, dir, SYNC | NODUMP | NOATIME | APPEND).unwrap();
+    flag(&fs, dir, SYNC | NODUMP | NOATIME | ATOMIC | APPEND).unwrap();
     let flags = |a: pramfs::inode::Attr| a.flags;
     assert_eq!(
         flags(fs.create(&ROOT, dir, b"f", 0o644).unwrap()),
-        SYNC | NODUMP | NOATIME
+        SYNC | NODUMP | NOATIME | ATOMIC
     );
     assert_eq!(
         flags(fs.mkdir(&ROOT, dir, b"e", 0o755).unwrap()),
-        SYNC | NODUMP | NOATIME
+        SYNC | NODUMP | NOATIME | ATOMIC
     );
     assert_eq!(
         flags(fs.symlink(&ROOT, dir, b"l", b"f").unwrap()),
