@@ -1,6 +1,7 @@
 //! What atomic writes promise: `chattr +j`, `write_atomic`, and the mount option.
 
 use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, SetAttr};
+use pramfs::pmem::RegionOptions;
 use pramfs::{Access, DataMode, Error, Fallocate, MountOptions};
 use pramfs_medium::format::{FormatOptions, format};
 use pramfs_medium::journal::Rules;
@@ -391,6 +392,52 @@ fn commit_of_staged_ranges_is_all_or_nothing() {
             .all(|bytes| *bytes == before || *bytes == after)
     );
     assert!(*found.last().unwrap() == after && found[0] == before);
+}
+
+/// `PRAMFS_TEST_COMMIT` is the length in MiB: 1024 takes 3 GiB of memory.
+#[test]
+fn commit_of_as_much_as_space_allows_survives_crash_and_more_changes_nothing() {
+    let asked = std::env::var("PRAMFS_TEST_COMMIT").ok();
+    let mib = asked.map_or(24, |mib| mib.parse().expect("a number of MiB"));
+    let len = mib * MIB;
+    for features in [&[][..], &["data_checksums"]] {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (path, copy) = (dir.path().join("region"), dir.path().join("copy"));
+        let region = RegionOptions::new().create(&path, (3 * len + 16 * MIB) as u64);
+        let region = region.unwrap();
+        let options = FormatOptions {
+            features: features
+                .iter()
+                .map(|name| ((*name).to_owned(), true))
+                .collect(),
+            ..FormatOptions::default()
+        };
+        format(&region, &options).unwrap();
+        let fs = Fs::open(region, quiet()).unwrap();
+        let ino = file(&fs, "f");
+        fs.write(&CX, ino, 0, &vec![1; len]).unwrap();
+        let open = fs.open_file(ino).unwrap();
+        let view = open.map(0..len as u64, Access::Write).unwrap();
+        let mut staged = view.stage().unwrap();
+        staged.fill(2);
+        let all = 0..len as u64;
+        staged.commit(std::slice::from_ref(&all)).unwrap();
+        std::fs::copy(&path, &copy).unwrap();
+        let again = RegionOptions::new().open(&copy).unwrap();
+        let again = Fs::open(again, quiet()).unwrap();
+        assert!(contents(&again, ino).iter().all(|byte| *byte == 2));
+        again.close().unwrap();
+        std::fs::remove_file(&copy).unwrap();
+        // Now there is too little room for the bytes until they are home.
+        fill(&fs);
+        staged.fill(3);
+        let refused = staged.commit(std::slice::from_ref(&all));
+        assert_eq!(errno(refused), libc::ENOSPC);
+        assert!(contents(&fs, ino).iter().all(|byte| *byte == 2));
+        drop(staged);
+        drop((view, open));
+        fs.close().unwrap();
+    }
 }
 
 #[test]
