@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use pramfs_control::{Connection, DIRECTORY, Directory, Granted, Identity, TicketReply};
@@ -12,7 +12,7 @@ use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
 use pramfs_tests::mounted::Mounted;
 
-use crate::common::pramfs;
+use crate::common::{pramfs, scratch};
 use crate::live;
 
 fn connection(mount: &Mounted) -> Connection {
@@ -94,4 +94,52 @@ fn leases_are_listed_with_process_and_file_and_revoked_by_id() {
             "{refused:?}"
         );
     }
+}
+
+/// What the holder stores meanwhile is in the save or not, so it must be named.
+#[test]
+fn save_beside_leases_names_files_of_writers_and_keeps_their_leases() {
+    let Some((mount, _dog)) = live("save beside leases", "direct=owner") else {
+        return;
+    };
+    let (place, scratch) = (mount.path(), scratch());
+    let (saved, second) = (scratch.path().join("saved"), scratch.path().join("second"));
+    let odd = mount.path().join(OsStr::from_bytes(b"odd\x1b[2J"));
+    let (read, plain) = (mount.at("read"), mount.at("plain"));
+    for path in [&odd, &read, &plain] {
+        std::fs::write(path, vec![7; 100_000]).unwrap();
+    }
+    let server = connection(&mount);
+    let _first = lease(&odd, &server, LeaseMode::Write);
+    let _second = lease(&read, &server, LeaseMode::Read);
+    let before = server.leases().unwrap();
+    let out = pramfs([
+        OsStr::new("save"),
+        "--json".as_ref(),
+        place.as_os_str(),
+        saved.as_os_str(),
+    ])
+    .ok();
+    let mapped = out.json()["mapped"].clone();
+    // By its number: the server need not know a path.
+    let inode = std::fs::metadata(&odd).unwrap().ino();
+    assert_eq!(mapped, serde_json::json!([format!("inode {inode}")]));
+    let warned = out
+        .err
+        .contains(&format!("inode {inode} is mapped for writing"));
+    assert!(warned, "{out:?}");
+    assert_eq!(server.leases().unwrap(), before);
+    pramfs([OsStr::new("restore"), saved.as_os_str(), second.as_os_str()]).ok();
+    // The lease of the moment is one whose holder is gone.
+    let region = pramfs::pmem::RegionOptions::new().open(&second).unwrap();
+    let fs = pramfs::inode::Fs::open(region, pramfs::MountOptions::default()).unwrap();
+    let root = pramfs::inode::Ino::ROOT;
+    for name in [&b"odd\x1b[2J"[..], b"read", b"plain"] {
+        let ino = fs.lookup(root, name).unwrap().ino;
+        let mut bytes = vec![0; 100_001];
+        assert_eq!(fs.read(ino, 0, &mut bytes).unwrap(), 100_000);
+        assert!(bytes[..100_000].iter().all(|byte| *byte == 7));
+    }
+    let (_, report) = pramfs_fsck::check_fs(fs, &Default::default()).unwrap();
+    assert!(report.is_clean(), "{report}");
 }
