@@ -51,7 +51,7 @@ impl Subcommand for Grow {
             .map_err(|e| Failure::os("cannot find", shown(&self.place), e))?;
         let (mounted, (from, to)) = match meta.is_dir() {
             true => (true, self.ask(&self.place)?),
-            false => match busy::mount_point(&self.place) {
+            false => match busy::mount_point(&self.place)? {
                 Some(on) => (true, self.ask(&on)?),
                 None => (false, self.offline()?),
             },

@@ -4,13 +4,12 @@
 //! The mount table, the region and the control sockets tell the rest.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Identity, MountStatus};
+use pramfs_medium::pmem::mount_table::{self, Mount};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
 use crate::Failure;
@@ -34,56 +33,22 @@ pub(super) struct MountLine {
 }
 
 /// Reads the pramfs mounts of the mount table.
-fn mounts() -> Vec<MountLine> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    table
-        .split(|byte| *byte == b'\n')
+fn mounts() -> Result<Vec<MountLine>, Failure> {
+    Ok(mount_table::read()
+        .map_err(|e| Failure::os("cannot read", "the mount table /proc/self/mountinfo", e))?
+        .into_iter()
         .filter_map(mount_line)
-        .collect()
+        .collect())
 }
 
-fn mount_line(line: &[u8]) -> Option<MountLine> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
-    let (major, minor) = device.split_once(':')?;
-    let target = unescaped(fields.nth(1)?);
-    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-    if rest.next()? != b"fuse.pramfs" {
-        return None;
-    }
-    let source = unescaped(rest.next()?);
-    let options = String::from_utf8_lossy(rest.next()?).into_owned();
-    let user = options
-        .split(',')
-        .find_map(|word| word.strip_prefix("user_id="))?;
-    Some(MountLine {
-        device: (major.parse().ok()?, minor.parse().ok()?),
-        target: target.into(),
-        source: source.into(),
-        user: user.parse().ok()?,
+fn mount_line(mount: Mount) -> Option<MountLine> {
+    let user = mount.user_id()?;
+    (mount.fs_type == "fuse.pramfs").then(|| MountLine {
+        device: mount.device,
+        target: mount.target,
+        source: mount.source.into(),
+        user,
     })
-}
-
-/// Decodes the octal escapes of the kernel.
-fn unescaped(field: &[u8]) -> OsString {
-    let (mut out, mut rest) = (Vec::new(), field);
-    while let Some((byte, tail)) = rest.split_first() {
-        let octal = |digits: &[u8]| {
-            let text = std::str::from_utf8(digits).ok()?;
-            u8::from_str_radix(text, 8).ok()
-        };
-        match tail.get(..3).filter(|_| *byte == b'\\').and_then(octal) {
-            Some(value) => {
-                out.push(value);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(*byte);
-                rest = tail;
-            }
-        }
-    }
-    OsString::from_vec(out)
 }
 
 /// What a name stands for.
@@ -201,7 +166,7 @@ fn open(
 }
 
 fn find(path: &Path, time: Option<Duration>) -> Result<Connection, Failure> {
-    let mounts = mounts();
+    let mounts = mounts()?;
     let place = place(path, &mounts)?;
     let directory = Directory::open(DIRECTORY).map_err(|e| about(path, &e))?;
     let Some(directory) = directory else {
@@ -331,14 +296,14 @@ pub(super) fn status_of(path: &Path) -> Answer {
 /// Asks the servers of all live mounts of root, at the same time.
 ///
 /// # Errors
-/// The directory of the control sockets cannot be read.
+/// The directory of the control sockets or the mount table cannot be read.
 pub(super) fn status_of_all() -> Result<Vec<Answer>, Failure> {
     let at = Path::new(DIRECTORY);
     let Some(directory) = Directory::open(DIRECTORY).map_err(|e| about(at, &e))? else {
-        return Ok(silent(&[]));
+        return silent(&[]);
     };
     let names = directory.sockets().map_err(|e| about(at, &e))?;
-    let by_socket = mounts_by_socket();
+    let by_socket = mounts_by_socket()?;
     let answers: Vec<Option<Answer>> = std::thread::scope(|scope| {
         let ask = |name: &String| {
             let place = by_socket
@@ -378,52 +343,44 @@ pub(super) fn status_of_all() -> Result<Vec<Answer>, Failure> {
         }
     }
     let mut answers: Vec<Answer> = answers.into_iter().flatten().collect();
-    answers.extend(silent(&told));
+    answers.extend(silent(&told)?);
     Ok(answers)
 }
 
 /// The mounts of root, by the sockets of their servers as far as their sources tell.
-fn mounts_by_socket() -> BTreeMap<String, MountLine> {
-    let mounts = mounts().into_iter().filter(|mount| mount.user == 0);
-    mounts
+fn mounts_by_socket() -> Result<BTreeMap<String, MountLine>, Failure> {
+    let mounts = mounts()?.into_iter().filter(|mount| mount.user == 0);
+    Ok(mounts
         .filter_map(|mount| Some((socket_by_source(&mount)?, mount)))
-        .collect()
+        .collect())
 }
 
 /// The mounts of root of which no server answers, but for those of these devices.
-fn silent(devices: &[(u32, u32)]) -> Vec<Answer> {
-    let mut mounts = mounts();
+fn silent(devices: &[(u32, u32)]) -> Result<Vec<Answer>, Failure> {
+    let mut mounts = mounts()?;
     mounts.retain(|mount| mount.user == 0 && !devices.contains(&mount.device));
     mounts.dedup_by_key(|mount| mount.device);
-    mounts
+    Ok(mounts
         .iter()
         .map(|mount| Err(silent_mount(mount)))
-        .collect()
+        .collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::ffi::OsStrExt;
-
     use super::*;
 
     #[test]
-    fn mount_line_has_place_source_and_user() {
-        let line = br"36 25 0:57 / /mnt/a\040b\134 rw,relatime shared:5 - fuse.pramfs /reg\011ion rw,user_id=0,group_id=0";
-        let mount = mount_line(line).unwrap();
-        assert_eq!(mount.device, (0, 57));
-        assert_eq!(mount.target.as_os_str().as_bytes(), br"/mnt/a b\");
-        assert_eq!(mount.source.as_os_str().as_bytes(), b"/reg\tion");
-        assert_eq!(mount.user, 0);
-        for other in [
-            &b"36 25 0:57 / /mnt rw - fuse.other /r rw,user_id=0"[..],
-            b"36 25 0:57 / /mnt rw - fuse.pramfs /r rw",
-            b"36 25 0:57 / /mnt rw - fuse.pramfs",
-            b"36 25 x / /mnt rw - fuse.pramfs /r rw,user_id=0",
-            b"",
-        ] {
-            assert_eq!(mount_line(other), None);
-        }
+    fn only_a_mount_of_pramfs_with_a_user_is_one_of_ours() {
+        let line = |kind: &str, options: &str| {
+            let line = format!("36 25 0:57 / /mnt rw - {kind} /r {options}");
+            mount_line(mount_table::parse(line.as_bytes()).remove(0))
+        };
+        let mount = line("fuse.pramfs", "rw,user_id=0,group_id=0").unwrap();
+        assert_eq!((mount.device, mount.user), ((0, 57), 0));
+        assert_eq!(mount.target, Path::new("/mnt"));
+        assert_eq!(line("fuse.other", "rw,user_id=0"), None);
+        assert_eq!(line("fuse.pramfs", "rw"), None);
     }
 
     #[test]

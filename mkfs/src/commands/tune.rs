@@ -97,7 +97,7 @@ impl Subcommand for Tune {
             .map_err(|e| Failure::os("cannot find", shown(&self.place), e))?;
         let mount = match meta.is_dir() {
             true => Some(self.place.clone()),
-            false => busy::mount_point(&self.place),
+            false => busy::mount_point(&self.place)?,
         };
         let report = match (&mount, &self.label) {
             (Some(on), Some(label)) if self.default_options.is_none() && self.reserve.is_none() => {

@@ -6,6 +6,7 @@ mod common;
 mod defrag;
 mod logs;
 mod metrics;
+mod odd_names;
 mod status;
 mod top;
 
