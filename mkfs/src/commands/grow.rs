@@ -84,8 +84,11 @@ impl Grow {
         };
         let fs = Fs::open(region, quiet).map_err(fail)?;
         let grown = fs.grow(self.size).map_err(fail);
-        open::close(&self.place, fs)?;
-        let grown = grown.map_err(|failure| self.longer(failure))?;
+        let closed = open::close(&self.place, fs);
+        // What went wrong first is said.
+        let grown = grown
+            .map_err(|failure| self.longer(failure))
+            .and_then(|grown| closed.map(|()| grown))?;
         Ok((grown.from, grown.to))
     }
 
