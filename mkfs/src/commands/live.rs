@@ -13,7 +13,7 @@ use pramfs_medium::pmem::mount_table::{self, Mount};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
 use crate::Failure;
-use crate::failure::{printable, shown};
+use crate::failure::{printable, quoted, shown};
 
 /// Time limit of each step with a server that is asked for its state. With the steps that need
 /// no server, the answer comes within a second.
@@ -111,7 +111,19 @@ fn place(path: &Path, mounts: &[MountLine]) -> Result<Place, Failure> {
     }
 }
 
-fn about(path: &Path, error: &ControlError) -> Failure {
+/// An error of the control sockets about a mount or region.
+pub(super) fn about(path: &Path, error: &ControlError) -> Failure {
+    if let ControlError::Os { source, .. } = error
+        && source.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        return Failure::new(
+            "permission",
+            format!(
+                "{}: only root may ask the servers of mounts, by {DIRECTORY} (docs/status.md)",
+                shown(path)
+            ),
+        );
+    }
     // It may have text of the server.
     let error = printable(&error.to_string());
     Failure::new("os", format!("{}: {error}", shown(path)))
@@ -192,19 +204,49 @@ fn find(path: &Path, time: Option<Duration>) -> Result<Connection, Failure> {
             Err(error) => return Err(no_answer(path, &server, &error)),
         }
     }
-    for name in directory.sockets().map_err(|e| about(path, &e))? {
-        // Servers of other mounts may be ending, or have stopped.
-        let Ok(Some(server)) = Connection::open_within(&directory, &name, SOON / 4) else {
-            continue;
-        };
-        if !server.served().is_ok_and(|served| served.device == device) {
-            continue;
-        }
-        return open(&directory, &name, time)
+    let names = directory.sockets().map_err(|e| about(path, &e))?;
+    match socket_of_server(&directory, &names, device)? {
+        Some(name) => open(&directory, name, time)
             .map_err(|e| about(path, &e))?
-            .ok_or_else(|| not_mounted(path));
+            .ok_or_else(|| not_mounted(path)),
+        None => Err(without_server(path, &place, &mounts)),
     }
-    Err(without_server(path, &place, &mounts))
+}
+
+/// The socket whose server serves a mount. All are asked at the same time: those of other mounts
+/// may be ending, or have stopped.
+fn socket_of_server<'a>(
+    directory: &Directory,
+    names: &'a [String],
+    device: (u32, u32),
+) -> Result<Option<&'a String>, Failure> {
+    let serves = |name: &str| {
+        let server = Connection::open_within(directory, name, SOON / 4);
+        let served = server.ok().flatten().map(|server| server.served());
+        served.is_some_and(|served| served.is_ok_and(|served| served.device == device))
+    };
+    std::thread::scope(|scope| {
+        let mut asked = Vec::new();
+        for name in names {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, move || serves(name));
+            asked.push((
+                name,
+                thread
+                    .map_err(|e| Failure::os("cannot start", "a thread that asks a server", e))?,
+            ));
+        }
+        let mut found = None;
+        for (name, thread) in asked {
+            if thread.join().map_err(|_| panicked())? {
+                found = Some(name);
+            }
+        }
+        Ok(found)
+    })
+}
+
+fn panicked() -> Failure {
+    Failure::new("bug", "a thread that asks a server panicked")
 }
 
 /// Why there is nobody to ask.
@@ -231,7 +273,8 @@ fn silent_mount(mount: &MountLine) -> Failure {
         Some(Err(rustix::io::Errno::NOTCONN)) => Failure::new(
             "dead",
             format!(
-                "{on}: its server has died, and programs get ENOTCONN there; type `umount {on}`, then mount {} again, which recovers it; the log has the reason: journalctl -t mount.pramfs",
+                "{on}: its server has died, and programs get ENOTCONN there; type `umount {}`, then mount {} again, which recovers it; the log has the reason: journalctl -t mount.pramfs",
+                quoted(&mount.target),
                 shown(&mount.source)
             ),
         ),
@@ -258,7 +301,8 @@ pub(super) fn no_answer(path: &Path, server: &Connection, error: &ControlError) 
             "is stopped; `kill -CONT {pid}` lets it go on (a debugger may hold it)"
         ),
         Some('Z' | 'X') | None => format!(
-            "has ended; type `umount {on}` and mount the region again, which recovers it"
+            "has ended; type `umount {}` and mount the region again, which recovers it",
+            quoted(path)
         ),
         Some('D') => "waits in the kernel, perhaps for its medium; see `cat /proc/PID/stack` and the kernel's log"
             .replace("PID", &pid.to_string()),
@@ -322,12 +366,7 @@ pub(super) fn status_of_all() -> Result<Vec<Answer>, Failure> {
             .iter()
             .map(|name| scope.spawn(move || ask(name)))
             .collect();
-        let failed = |_| {
-            Some(Err(Failure::new(
-                "bug",
-                "a thread that asks a server panicked",
-            )))
-        };
+        let failed = |_| Some(Err(panicked()));
         asked
             .into_iter()
             .map(|one| one.join().unwrap_or_else(failed))
