@@ -132,8 +132,9 @@ pub fn command_line() -> clap::Command {
         .about("Inspect pramfs regions, and access their files without a mount")
         .after_help(
             "A region in use is refused, with the name of its holder, by info, stat, get, put, mkdir, rm, mv,\n\
-             ln, owner, check, trim, restore, image and dump. Other commands ask the server of the mount, or read\n\
-             through it. A PATH starts at the root (/) of the file system in the region. mkfs.pramfs makes a file system; mount.pramfs mounts it.\n\
+             ln, owner, check, trim, restore, image and dump. Other commands ask the server of the mount, or\n\
+             read through it. A PATH starts at the root (/) of the file system in the region. mkfs.pramfs makes\n\
+             a file system; mount.pramfs mounts it.\n\
              Exit status: 0 success, 1 failure, 2 wrong usage.",
         )
         .subcommand_required(true)
