@@ -209,6 +209,23 @@ impl Report {
     }
 }
 
+/// Opens a mount point, and refuses one that is not of pramfs.
+fn of_pramfs(on: &Path) -> Result<File, Failure> {
+    let mount = File::open(on).map_err(|e| Failure::os("cannot open", on, e))?;
+    let kind = rustix::fs::fstatfs(&mount).map_err(|e| Failure::os("cannot look at", on, e))?;
+    if kind.f_type != super::set::FUSE {
+        let text = format!("{} is not in a mount of pramfs", shown(on));
+        return Err(Failure::new("not-mounted", text));
+    }
+    Ok(mount)
+}
+
+/// Asks the server of a mount, by the ioctl that every file system has for its label.
+fn ask(on: &Path, label: &str) -> Result<(), Failure> {
+    let mount = of_pramfs(on)?;
+    set_label(&mount, label).map_err(|e| Failure::os("cannot change the label of", on, e))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,21 +244,4 @@ mod tests {
             "cannot; the reserve and the default options had been changed before"
         );
     }
-}
-
-/// Opens a mount point, and refuses one that is not of pramfs.
-fn of_pramfs(on: &Path) -> Result<File, Failure> {
-    let mount = File::open(on).map_err(|e| Failure::os("cannot open", on, e))?;
-    let kind = rustix::fs::fstatfs(&mount).map_err(|e| Failure::os("cannot look at", on, e))?;
-    if kind.f_type != super::set::FUSE {
-        let text = format!("{} is not in a mount of pramfs", shown(on));
-        return Err(Failure::new("not-mounted", text));
-    }
-    Ok(mount)
-}
-
-/// Asks the server of a mount, by the ioctl that every file system has for its label.
-fn ask(on: &Path, label: &str) -> Result<(), Failure> {
-    let mount = of_pramfs(on)?;
-    set_label(&mount, label).map_err(|e| Failure::os("cannot change the label of", on, e))
 }
