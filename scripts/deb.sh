@@ -4,13 +4,27 @@
 # registry, or vendored. docs/packaging.md describes both.
 #
 #   PRAMFS_DEB_REVISION=2 scripts/deb.sh    a later revision of the same version
+#   scripts/deb.sh --check                  builds nothing, and ends with an error if the packages
+#                                           that are there are of another commit than the last one
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
-scripts/deps.sh --packages
-
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 out=$target/deb
+if [[ ${1:-} == --check ]]; then
+    # Without the revision, which is the packager's.
+    wanted=$(python3 debian/changelog.py | sed -n '1s/.*(\(.*\)-[^-]*).*/\1/p')
+    for deb in "$out"/*.deb; do
+        [[ -e $deb ]] || { echo "deb: there are no packages in $out: type 'make deb'" >&2; exit 1; }
+        version=$(dpkg-deb -f "$deb" Version)
+        [[ ${version%-*} == "$wanted" ]] || {
+            echo "deb: $deb is of version ${version%-*}, and the last commit gives $wanted: type 'make deb'" >&2
+            exit 1
+        }
+    done
+    exit
+fi
+scripts/deps.sh --packages
 tree=$out/pramfs
 mkdir -p "$out"
 # A copy of what git knows and of new files, without what a build left. Their times are kept, so

@@ -22,13 +22,23 @@ SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 folders=(mkfs fuse-frontend capi preload python)
 rm -f "$out"/*.cdx.json
+# cargo-cyclonedx writes beside the manifests of all packages of the workspace that one uses. A file
+# that is there already is somebody's: it would be overwritten.
+written() {
+    git ls-files -z -- Cargo.toml '*/Cargo.toml' | xargs -0 dirname -z |
+        xargs -0 -I{} find {} -maxdepth 1 -name '*.cdx.json' "$@"
+}
+theirs=$(written -print -quit)
+[[ -z $theirs ]] || {
+    echo "sbom: $theirs would be overwritten: move it away" >&2
+    exit 1
+}
+trap 'written -delete' EXIT
 for folder in "${folders[@]}"; do
-    # It writes beside the manifests of all packages of the workspace that this one uses.
-    find . -path ./target -prune -o -name '*.cdx.json' -exec rm {} +
     cargo cyclonedx --quiet --format json --spec-version 1.5 --target x86_64-unknown-linux-gnu \
         --no-build-deps --manifest-path "$folder/Cargo.toml"
     mv "$folder"/*.cdx.json "$out/"
-    find . -path ./target -prune -o -name '*.cdx.json' -exec rm {} +
+    written -delete
 done
 for folder in "${folders[@]}"; do
     name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$folder/Cargo.toml" | head -n 1)

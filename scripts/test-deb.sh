@@ -25,6 +25,8 @@ fi
 if [[ -z ${PRAMFS_TEST_DEB_UNSHARED:-} ]]; then
     scripts/deps.sh --packages
     compgen -G "${CARGO_TARGET_DIR:-target}/deb/pramfs_*.deb" >/dev/null || scripts/deb.sh
+    # What an earlier commit built says nothing about this one.
+    scripts/deb.sh --check
     PRAMFS_TEST_DEB_UNSHARED=1 exec unshare --mount --pid --fork --kill-child --mount-proc "$0" "$@"
 fi
 

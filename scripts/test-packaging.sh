@@ -25,6 +25,8 @@ skip() {
 out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/deb
 build=$out/build
 [[ -x $build/dist/mount-pramfs ]] || scripts/deb.sh
+# What an earlier commit built says nothing about this one.
+scripts/deb.sh --check
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)

@@ -8,15 +8,21 @@
 //! a FUSE file system under any name. So only mounts of root and of the caller
 //! count, and their source is compared by device and inode.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use pramfs_control::Identity;
+use pramfs_medium::pmem::mount_table::{self, Mount};
 
 use crate::Failure;
-use crate::failure::shown;
+use crate::failure::{printable, shown};
 
-/// Refuses a regular file that the kernel or another file system uses.
+const SWAPS: &str = "/proc/swaps";
+
+/// Refuses a regular file that the kernel or another file system uses, or of which that cannot be
+/// found out.
 pub(crate) fn check_file(path: &Path) -> Result<(), Failure> {
     let busy = |by: String| Err(Failure::new("in-use", format!("{}: {by}", shown(path))));
     if let Some(device) = loop_device(path) {
@@ -24,14 +30,15 @@ pub(crate) fn check_file(path: &Path) -> Result<(), Failure> {
             "is in use by the loop device {device}; detach it first: losetup -d {device}"
         ));
     }
-    if is_swap(path) {
+    if is_swap(path)? {
         return busy("is in use as swap; switch it off first: swapoff".into());
     }
-    match mounts_of(path).iter().find(|m| m.fstype != "fuse.pramfs") {
+    let mounts = mounts_of(path)?;
+    match mounts.iter().find(|m| m.fs_type != "fuse.pramfs") {
         Some(m) => busy(format!(
             "is mounted on {} (type {}); umount it first",
-            shown(&m.on),
-            m.fstype
+            shown(&m.target),
+            printable(&m.fs_type)
         )),
         None => Ok(()),
     }
@@ -39,80 +46,53 @@ pub(crate) fn check_file(path: &Path) -> Result<(), Failure> {
 
 /// Adds the mount point to the library's message that a region is in use.
 pub(crate) fn with_mount_point(path: &Path, mut failure: Failure) -> Failure {
-    if failure.reason == "in-use"
-        && let Some(m) = mounts_of(path).first()
-    {
-        failure.message += &format!(" (mounted on {})", shown(&m.on));
+    if failure.reason != "in-use" {
+        return failure;
+    }
+    match mounts_of(path) {
+        Ok(mounts) => {
+            if let Some(mount) = mounts.first() {
+                failure.message += &format!(" (mounted on {})", shown(&mount.target));
+            }
+        }
+        Err(why) => failure.message += &format!(" ({})", why.message),
     }
     failure
 }
 
 /// Returns where the file system of a region is mounted, by root or the caller.
-pub(crate) fn mount_point(path: &Path) -> Option<PathBuf> {
-    let mounts = mounts_of(path).into_iter();
-    let mut ours = mounts.filter(|m| m.fstype == "fuse.pramfs");
-    ours.next().map(|m| m.on)
-}
-
-struct Mount {
-    on: PathBuf,
-    fstype: String,
+///
+/// # Errors
+/// The mount table cannot be read.
+pub(crate) fn mount_point(path: &Path) -> Result<Option<PathBuf>, Failure> {
+    let mut mounts = mounts_of(path)?.into_iter();
+    let ours = mounts.find(|mount| mount.fs_type == "fuse.pramfs");
+    Ok(ours.map(|mount| mount.target))
 }
 
 /// Returns the mounts of this object by root or the caller.
-fn mounts_of(path: &Path) -> Vec<Mount> {
+fn mounts_of(path: &Path) -> Result<Vec<Mount>, Failure> {
     let Ok(wanted) = Identity::of_path(path) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let own = rustix::process::geteuid().as_raw();
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mounts = table.lines().filter_map(|line| mount_of(line, own));
-    mounts
-        .filter(|(source, _)| {
-            source.is_absolute() && Identity::of_path(source).is_ok_and(|found| found == wanted)
-        })
-        .map(|(_, mount)| mount)
-        .collect()
+    let mut mounts = mount_table::read()
+        .map_err(|e| Failure::os("cannot read", "the mount table /proc/self/mountinfo", e))?;
+    mounts.retain(|mount| {
+        let source = Path::new(&mount.source);
+        is_trusted(mount, own)
+            && source.is_absolute()
+            && Identity::of_path(source).is_ok_and(|found| found == wanted)
+    });
+    Ok(mounts)
 }
 
-/// Parses source and mount point of a mount, if root or `own` made it. All file
-/// systems but FUSE take root to mount.
-fn mount_of(line: &str, own: u32) -> Option<(PathBuf, Mount)> {
-    let (place, what) = line.split_once(" - ")?;
-    let mut what = what.split(' ');
-    let (fstype, source) = (what.next()?, what.next()?);
-    let mut options = what.next().unwrap_or_default().split(',');
-    let is_trusted = match options.find_map(|word| word.strip_prefix("user_id=")) {
-        Some(user) => user
-            .parse::<u32>()
-            .is_ok_and(|user| user == 0 || user == own),
-        None => !fstype.starts_with("fuse"),
-    };
-    let mount = Mount {
-        on: unescape(place.split(' ').nth(4)?).into(),
-        fstype: fstype.to_owned(),
-    };
-    is_trusted.then(|| (unescape(source).into(), mount))
-}
-
-/// Decodes the octal escapes that the kernel writes for blanks and backslashes.
-fn unescape(field: &str) -> String {
-    let mut out = Vec::new();
-    let mut rest = field.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        let octal = tail
-            .get(..3)
-            .filter(|d| byte == b'\\' && d.iter().all(|c| (b'0'..=b'7').contains(c)));
-        if let Some(digits) = octal {
-            let value = digits.iter().fold(0u32, |v, d| v * 8 + u32::from(d - b'0'));
-            out.push(value as u8);
-            rest = &tail[3..];
-        } else {
-            out.push(byte);
-            rest = tail;
-        }
+/// Whether root or `own` made a mount. All file systems but FUSE take root to mount.
+fn is_trusted(mount: &Mount, own: u32) -> bool {
+    match mount.user_id() {
+        Some(user) => user == 0 || user == own,
+        None => !mount.fs_type.starts_with("fuse"),
     }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 fn loop_device(path: &Path) -> Option<String> {
@@ -126,11 +106,12 @@ fn loop_device(path: &Path) -> Option<String> {
                 .into_string()
                 .ok()
                 .filter(|n| n.starts_with("loop"))?;
-            let file = std::fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-            let file = Path::new(file.trim_end_matches('\n'));
+            let mut file = std::fs::read(device.path().join("loop/backing_file")).ok()?;
+            file.pop_if(|last| *last == b'\n');
+            let file = PathBuf::from(OsString::from_vec(file));
             // The kernel reports the name of the file at the time the device was set
             // up. Another user may have put a link there since.
-            if std::fs::canonicalize(file).ok()? != file {
+            if std::fs::canonicalize(&file).ok()? != file {
                 return None;
             }
             let other = std::fs::metadata(file).ok()?;
@@ -138,42 +119,51 @@ fn loop_device(path: &Path) -> Option<String> {
         })
 }
 
-fn is_swap(path: &Path) -> bool {
+/// Whether the kernel swaps to a file. Its table escapes names as the mount table does.
+fn is_swap(path: &Path) -> Result<bool, Failure> {
     let Ok(path) = std::fs::canonicalize(path) else {
-        return false;
+        return Ok(false);
     };
-    let table = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    table
-        .lines()
-        .skip(1)
-        .filter_map(|l| l.split_whitespace().next())
-        .any(|name| Path::new(&unescape(name)) == path)
+    match std::fs::read(SWAPS) {
+        Ok(table) => Ok(swaps(&table).any(|name| Path::new(&name) == path)),
+        // The kernel was built without swap.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Failure::os("cannot read", SWAPS, e)),
+    }
+}
+
+/// The names of a table of swap, whose first line is a heading.
+fn swaps(table: &[u8]) -> impl Iterator<Item = OsString> {
+    let lines = table.split(|byte| *byte == b'\n').skip(1);
+    let names = lines.filter_map(|line| line.split(u8::is_ascii_whitespace).next());
+    names
+        .filter(|name| !name.is_empty())
+        .map(mount_table::unescape)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{mount_of, unescape};
+    use super::*;
 
     #[test]
     fn mounts_of_other_users_do_not_count() {
-        let line = |kind: &str, options: &str| {
-            format!("36 25 0:31 / /mnt/a\\040b rw shared:5 - {kind} /region {options}")
+        let is_trusted = |kind: &str, options: &str| {
+            let line = format!("36 25 0:31 / /mnt rw shared:5 - {kind} /region {options}");
+            is_trusted(&mount_table::parse(line.as_bytes())[0], 7)
         };
-        let (source, mount) = mount_of(&line("fuse.x", "rw,user_id=0"), 7).unwrap();
-        assert_eq!(source.to_str(), Some("/region"));
-        assert_eq!(mount.on.to_str(), Some("/mnt/a b"));
-        assert_eq!(mount.fstype, "fuse.x");
-        assert!(mount_of(&line("fuse.x", "rw,user_id=7"), 7).is_some());
-        assert!(mount_of(&line("ext4", "rw"), 7).is_some());
+        assert!(is_trusted("fuse.x", "rw,user_id=0"));
+        assert!(is_trusted("fuse.x", "rw,user_id=7"));
+        assert!(is_trusted("ext4", "rw"));
         for options in ["rw,user_id=4242,group_id=0", "rw", "rw,user_id=x"] {
-            assert!(mount_of(&line("fuse.x", options), 7).is_none(), "{options}");
+            assert!(!is_trusted("fuse.x", options), "{options}");
         }
     }
 
     #[test]
-    fn kernel_escapes_are_decoded() {
-        assert_eq!(unescape(r"/mnt/a\040b\134c"), r"/mnt/a b\c");
-        assert_eq!(unescape(r"\04"), r"\04");
-        assert_eq!(unescape(r"\999"), r"\999");
+    fn swap_files_are_found_with_any_bytes_in_their_names() {
+        let table = b"Filename\tType\n/a\\040b\xff  file 4 0 -2\n/dev/sda2 partition 4 0 -3\n";
+        let found: Vec<_> = swaps(table).collect();
+        let odd = OsString::from_vec(b"/a b\xff".to_vec());
+        assert_eq!(found, [odd, OsString::from("/dev/sda2")]);
     }
 }

@@ -1,5 +1,6 @@
 //! [`Failure`]: why a tool gave up, for a person, a script and the shell.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use pramfs::pmem::PmemError;
@@ -35,9 +36,13 @@ impl Failure {
         Failure::new("told", "")
     }
 
-    /// Wrong usage of options or arguments.
+    /// Wrong usage of options or arguments, with the status that clap has for it. mkfs(8) and
+    /// fsck(8) have others.
     pub fn usage(message: impl Into<String>) -> Failure {
-        Failure::new("usage", message)
+        Failure {
+            status: 2,
+            ..Failure::new("usage", message)
+        }
     }
 
     /// A system call on `path` failed: "cannot read PATH: why".
@@ -114,11 +119,65 @@ pub(crate) fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy())
 }
 
+/// Returns a path as a word of a shell, for a command in a message. Words that only some shells
+/// have, `$'...'`, are for names with bytes that cannot be shown.
+pub(crate) fn quoted(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes();
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_./:,+@%=-".contains(byte);
+    if !bytes.is_empty() && bytes.iter().all(is_plain) {
+        return shown(path);
+    }
+    match path.to_str() {
+        Some(text) if printable(text) == text => format!("'{}'", text.replace('\'', r"'\''")),
+        _ => {
+            let escaped = bytes.iter().map(|&byte| match byte {
+                b'\'' | b'\\' => format!("\\{}", char::from(byte)),
+                b' '..=b'~' => char::from(byte).to_string(),
+                _ => format!("\\{byte:03o}"),
+            });
+            format!("$'{}'", escaped.collect::<String>())
+        }
+    }
+}
+
 /// "No such file or directory", without "(os error 2)".
 fn strip_os_code(e: &std::io::Error) -> String {
     let text = e.to_string();
     match text.find(" (os error") {
         Some(at) => text[..at].to_owned(),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn quoted_path_is_one_word_of_a_shell() {
+        for plain in ["/dev/pmem0", "physaddr:0x40000000+512M"] {
+            assert_eq!(quoted(Path::new(plain)), plain);
+        }
+        assert_eq!(quoted(Path::new("/a b")), "'/a b'");
+        assert_eq!(quoted(Path::new("/ä")), "'/ä'");
+        for odd in [
+            &b"/it's; $(x) \"y\""[..],
+            b"/two\nlines\\'",
+            b"/\xff8 \x1b[2J",
+            b"*",
+            b"",
+            b"~",
+        ] {
+            let word = quoted(Path::new(OsStr::from_bytes(odd)));
+            assert!(!word.contains(char::is_control), "{word:?}");
+            let script = format!("printf %s {word}");
+            let Ok(out) = Command::new("bash").args(["-c", &script]).output() else {
+                return;
+            };
+            assert_eq!(out.stdout, odd, "{word}");
+        }
     }
 }

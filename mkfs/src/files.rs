@@ -53,10 +53,10 @@ impl Files {
             Ok(fs) => return Ok(Files::Region(Box::new(fs))),
             Err(failure) => failure,
         };
-        let mounted = || busy::mount_point(region);
-        let Some(on) = (failure.reason == "in-use").then(mounted).flatten() else {
+        if failure.reason != "in-use" {
             return Err(failure);
-        };
+        }
+        let on = busy::mount_point(region)?.ok_or(failure)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&on, flags, Mode::empty());
         root.map(Files::Mount)

@@ -48,18 +48,23 @@ fn to_stdout(e: std::io::Error) -> Failure {
 /// The shell's status for a program that SIGPIPE ended.
 pub(crate) const BROKEN_PIPE: u8 = 141;
 
+/// A failure as JSON: an object with nothing but `error`.
+pub(crate) fn failure_object(failure: &Failure) -> serde_json::Value {
+    let mut error = serde_json::json!({ "reason": failure.reason, "message": failure.message });
+    if let Some(found) = &failure.found {
+        error["found"] = found.clone();
+    }
+    serde_json::json!({ "error": error })
+}
+
 /// Prints a failure, and returns its exit status.
 pub(crate) fn failed(tool: &str, failure: &Failure, as_json: bool) -> ExitCode {
     if failure.message.is_empty() {
         return ExitCode::from(failure.status);
     }
     if as_json {
-        let mut error = serde_json::json!({ "reason": failure.reason, "message": failure.message });
-        if let Some(found) = &failure.found {
-            error["found"] = found.clone();
-        }
         // If this fails, the status and the line below still report it.
-        let _ = json(&serde_json::json!({ "error": error })).and_then(|()| flush());
+        let _ = json(&failure_object(failure)).and_then(|()| flush());
     }
     eprintln!("{tool}: {}", failure.message);
     ExitCode::from(failure.status)

@@ -161,3 +161,104 @@ fn mkfs_from_what_cannot_be_copied_makes_nothing() {
     tar(&["out", "hello", "--transform=s|^hello|out/hello|"]);
     refuse(s(&archive), &["not filled", "out"]);
 }
+
+/// An entry of an archive: its type, name, link target and contents.
+type Entry<'a> = (tar::EntryType, &'a str, &'a str, &'a [u8]);
+
+fn archive_of(entries: &[Entry<'_>]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (kind, name, target, contents) in entries {
+        let mut header = tar::Header::new_ustar();
+        header.set_entry_type(*kind);
+        header.set_path(name).unwrap();
+        if !target.is_empty() {
+            header.set_link_name(target).unwrap();
+        }
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(1_000_000_000);
+        header.set_size(contents.len() as u64);
+        header.set_cksum();
+        archive.append(&header, *contents).unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+#[test]
+fn mkfs_from_archive_keeps_nanoseconds_of_extended_header() {
+    let dir = scratch();
+    let region = dir.path().join("region");
+    let record = b"30 mtime=1700000000.123456789\n";
+    let archive = archive_of(&[
+        (tar::EntryType::XHeader, "PaxHeaders/f", "", record),
+        (tar::EntryType::Regular, "f", "", b"x"),
+        (tar::EntryType::Regular, "g", "", b"x"),
+    ]);
+    run_with_input(MKFS, ["-q", "-d", "-", s(&region), "8M"], &archive).ok();
+    let mtime = |name: &str| {
+        let stat = pramfs(["stat", "--json", s(&region), name]).ok().json();
+        stat["mtime"].as_str().unwrap().to_owned()
+    };
+    assert!(mtime("/f").starts_with("2023-11-14T22:13:20.123456789"));
+    assert!(mtime("/g").starts_with("2001-09-09T01:46:40"));
+}
+
+#[test]
+fn mkfs_from_archive_with_link_to_itself_keeps_file() {
+    let dir = scratch();
+    let region = dir.path().join("region");
+    let archive = archive_of(&[
+        (tar::EntryType::Regular, "f", "", b"contents"),
+        (tar::EntryType::Link, "f", "f", b""),
+        (tar::EntryType::Link, "g", "f", b""),
+        // The last entry of a name counts, also where it is a link.
+        (tar::EntryType::Regular, "h", "", b"old"),
+        (tar::EntryType::Link, "h", "g", b""),
+    ]);
+    run_with_input(MKFS, ["-q", "-d", "-", s(&region), "8M"], &archive).ok();
+    for name in ["/f", "/g", "/h"] {
+        assert_eq!(pramfs(["cat", s(&region), name]).ok().out, "contents");
+    }
+    let stat = pramfs(["stat", "--json", s(&region), "/f"]).ok().json();
+    assert_eq!(stat["links"], 3, "{stat}");
+    run(FSCK, ["-n", s(&region)]).ok();
+}
+
+#[test]
+fn mkfs_from_archive_that_is_cut_between_entries_fails() {
+    let dir = scratch();
+    let region = dir.path().join("region");
+    let archive = archive_of(&[
+        // Its last block is no end marker.
+        (tar::EntryType::Regular, "zeros", "", &[0; 1024]),
+    ]);
+    assert_eq!(archive.len(), 512 + 1024 + 1024);
+    let fill = |archive: &[u8]| run_with_input(MKFS, ["-q", "-d", "-", s(&region), "8M"], archive);
+    fill(&archive[..512 + 1024]).refused(&["not filled", "without its end marker"]);
+    assert!(!region.exists());
+    // Of the marker one block is enough: nothing that follows is missing.
+    fill(&archive[..512 + 1024 + 512]).ok();
+}
+
+#[test]
+fn mkfs_from_archive_with_endless_header_fails() {
+    let dir = scratch();
+    let region = dir.path().join("region");
+    let long = vec![b'x'; 2 << 20];
+    for kind in [tar::EntryType::XHeader, tar::EntryType::GNULongName] {
+        let archive = archive_of(&[
+            (kind, "PaxHeaders/f", "", &long),
+            (tar::EntryType::Regular, "f", "", b"x"),
+        ]);
+        let answer = run_with_input(MKFS, ["-q", "-d", "-", s(&region), "8M"], &archive);
+        answer.refused(&["not filled", "more than 1048576 bytes"]);
+    }
+    // Large contents are no header.
+    let archive = archive_of(&[
+        (tar::EntryType::XGlobalHeader, "global", "", &long),
+        (tar::EntryType::Regular, "f", "", &long),
+        (tar::EntryType::Regular, "g", "", &long),
+    ]);
+    run_with_input(MKFS, ["-q", "-d", "-", s(&region), "16M"], &archive).ok();
+}

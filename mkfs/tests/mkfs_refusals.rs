@@ -408,7 +408,8 @@ fn mkfs_of_impossible_size_fails() {
         ("255K", "256K"),
         ("262143", "256K"),
         ("300001", "multiple of 4096"),
-        ("1.5G", "not a size"),
+        ("1.3K", "not a whole number of bytes"),
+        (".5G", "not a size"),
         ("many", "not a size"),
         ("99999999999P", "64 bits"),
     ] {

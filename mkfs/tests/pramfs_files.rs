@@ -156,8 +156,8 @@ fn wrong_paths_are_named_in_error() {
     pramfs(["cat", r, "/nothing"]).refused(&["/nothing", "no such file"]);
     pramfs(["cat", r, "/"]).refused(&["/", "directory"]);
     pramfs(["stat", r, "/a/b"]).refused(&["/a/b", "no such file"]);
-    pramfs(["get", r, "/", s(dir.path())]).refused(&["-r"]);
-    pramfs(["put", r, s(dir.path()), "/"]).refused(&["-r"]);
+    pramfs(["get", r, "/", s(dir.path())]).misused(&["-r"]);
+    pramfs(["put", r, s(dir.path()), "/"]).misused(&["-r"]);
     pramfs(["put", r, "/nonexistent", "/"]).refused(&["/nonexistent"]);
     pramfs(["put", r, "/etc/hostname", "/no/such/dir/x"]).refused(&["/no/such/dir/x"]);
     pramfs(["ls", "/nonexistent"]).refused(&["/nonexistent", "no such file"]);

@@ -88,7 +88,7 @@ fn impossible_grow_is_refused_and_changes_nothing() {
     grow(&region, "1M").refused(&["cannot shrink"]);
     grow(&region, "4195000").refused(&["multiple of the block, 4096 bytes"]);
     grow(&region, "8192P").refused(&["the format ends at"]);
-    grow(&region, "0").refused(&["leave it out"]);
+    grow(&region, "0").misused(&["leave it out"]);
     assert_eq!(grow(&region, "much").status, 2);
     grow(&dir.path().join("none"), "8M").refused(&["cannot find"]);
     grow(dir.path(), "8M").refused(&["not on a pramfs mount"]);

@@ -59,11 +59,11 @@ fn put_from_standard_input_makes_file() {
         .refused(&["/log exists", "-f"]);
     region.put("short", &["-f", "-", "/log"]).ok();
     assert_eq!(region.ok("cat", &["/log"]).out, "short");
-    region.put("", &["-", "/"]).refused(&["is a directory"]);
+    region.put("", &["-", "/"]).misused(&["is a directory"]);
     region.put("", &["-", "/no/file"]).refused(&["/no/file"]);
     region
         .put("", &["-", "/dev/null", "/x"])
-        .refused(&["together"]);
+        .misused(&["together"]);
     // A file of that name.
     region.put("", &["./-", "/x"]).refused(&["./-"]);
 }
@@ -96,7 +96,7 @@ fn rm_removes_files_and_trees() {
     }
     region
         .run("rm", &["/t"])
-        .refused(&["/t is a directory", "-r"]);
+        .misused(&["/t is a directory", "-r"]);
     region.run("rm", &["-d", "/t"]).refused(&["/t"]);
     region.run("rm", &["/missing"]).refused(&["/missing"]);
     region.run("rm", &["-r", "/"]).refused(&["root"]);
@@ -125,7 +125,7 @@ fn mv_and_ln_give_names() {
     region.run("mv", &["/missing", "/x"]).refused(&["/missing"]);
     region
         .run("mv", &["/d/two", "/e", "/new"])
-        .refused(&["/new", "not a directory"]);
+        .misused(&["/new", "not a directory"]);
     region.ok("ln", &["/d/two", "/e"]);
     region.ok("ln", &["-s", "../d/two", "/e/link"]);
     assert_eq!(region.ok("cat", &["/e/link"]).out, "one");
@@ -133,7 +133,7 @@ fn mv_and_ln_give_names() {
     assert_eq!(stat["links"], 2, "{stat}");
     region
         .run("ln", &["/d", "/e/dir"])
-        .refused(&["/d is a directory", "-s"]);
+        .misused(&["/d is a directory", "-s"]);
     region
         .run("ln", &["/d/two", "/e/link"])
         .refused(&["/e/link"]);
@@ -161,7 +161,7 @@ fn tune_changes_label_in_both_superblocks() {
         .refused(&["63 bytes", "64"]);
     region
         .run("tune", &["-U", "random"])
-        .refused(&["checksum", "mkfs.pramfs -U"]);
+        .misused(&["checksum", "mkfs.pramfs -U"]);
     assert_eq!(region.run("tune", &[]).status, 2);
 }
 
@@ -189,7 +189,7 @@ fn tune_changes_default_options_and_reserve() {
     for wrong in ["allow_other", "nodev,", "", "suid"] {
         region
             .run("tune", &["-o", wrong, "-L", "lost"])
-            .refused(&["cannot be a default option", "noatime"]);
+            .misused(&["cannot be a default option", "noatime"]);
     }
     for wrong in ["0", "1", "100000"] {
         region

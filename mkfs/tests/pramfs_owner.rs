@@ -89,9 +89,9 @@ fn structures_and_free_blocks_are_named() {
 fn wrong_blocks_and_regions_in_use_are_refused() {
     let dir = scratch();
     let region = filled(dir.path());
-    pramfs(["owner", s(&region), "4096"]).refused(&["past the end", "0 to 4095"]);
-    pramfs(["owner", s(&region), "9-7"]).refused(&["ends before it begins"]);
-    pramfs(["owner", s(&region), "x"]).refused(&["\"x\" is no block"]);
+    pramfs(["owner", s(&region), "4096"]).misused(&["past the end", "0 to 4095"]);
+    pramfs(["owner", s(&region), "9-7"]).misused(&["ends before it begins"]);
+    pramfs(["owner", s(&region), "x"]).misused(&["\"x\" is no block"]);
     pramfs(["owner", s(dir.path()), "0"]).refused(&["unmount it"]);
     let open = RegionOptions::new().open(&region).unwrap();
     let fs = FileSystem::mount(open, MountOptions::default()).unwrap();

@@ -115,7 +115,7 @@ fn impossible_scrub_is_refused() {
     let region = filled(dir.path());
     let name = region.to_str().unwrap();
     pramfs(["scrub", "--cancel", name]).refused(&["no server scrubs this region"]);
-    pramfs(["scrub", "--background", name]).refused(&["for a live mount"]);
+    pramfs(["scrub", "--background", name]).misused(&["for a live mount"]);
     assert_eq!(pramfs(["scrub", "--limit", "much", name]).status, 2);
     assert_eq!(pramfs(["scrub", "--status", "--resume", name]).status, 2);
     let dir_name = dir.path().to_str().unwrap();

@@ -479,3 +479,31 @@ fn json_times_are_rfc_3339() {
     assert!(is_rfc_3339(&info["created"]), "{info}");
     assert_eq!(info["last_mount"], serde_json::Value::Null);
 }
+
+/// The help promises 2, also where the command finds it itself and not its parser.
+#[test]
+fn wrong_usage_that_a_command_finds_ends_with_2() {
+    let dir = scratch();
+    let region = made(dir.path(), "1M");
+    let region = region.to_str().unwrap();
+    let uuid = "0a1b2c3d-4e5f-4071-8293-a4b5c6d7e8f9";
+    pramfs(["tune", "-U", uuid, region]).misused(&["the uuid cannot be changed"]);
+    pramfs(["tune", "-o", "frobnicate", region]).misused(&["frobnicate"]);
+    pramfs(["metrics", "--listen", "0.0.0.0:1"]).misused(&["--allow-remote"]);
+    let answer = pramfs(["owner", "--json", region, "9-7"]).misused(&["ends before"]);
+    assert_eq!(answer.json()["error"]["reason"], "usage");
+    // mkfs(8) knows only 0 and 1.
+    mkfs(["-f", "-U", "x", region]).refused(&["not a uuid"]);
+}
+
+/// Commands are pasted into a shell.
+#[test]
+fn commands_in_messages_quote_names_with_blanks() {
+    let dir = scratch();
+    let region = dir.path().join("a region");
+    mkfs([region.to_str().unwrap(), "1M"]).ok();
+    let answer = run(FSCK, [region.to_str().unwrap()]);
+    assert_eq!(answer.status, 16, "{answer:?}");
+    let words = format!("fsck.pramfs -n '{}' to check", region.display());
+    assert!(answer.err.contains(&words), "{answer:?}");
+}

@@ -185,6 +185,68 @@ fn units_are_accepted_by_systemd_without_warning() {
     );
 }
 
+/// Each unit names a manual page, and only pages that are installed.
+#[test]
+fn documentation_of_units_names_pages_that_exist() {
+    let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/../manuals/pages");
+    let pages = names(Path::new(pages));
+    for (name, text) in units() {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("Documentation="));
+        let line = line.unwrap_or_else(|| panic!("{name} names no page"));
+        for page in line.split(' ') {
+            let page = page.strip_prefix("man:").unwrap();
+            let page = page.replace('(', ".").replace(')', ".md");
+            assert!(pages.contains(&page), "{name}: {page}");
+        }
+    }
+}
+
+/// The Debian package leaves no link to a unit that it has taken away.
+#[test]
+fn purge_removes_links_to_units_of_the_package_only() {
+    let dir = scratch();
+    let wants = dir
+        .path()
+        .join("etc/systemd/system/multi-user.target.wants");
+    fs::create_dir_all(&wants).unwrap();
+    let units = "/usr/lib/systemd/system";
+    for (name, target) in [
+        ("pramfs@srv-fast.service", "pramfs@.service"),
+        ("pramfs-metrics.service", "pramfs-metrics.service"),
+        ("pramfs-kept.service", "pramfs-kept.service"),
+        ("other.service", "other.service"),
+    ] {
+        symlink(format!("{units}/{target}"), wants.join(name)).unwrap();
+    }
+    // The administrator's own unit of that name.
+    let own = "/etc/systemd/system/pramfs@.service";
+    symlink(own, wants.join("pramfs@srv-own.service")).unwrap();
+    let below = dir.path().join(units.trim_start_matches('/'));
+    fs::create_dir_all(&below).unwrap();
+    fs::write(below.join("pramfs-kept.service"), "").unwrap();
+    for (when, left) in [("remove", 5), ("purge", 3)] {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../debian/pramfs.postrm");
+        let mut script = run_script(script, when);
+        let done = script.env("DPKG_ROOT", dir.path()).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        assert_eq!(names(&wants).len(), left, "{when}: {:?}", names(&wants));
+    }
+    let left = [
+        "other.service",
+        "pramfs-kept.service",
+        "pramfs@srv-own.service",
+    ];
+    assert_eq!(names(&wants), left);
+}
+
+fn run_script(path: &str, argument: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args([path, argument]);
+    command
+}
+
 /// A mount in a namespace of the unit would be seen by nobody else.
 #[test]
 fn unit_of_mount_makes_no_namespace() {

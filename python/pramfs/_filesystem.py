@@ -11,13 +11,13 @@ import sys
 import threading
 import warnings
 import weakref
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
 
 from . import _native
 from ._file import File, stat_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     import numpy
@@ -390,7 +390,7 @@ class FileSystem:
         dtype: DTypeLike = "uint8",
         mode: Literal["r", "r+", "w+"] = "r",
         offset: int = 0,
-        shape: int | tuple[int, ...] | None = None,
+        shape: SupportsIndex | Sequence[SupportsIndex] | None = None,
         order: Literal["C", "F"] = "C",
     ) -> memmap:
         """Return an array of numpy whose bytes are those of the file, as ``numpy.memmap``.

@@ -23,11 +23,14 @@ class Lease:
     the access (mount option ``direct=owner``). Other programs go on using the mount.
     """
 
-    def __init__(self, raw: _native.RawLease, path: bytes, writable: bool) -> None:
+    def __init__(
+        self, raw: _native.RawLease, path: bytes, writable: bool, control: bytes | None = None
+    ) -> None:
         """Made by :func:`lease`."""
         self._raw = raw
         self._path = path
         self._writable = writable
+        self._control = control
         self.name = os.fsdecode(path)
 
     def __repr__(self) -> str:
@@ -46,13 +49,8 @@ class Lease:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle: by the path of the file on the mount, which is opened again."""
-        return lease, (os.path.abspath(self.name),), {"writable": self._writable}
-
-    def __setstate__(self, state: dict[str, bool]) -> None:
-        if state["writable"]:
-            self.close()
-            opened = lease(self._path, writable=True)
-            self._raw, self._writable = opened._raw, True
+        control = None if self._control is None else os.path.abspath(self._control)
+        return _reopened, (os.path.abspath(self.name), self._writable, control)
 
     @property
     def closed(self) -> bool:
@@ -99,4 +97,9 @@ def lease(path: Path, *, writable: bool = False, control: Path | None = None) ->
     """
     name = encoded(path)
     directory = None if control is None else encoded(control)
-    return Lease(_native.lease(name, writable, directory), name, writable)
+    return Lease(_native.lease(name, writable, directory), name, writable, directory)
+
+
+def _reopened(path: str, writable: bool, control: bytes | None) -> Lease:
+    """Open what a pickle names."""
+    return lease(path, writable=writable, control=control)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import operator
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 try:
     import numpy as np
@@ -13,6 +14,8 @@ except ImportError as error:  # pragma: no cover - by a test without numpy
     ) from error
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import DTypeLike
 
     from ._filesystem import FileSystem, Path
@@ -49,7 +52,7 @@ class memmap(np.ndarray[Any, np.dtype[Any]]):
         dtype: DTypeLike = "uint8",
         mode: Literal["r", "r+", "w+"] = "r",
         offset: int = 0,
-        shape: int | tuple[int, ...] | None = None,
+        shape: SupportsIndex | Sequence[SupportsIndex] | None = None,
         order: Literal["C", "F"] = "C",
     ) -> memmap:
         if mode not in ("r", "r+", "w+"):
@@ -57,24 +60,23 @@ class memmap(np.ndarray[Any, np.dtype[Any]]):
         kind = np.dtype(dtype)
         if kind.hasobject:
             raise TypeError("an array of Python objects cannot be kept in a file")
-        if isinstance(shape, int):
-            shape = (shape,)
-        if mode == "w+" and shape is None:
+        lengths = None if shape is None else _lengths(shape)
+        if mode == "w+" and lengths is None:
             raise ValueError("shape must be given if mode == 'w+'")
         with fs.open(path, {"r": "rb", "r+": "r+b", "w+": "w+b"}[mode], buffering=0) as file:
             if mode == "w+":
-                file.truncate(offset + _bytes(shape, kind))
-            if shape is None:
+                file.truncate(offset + _bytes(lengths, kind))
+            if lengths is None:
                 left = file.size() - offset
                 if left % kind.itemsize:
                     raise ValueError(
                         "size of available data is not a multiple of the data-type size"
                     )
-                shape = (left // kind.itemsize,)
+                lengths = (left // kind.itemsize,)
             # Beyond 2 MiB, the kernel maps huge pages where the blocks allow it.
-            mapped = file.map(offset, _bytes(shape, kind), writable=mode != "r")
+            mapped = file.map(offset, _bytes(lengths, kind), writable=mode != "r")
         # Its types name those that have a buffer, and not the protocol.
-        array = super().__new__(cls, shape, kind, buffer=mapped, order=order)  # type: ignore[arg-type]
+        array = super().__new__(cls, lengths, kind, buffer=mapped, order=order)  # type: ignore[arg-type]
         array._map = mapped
         return array
 
@@ -114,8 +116,16 @@ class memmap(np.ndarray[Any, np.dtype[Any]]):
     flush = persist
 
 
-def _bytes(shape: tuple[int, ...] | None, kind: np.dtype[Any]) -> int:
+def _lengths(shape: Any) -> tuple[int, ...]:
+    """Return a shape as integers of Python: one or several, also of numpy, as ``numpy.memmap``."""
+    try:
+        return (operator.index(shape),)
+    except TypeError:
+        return tuple(operator.index(length) for length in shape)
+
+
+def _bytes(lengths: tuple[int, ...] | None, kind: np.dtype[Any]) -> int:
     count = 1
-    for length in shape or ():
+    for length in lengths or ():
         count *= length
     return count * kind.itemsize

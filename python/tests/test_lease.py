@@ -38,6 +38,11 @@ def test_lease_reads_and_stores_beside_mount(mount):
             file.pwrite(b"x", 0)
         assert caught.value.errno == errno.EBADF
         assert pickle.loads(pickle.dumps(file)).pread(1, 9) == b"9"
+    # A copy asks the directory of control sockets that the lease was given.
+    with pramfs.lease(mount / "file", control="/run/pramfs") as file:
+        kept = pickle.dumps(file)
+        assert b"/run/pramfs" in kept
+        assert pickle.loads(kept).pread(1, 9) == b"9"
     for _ in range(100):
         # The kernel tells the server a little later that the file has been closed.
         try:

@@ -46,6 +46,11 @@ def test_memmap_creates_opens_and_persists(fs):
         again[0, 0] = 1
     with fs.memmap("/a", "float32", "r+", offset=80, shape=(5,))._map as part:
         assert len(part) == 20
+    # A shape of integers that numpy has calculated.
+    assert fs.memmap("/a", "float32", shape=np.int64(2000)).shape == (2000,)
+    assert fs.memmap("/a", "float32", shape=[np.int32(100), 20]).shape == (100, 20)
+    with pytest.raises(TypeError):
+        fs.memmap("/a", "float32", shape=2.5)
     fortran = fs.memmap("/a", "float32", shape=(20, 100), order="F")
     assert fortran.flags.f_contiguous and fortran[0, 3] == 1.5
 

@@ -99,9 +99,11 @@ impl Caller {
     /// Returns the groups and capabilities of the caller of a request.
     pub(super) fn of(req: &InHeader) -> Caller {
         let status = match req.pid {
-            0 => String::new(),
-            pid => std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(),
+            0 => Vec::new(),
+            pid => std::fs::read(format!("/proc/{pid}/status")).unwrap_or_default(),
         };
+        // A thread may give itself a name that is not UTF-8.
+        let status = String::from_utf8_lossy(&status);
         let mut caller = Caller::parse(&status).with_ids(CallerIds::of(req));
         if !caller.is_proxy && !is_in_our_namespace(req.pid) {
             caller.capabilities = 0;
@@ -427,6 +429,24 @@ mod tests {
         assert!(both.may_set_flags_as(1000, 1001, true).is_ok());
         assert!(with(1 << 9).may_set_flags_as(1000, 1000, true).is_ok());
         assert!(with(1 << 9).may_set_flags_as(1000, 1001, true).is_err());
+    }
+
+    /// Otherwise a thread of root without capabilities would pass for a proxy, which has some.
+    #[test]
+    fn caller_with_name_that_is_not_utf8_is_known() {
+        let user = rustix::process::geteuid().as_raw();
+        let named = std::thread::spawn(move || {
+            rustix::thread::set_name(c"odd\xff").unwrap();
+            Caller::of(&InHeader {
+                pid: rustix::thread::gettid()
+                    .as_raw_nonzero()
+                    .get()
+                    .cast_unsigned(),
+                ..request(user, 0)
+            })
+        });
+        let caller = named.join().unwrap();
+        assert!(!caller.is_proxy && caller.user == Some(user), "{caller:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `pramfs ls`, `cat` and `tune` on a region that is mounted: through its mount.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -183,5 +183,37 @@ fn restore_over_region_in_use_is_refused() {
     ok(&["restore", "-f", &saved, &region]);
     mount.mount(OPTIONS);
     assert_ne!(fs::read(mount.at("file")).unwrap()[..16], [7; 16]);
+    mount.unmount();
+}
+
+/// A view would go on storing to the old blocks.
+#[test]
+fn defrag_leaves_file_of_client_with_view_and_names_it() {
+    let Some((mount, _dog)) = mounted("defrag beside a client", OPTIONS) else {
+        return;
+    };
+    let files = ["a", "b"].map(|name| fs::File::create(mount.at(name)).unwrap());
+    for at in (0..2u64 << 20).step_by(4096) {
+        for file in &files {
+            file.write_all_at(&[at as u8; 4096], at).unwrap();
+        }
+    }
+    for file in files {
+        file.sync_all().unwrap();
+    }
+    let direct = opened(&mount, "a");
+    let view = direct.map(0..16, Access::Write).unwrap();
+    let place = mount.path();
+    let done = ok(&["defrag", "--json", place.to_str().unwrap()]);
+    for part in [
+        r#""left":{"leased":{"files":1,"named":["/a"]}}"#,
+        r#""moved":2097152,"files":1,"#,
+    ] {
+        assert!(done.contains(part), "{part}: {done}");
+    }
+    view.write(0, &[7; 16]).unwrap();
+    view.persist(0..16).unwrap();
+    drop((view, direct));
+    assert_eq!(fs::read(mount.at("a")).unwrap()[..16], [7; 16]);
     mount.unmount();
 }

@@ -92,24 +92,38 @@ fn sources(dir: &Path, text: &mut String) {
     }
 }
 
+/// Whether a word is the name of a test. Functions for C and metrics begin with the name of the
+/// file system, or with what follows it.
+fn is_name_of_test(word: &str) -> bool {
+    let is_lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    word.matches('_').count() >= 3
+        && word.chars().all(is_lower)
+        && !word.starts_with("pramfs_")
+        && !word.starts_with('_')
+        && word != "open_by_handle_at"
+}
+
 #[test]
-fn tests_named_in_pages_for_users_exist() {
+fn tests_named_in_pages_exist() {
     let mut all = String::new();
     sources(&root(), &mut all);
     let mut named = 0;
-    for page in ["databases", "languages", "hardware", "conventions"] {
-        let text = std::fs::read_to_string(root().join(format!("docs/{page}.md"))).unwrap();
+    for entry in std::fs::read_dir(root().join("docs")).unwrap() {
+        let page = entry.unwrap().path();
+        if page.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&page).unwrap();
         for word in text.split('`').skip(1).step_by(2) {
-            let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-            if word.matches('_').count() < 3 || !word.chars().all(is_name) {
+            // Some pages name the file, too: `file.rs::test`.
+            let word = word.rsplit("::").next().unwrap();
+            if !is_name_of_test(word) {
                 continue;
             }
             named += 1;
-            assert!(
-                all.contains(&format!("fn {word}()")),
-                "docs/{page}.md: {word}"
-            );
+            let page = page.display();
+            assert!(all.contains(&format!("fn {word}()")), "{page}: {word}");
         }
     }
-    assert!(named > 20, "{named}");
+    assert!(named > 900, "{named}");
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use super::mount_table::{self, Mount};
 use super::source::SourceKind;
 
 /// When the kernel gives huge pages to tmpfs or shared memory.
@@ -72,25 +73,19 @@ pub(super) fn policy(fd: BorrowedFd<'_>, kind: SourceKind) -> Option<HugePolicy>
         SourceKind::Memfd => HugePolicy::parse(&global),
         SourceKind::Tmpfs => {
             let dev = rustix::fs::fstat(fd).ok()?.st_dev;
-            let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-            Some(mount_policy(
-                &mounts,
-                rustix::fs::major(dev),
-                rustix::fs::minor(dev),
-            ))
+            let device = (rustix::fs::major(dev), rustix::fs::minor(dev));
+            Some(mount_policy(&mount_table::read().ok()?, device))
         }
         _ => None,
     }
 }
 
 /// Returns the `huge=` option of the mount with a device number; without the option, never.
-fn mount_policy(mountinfo: &str, major: u32, minor: u32) -> HugePolicy {
-    let wanted = format!("{major}:{minor}");
-    mountinfo
-        .lines()
-        .filter(|line| line.split(' ').nth(2) == Some(wanted.as_str()))
-        .filter_map(|line| line.rsplit(' ').next())
-        .flat_map(|options| options.split(','))
+fn mount_policy(mounts: &[Mount], device: (u32, u32)) -> HugePolicy {
+    mounts
+        .iter()
+        .filter(|mount| mount.device == device)
+        .flat_map(|mount| mount.super_options.split(','))
         .find_map(|option| HugePolicy::parse(option.strip_prefix("huge=")?))
         .unwrap_or(HugePolicy::Never)
 }
@@ -101,12 +96,13 @@ mod tests {
 
     #[test]
     fn huge_option_is_read_from_matching_mount() {
-        let text = "22 1 0:20 / /a rw - tmpfs tmpfs rw,size=4k\n\
+        let text = b"22 1 0:20 / /a rw - tmpfs tmpfs rw,size=4k\n\
                     23 1 0:21 / /b rw,nosuid shared:7 - tmpfs none rw,huge=always,size=1g\n\
                     24 1 0:22 / /c rw - tmpfs none rw,huge=within_size\n";
-        assert_eq!(mount_policy(text, 0, 20), HugePolicy::Never);
-        assert_eq!(mount_policy(text, 0, 21), HugePolicy::Always);
-        assert_eq!(mount_policy(text, 0, 22), HugePolicy::WithinSize);
-        assert_eq!(mount_policy(text, 0, 2), HugePolicy::Never);
+        let policy = |minor| mount_policy(&mount_table::parse(text), (0, minor));
+        assert_eq!(policy(20), HugePolicy::Never);
+        assert_eq!(policy(21), HugePolicy::Always);
+        assert_eq!(policy(22), HugePolicy::WithinSize);
+        assert_eq!(policy(2), HugePolicy::Never);
     }
 }

@@ -40,6 +40,7 @@ mod libpmem2;
 mod live;
 mod mapped_source;
 mod mapping;
+pub mod mount_table;
 pub mod mutants;
 mod native;
 mod once_bits;

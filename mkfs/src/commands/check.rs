@@ -117,7 +117,12 @@ impl Subcommand for Check {
 /// The region cannot be opened.
 pub(crate) fn region(path: &Path, max_findings: usize) -> Result<(fsck::Report, usize), Failure> {
     pramfs::pmem::install_fault_guard()?;
-    let region = open::region(path, Intent::Read)?;
+    let region = open::region(path, Intent::Read).map_err(|failure| {
+        open::save_first(
+            failure,
+            "check that; or let the server of a mount read everything: pramfs scrub",
+        )
+    })?;
     let bar = output::steps();
     let options = CheckOptions {
         max_findings,

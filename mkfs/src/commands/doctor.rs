@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Subcommand;
 use super::transports::Transports;
-use crate::failure::shown;
+use crate::failure::{quoted, shown};
 use crate::mkfs::report::{granularity, survives};
 use crate::{Failure, output};
 use pramfs_contents::{Foreign, foreign, ours_by_magic};
@@ -210,7 +210,7 @@ impl Report {
                 "The file system has {} of {}. Let it use the rest: pramfs grow {}",
                 human(bytes),
                 human(region),
-                shown(path)
+                quoted(path)
             ));
         }
     }

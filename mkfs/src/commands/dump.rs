@@ -110,12 +110,8 @@ impl Subcommand for Dump {
 
     fn run(&self) -> Result<(), Failure> {
         let name = shown(&self.region);
-        let region = open::region(&self.region, Intent::Read).map_err(|mut failure| {
-            if failure.reason == "in-use" {
-                failure.message += ". Its structures change while they are read: save it with pramfs save, restore the file, and dump that";
-            }
-            failure
-        })?;
+        let region = open::region(&self.region, Intent::Read)
+            .map_err(|failure| open::save_first(failure, "dump that"))?;
         let about = |e| open::not_ours(&self.region, e);
         // Read the lanes as a crash left them. Everything else is read after the
         // replay, which happens in private memory.

@@ -51,7 +51,7 @@ impl Subcommand for Grow {
             .map_err(|e| Failure::os("cannot find", shown(&self.place), e))?;
         let (mounted, (from, to)) = match meta.is_dir() {
             true => (true, self.ask(&self.place)?),
-            false => match busy::mount_point(&self.place) {
+            false => match busy::mount_point(&self.place)? {
                 Some(on) => (true, self.ask(&on)?),
                 None => (false, self.offline()?),
             },
@@ -84,8 +84,11 @@ impl Grow {
         };
         let fs = Fs::open(region, quiet).map_err(fail)?;
         let grown = fs.grow(self.size).map_err(fail);
-        open::close(&self.place, fs)?;
-        let grown = grown.map_err(|failure| self.longer(failure))?;
+        let closed = open::close(&self.place, fs);
+        // What went wrong first is said.
+        let grown = grown
+            .map_err(|failure| self.longer(failure))
+            .and_then(|grown| closed.map(|()| grown))?;
         Ok((grown.from, grown.to))
     }
 

@@ -28,10 +28,8 @@ impl Subcommand for Help {
         let mut line = vec!["pramfs"];
         let mut page = "pramfs".to_owned();
         if let Some(name) = &self.command {
-            let found = top.find_subcommand(name).ok_or_else(|| Failure {
-                // As for a command that does not exist.
-                status: 2,
-                ..Failure::usage(format!(
+            let found = top.find_subcommand(name).ok_or_else(|| {
+                Failure::usage(format!(
                     "{} is not a command of pramfs; pramfs help lists them",
                     printable(name)
                 ))

@@ -9,7 +9,7 @@ use pramfs_control::{ControlError, LeaseKey, LeaseRow};
 use serde::Serialize;
 
 use super::Subcommand;
-use super::live::live_mount;
+use super::live::{self, live_mount};
 use crate::failure::shown;
 use crate::{Failure, output};
 
@@ -49,7 +49,7 @@ impl Subcommand for Leases {
     const ABOUT: &'static str = "List the processes that map files of a mount directly";
 
     fn run(&self) -> Result<(), Failure> {
-        let about = |e: ControlError| Failure::new("os", format!("{}: {e}", shown(&self.place)));
+        let about = |e: ControlError| live::about(&self.place, &e);
         let (server, device) = live_mount(&self.place)?;
         if let Some(id) = &self.revoke {
             let lease = key(id).ok_or_else(|| {

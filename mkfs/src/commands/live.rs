@@ -4,17 +4,16 @@
 //! The mount table, the region and the control sockets tell the rest.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Identity, MountStatus};
+use pramfs_medium::pmem::mount_table::{self, Mount};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
 use crate::Failure;
-use crate::failure::{printable, shown};
+use crate::failure::{printable, quoted, shown};
 
 /// Time limit of each step with a server that is asked for its state. With the steps that need
 /// no server, the answer comes within a second.
@@ -34,56 +33,22 @@ pub(super) struct MountLine {
 }
 
 /// Reads the pramfs mounts of the mount table.
-fn mounts() -> Vec<MountLine> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    table
-        .split(|byte| *byte == b'\n')
+fn mounts() -> Result<Vec<MountLine>, Failure> {
+    Ok(mount_table::read()
+        .map_err(|e| Failure::os("cannot read", "the mount table /proc/self/mountinfo", e))?
+        .into_iter()
         .filter_map(mount_line)
-        .collect()
+        .collect())
 }
 
-fn mount_line(line: &[u8]) -> Option<MountLine> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
-    let (major, minor) = device.split_once(':')?;
-    let target = unescaped(fields.nth(1)?);
-    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-    if rest.next()? != b"fuse.pramfs" {
-        return None;
-    }
-    let source = unescaped(rest.next()?);
-    let options = String::from_utf8_lossy(rest.next()?).into_owned();
-    let user = options
-        .split(',')
-        .find_map(|word| word.strip_prefix("user_id="))?;
-    Some(MountLine {
-        device: (major.parse().ok()?, minor.parse().ok()?),
-        target: target.into(),
-        source: source.into(),
-        user: user.parse().ok()?,
+fn mount_line(mount: Mount) -> Option<MountLine> {
+    let user = mount.user_id()?;
+    (mount.fs_type == "fuse.pramfs").then(|| MountLine {
+        device: mount.device,
+        target: mount.target,
+        source: mount.source.into(),
+        user,
     })
-}
-
-/// Decodes the octal escapes of the kernel.
-fn unescaped(field: &[u8]) -> OsString {
-    let (mut out, mut rest) = (Vec::new(), field);
-    while let Some((byte, tail)) = rest.split_first() {
-        let octal = |digits: &[u8]| {
-            let text = std::str::from_utf8(digits).ok()?;
-            u8::from_str_radix(text, 8).ok()
-        };
-        match tail.get(..3).filter(|_| *byte == b'\\').and_then(octal) {
-            Some(value) => {
-                out.push(value);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(*byte);
-                rest = tail;
-            }
-        }
-    }
-    OsString::from_vec(out)
 }
 
 /// What a name stands for.
@@ -146,7 +111,19 @@ fn place(path: &Path, mounts: &[MountLine]) -> Result<Place, Failure> {
     }
 }
 
-fn about(path: &Path, error: &ControlError) -> Failure {
+/// An error of the control sockets about a mount or region.
+pub(super) fn about(path: &Path, error: &ControlError) -> Failure {
+    if let ControlError::Os { source, .. } = error
+        && source.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        return Failure::new(
+            "permission",
+            format!(
+                "{}: only root may ask the servers of mounts, by {DIRECTORY} (docs/status.md)",
+                shown(path)
+            ),
+        );
+    }
     // It may have text of the server.
     let error = printable(&error.to_string());
     Failure::new("os", format!("{}: {error}", shown(path)))
@@ -201,7 +178,7 @@ fn open(
 }
 
 fn find(path: &Path, time: Option<Duration>) -> Result<Connection, Failure> {
-    let mounts = mounts();
+    let mounts = mounts()?;
     let place = place(path, &mounts)?;
     let directory = Directory::open(DIRECTORY).map_err(|e| about(path, &e))?;
     let Some(directory) = directory else {
@@ -227,19 +204,49 @@ fn find(path: &Path, time: Option<Duration>) -> Result<Connection, Failure> {
             Err(error) => return Err(no_answer(path, &server, &error)),
         }
     }
-    for name in directory.sockets().map_err(|e| about(path, &e))? {
-        // Servers of other mounts may be ending, or have stopped.
-        let Ok(Some(server)) = Connection::open_within(&directory, &name, SOON / 4) else {
-            continue;
-        };
-        if !server.served().is_ok_and(|served| served.device == device) {
-            continue;
-        }
-        return open(&directory, &name, time)
+    let names = directory.sockets().map_err(|e| about(path, &e))?;
+    match socket_of_server(&directory, &names, device)? {
+        Some(name) => open(&directory, name, time)
             .map_err(|e| about(path, &e))?
-            .ok_or_else(|| not_mounted(path));
+            .ok_or_else(|| not_mounted(path)),
+        None => Err(without_server(path, &place, &mounts)),
     }
-    Err(without_server(path, &place, &mounts))
+}
+
+/// The socket whose server serves a mount. All are asked at the same time: those of other mounts
+/// may be ending, or have stopped.
+fn socket_of_server<'a>(
+    directory: &Directory,
+    names: &'a [String],
+    device: (u32, u32),
+) -> Result<Option<&'a String>, Failure> {
+    let serves = |name: &str| {
+        let server = Connection::open_within(directory, name, SOON / 4);
+        let served = server.ok().flatten().map(|server| server.served());
+        served.is_some_and(|served| served.is_ok_and(|served| served.device == device))
+    };
+    std::thread::scope(|scope| {
+        let mut asked = Vec::new();
+        for name in names {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, move || serves(name));
+            asked.push((
+                name,
+                thread
+                    .map_err(|e| Failure::os("cannot start", "a thread that asks a server", e))?,
+            ));
+        }
+        let mut found = None;
+        for (name, thread) in asked {
+            if thread.join().map_err(|_| panicked())? {
+                found = Some(name);
+            }
+        }
+        Ok(found)
+    })
+}
+
+fn panicked() -> Failure {
+    Failure::new("bug", "a thread that asks a server panicked")
 }
 
 /// Why there is nobody to ask.
@@ -266,7 +273,8 @@ fn silent_mount(mount: &MountLine) -> Failure {
         Some(Err(rustix::io::Errno::NOTCONN)) => Failure::new(
             "dead",
             format!(
-                "{on}: its server has died, and programs get ENOTCONN there; type `umount {on}`, then mount {} again, which recovers it; the log has the reason: journalctl -t mount.pramfs",
+                "{on}: its server has died, and programs get ENOTCONN there; type `umount {}`, then mount {} again, which recovers it; the log has the reason: journalctl -t mount.pramfs",
+                quoted(&mount.target),
                 shown(&mount.source)
             ),
         ),
@@ -293,7 +301,8 @@ pub(super) fn no_answer(path: &Path, server: &Connection, error: &ControlError) 
             "is stopped; `kill -CONT {pid}` lets it go on (a debugger may hold it)"
         ),
         Some('Z' | 'X') | None => format!(
-            "has ended; type `umount {on}` and mount the region again, which recovers it"
+            "has ended; type `umount {}` and mount the region again, which recovers it",
+            quoted(path)
         ),
         Some('D') => "waits in the kernel, perhaps for its medium; see `cat /proc/PID/stack` and the kernel's log"
             .replace("PID", &pid.to_string()),
@@ -331,14 +340,14 @@ pub(super) fn status_of(path: &Path) -> Answer {
 /// Asks the servers of all live mounts of root, at the same time.
 ///
 /// # Errors
-/// The directory of the control sockets cannot be read.
+/// The directory of the control sockets or the mount table cannot be read.
 pub(super) fn status_of_all() -> Result<Vec<Answer>, Failure> {
     let at = Path::new(DIRECTORY);
     let Some(directory) = Directory::open(DIRECTORY).map_err(|e| about(at, &e))? else {
-        return Ok(silent(&[]));
+        return silent(&[]);
     };
     let names = directory.sockets().map_err(|e| about(at, &e))?;
-    let by_socket = mounts_by_socket();
+    let by_socket = mounts_by_socket()?;
     let answers: Vec<Option<Answer>> = std::thread::scope(|scope| {
         let ask = |name: &String| {
             let place = by_socket
@@ -357,12 +366,7 @@ pub(super) fn status_of_all() -> Result<Vec<Answer>, Failure> {
             .iter()
             .map(|name| scope.spawn(move || ask(name)))
             .collect();
-        let failed = |_| {
-            Some(Err(Failure::new(
-                "bug",
-                "a thread that asks a server panicked",
-            )))
-        };
+        let failed = |_| Some(Err(panicked()));
         asked
             .into_iter()
             .map(|one| one.join().unwrap_or_else(failed))
@@ -378,52 +382,44 @@ pub(super) fn status_of_all() -> Result<Vec<Answer>, Failure> {
         }
     }
     let mut answers: Vec<Answer> = answers.into_iter().flatten().collect();
-    answers.extend(silent(&told));
+    answers.extend(silent(&told)?);
     Ok(answers)
 }
 
 /// The mounts of root, by the sockets of their servers as far as their sources tell.
-fn mounts_by_socket() -> BTreeMap<String, MountLine> {
-    let mounts = mounts().into_iter().filter(|mount| mount.user == 0);
-    mounts
+fn mounts_by_socket() -> Result<BTreeMap<String, MountLine>, Failure> {
+    let mounts = mounts()?.into_iter().filter(|mount| mount.user == 0);
+    Ok(mounts
         .filter_map(|mount| Some((socket_by_source(&mount)?, mount)))
-        .collect()
+        .collect())
 }
 
 /// The mounts of root of which no server answers, but for those of these devices.
-fn silent(devices: &[(u32, u32)]) -> Vec<Answer> {
-    let mut mounts = mounts();
+fn silent(devices: &[(u32, u32)]) -> Result<Vec<Answer>, Failure> {
+    let mut mounts = mounts()?;
     mounts.retain(|mount| mount.user == 0 && !devices.contains(&mount.device));
     mounts.dedup_by_key(|mount| mount.device);
-    mounts
+    Ok(mounts
         .iter()
         .map(|mount| Err(silent_mount(mount)))
-        .collect()
+        .collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::ffi::OsStrExt;
-
     use super::*;
 
     #[test]
-    fn mount_line_has_place_source_and_user() {
-        let line = br"36 25 0:57 / /mnt/a\040b\134 rw,relatime shared:5 - fuse.pramfs /reg\011ion rw,user_id=0,group_id=0";
-        let mount = mount_line(line).unwrap();
-        assert_eq!(mount.device, (0, 57));
-        assert_eq!(mount.target.as_os_str().as_bytes(), br"/mnt/a b\");
-        assert_eq!(mount.source.as_os_str().as_bytes(), b"/reg\tion");
-        assert_eq!(mount.user, 0);
-        for other in [
-            &b"36 25 0:57 / /mnt rw - fuse.other /r rw,user_id=0"[..],
-            b"36 25 0:57 / /mnt rw - fuse.pramfs /r rw",
-            b"36 25 0:57 / /mnt rw - fuse.pramfs",
-            b"36 25 x / /mnt rw - fuse.pramfs /r rw,user_id=0",
-            b"",
-        ] {
-            assert_eq!(mount_line(other), None);
-        }
+    fn only_a_mount_of_pramfs_with_a_user_is_one_of_ours() {
+        let line = |kind: &str, options: &str| {
+            let line = format!("36 25 0:57 / /mnt rw - {kind} /r {options}");
+            mount_line(mount_table::parse(line.as_bytes()).remove(0))
+        };
+        let mount = line("fuse.pramfs", "rw,user_id=0,group_id=0").unwrap();
+        assert_eq!((mount.device, mount.user), ((0, 57), 0));
+        assert_eq!(mount.target, Path::new("/mnt"));
+        assert_eq!(line("fuse.other", "rw,user_id=0"), None);
+        assert_eq!(line("fuse.pramfs", "rw"), None);
     }
 
     #[test]

@@ -131,8 +131,10 @@ pub fn command_line() -> clap::Command {
         .version(pramfs::VERSION)
         .about("Inspect pramfs regions, and access their files without a mount")
         .after_help(
-            "pramfs refuses a region in use, and names its holder. A PATH starts at the root (/) of\n\
-             the file system in the region. mkfs.pramfs makes a file system; mount.pramfs mounts it.\n\
+            "A region in use is refused, with the name of its holder, by info, stat, get, put, mkdir, rm, mv,\n\
+             ln, owner, check, trim, restore, image and dump. Other commands ask the server of the mount, or\n\
+             read through it. A PATH starts at the root (/) of the file system in the region. mkfs.pramfs makes\n\
+             a file system; mount.pramfs mounts it.\n\
              Exit status: 0 success, 1 failure, 2 wrong usage.",
         )
         .subcommand_required(true)

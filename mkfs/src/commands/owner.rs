@@ -11,7 +11,7 @@ use pramfs_medium::size;
 use serde::Serialize;
 
 use super::Subcommand;
-use crate::failure::shown;
+use crate::failure::{quoted, shown};
 use crate::open::{self, Intent};
 use crate::{Failure, output, tree};
 
@@ -82,7 +82,8 @@ impl Subcommand for OwnerOf {
             let rows = self.rows(owners, &name)?;
             if !owners.is_complete() {
                 eprintln!(
-                    "pramfs: warning: {name}: damage hides owners of blocks; fsck.pramfs -n {name} lists it"
+                    "pramfs: warning: {name}: damage hides owners of blocks; fsck.pramfs -n {} lists it",
+                    quoted(&self.region)
                 );
             }
             Ok::<_, Failure>(rows)
@@ -335,7 +336,7 @@ mod tests {
             "-7",
             "9-7",
             "x",
-            "1.5K",
+            "1.3K",
             "18446744073709551615",
         ] {
             assert!(blocks(wrong, 4096).is_err(), "{wrong}");

@@ -7,8 +7,7 @@ use clap::Args;
 use pramfs_control::ControlError;
 
 use super::Subcommand;
-use super::live::live_mount;
-use crate::failure::shown;
+use super::live::{self, live_mount};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
@@ -25,7 +24,7 @@ impl Subcommand for Requests {
     const ABOUT: &'static str = "Count the requests that a mount has served, by operation";
 
     fn run(&self) -> Result<(), Failure> {
-        let about = |e: ControlError| Failure::new("os", format!("{}: {e}", shown(&self.place)));
+        let about = |e: ControlError| live::about(&self.place, &e);
         let (server, _) = live_mount(&self.place)?;
         let counts = server.requests().map_err(about)?;
         match self.json {

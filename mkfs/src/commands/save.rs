@@ -123,7 +123,7 @@ impl Save {
         // What the kernel holds back is not in the region. Only a mount point reaches it.
         if let Some(on) = match self.region.is_dir() {
             true => Some(self.region.clone()),
-            false => busy::mount_point(&self.region),
+            false => busy::mount_point(&self.region)?,
         } {
             let synced = File::open(&on).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
             synced.map_err(|e| Failure::os("cannot sync", &on, e))?;

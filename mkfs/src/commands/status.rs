@@ -14,7 +14,7 @@ use crate::{Failure, output};
 pub(super) struct Status {
     /// Mount point, or the region that is mounted; all mounts of root if it is missing
     place: Option<PathBuf>,
-    /// Print JSON: an object for a mount, an array for all
+    /// Print JSON: an object for a mount, an array for all. Mounts that do not answer are objects with `error`
     #[arg(long)]
     json: bool,
     /// Print metrics in the text format of Prometheus
@@ -80,7 +80,7 @@ impl Status {
         let is_empty = answers.is_empty();
         let (states, failures) = parted(answers);
         if self.json {
-            output::json(&states)?;
+            output::json(&self.documents(&states, &failures)?)?;
         } else if self.prometheus {
             output::bytes(prometheus::text(&states).as_bytes())?;
         } else {
@@ -92,13 +92,30 @@ impl Status {
                 output::line("nothing is mounted by root")?;
             }
         }
-        let Some((last, others)) = failures.split_last() else {
-            return Ok(());
-        };
-        for failure in others {
+        for failure in &failures {
             eprintln!("pramfs status: {}", failure.message);
         }
-        Err(last.clone())
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::silent()),
+        }
+    }
+
+    /// The entries of the array: the states, then what failed. A watch has states only, as that of
+    /// one mount.
+    fn documents(
+        &self,
+        states: &[MountStatus],
+        failures: &[Failure],
+    ) -> Result<Vec<serde_json::Value>, Failure> {
+        let states = states.iter().map(|status| {
+            serde_json::to_value(status)
+                .map_err(|e| Failure::new("os", format!("cannot write JSON: {e}")))
+        });
+        let failures = failures.iter().filter(|_| self.watch.is_none());
+        states
+            .chain(failures.map(|failure| Ok(output::failure_object(failure))))
+            .collect()
     }
 }
 

@@ -25,11 +25,13 @@ impl Subcommand for Trim {
         let given = fs
             .trim(0, u64::MAX, 0)
             .map_err(|e| Failure::about(shown(&self.region), e));
-        open::close(&self.region, fs)?;
+        let closed = open::close(&self.region, fs);
+        // What went wrong first is said.
+        let given = given.and_then(|given| closed.map(|()| given))?;
         output::line(&format!(
             "{}: {} bytes of free blocks returned to the host",
             shown(&self.region),
-            given?
+            given
         ))
     }
 }

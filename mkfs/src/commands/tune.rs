@@ -97,7 +97,7 @@ impl Subcommand for Tune {
             .map_err(|e| Failure::os("cannot find", shown(&self.place), e))?;
         let mount = match meta.is_dir() {
             true => Some(self.place.clone()),
-            false => busy::mount_point(&self.place),
+            false => busy::mount_point(&self.place)?,
         };
         let report = match (&mount, &self.label) {
             (Some(on), Some(label)) if self.default_options.is_none() && self.reserve.is_none() => {
@@ -154,14 +154,20 @@ impl Subcommand for Tune {
 impl Tune {
     fn offline(&self) -> Result<Report, Failure> {
         let fs = open::fs(&self.place, Intent::Write)?;
-        let changed = self.change(&fs);
-        open::close(&self.place, fs)?;
-        changed.map_err(|e| Failure::about(shown(&self.place), e))
+        let mut report = Report::default();
+        let changed = self.change(&fs, &mut report);
+        let closed = open::close(&self.place, fs);
+        // What went wrong first is said.
+        changed
+            .map_err(|e| Failure::about(shown(&self.place), e))
+            .map_err(|failure| report.told_with(failure))
+            .and(closed)?;
+        Ok(report)
     }
 
-    /// Each value by a durable change of its own. The reserve comes first: only it may be refused.
-    fn change(&self, fs: &Fs) -> Result<Report, pramfs::Error> {
-        let mut report = Report::default();
+    /// Each value by a durable change of its own, which the report has then. The reserve comes
+    /// first: only it may be refused.
+    fn change(&self, fs: &Fs, report: &mut Report) -> Result<(), pramfs::Error> {
         if let Some(blocks) = self.reserve {
             fs.set_reserve(blocks)?;
             report.reserved_blocks = Some(blocks);
@@ -179,7 +185,27 @@ impl Tune {
             fs.set_label(label)?;
             report.label = Some(label.clone());
         }
-        Ok(report)
+        Ok(())
+    }
+}
+
+impl Report {
+    /// Adds to the failure of a change what was changed before it, and stays so.
+    fn told_with(&self, mut failure: Failure) -> Failure {
+        let changed = [
+            ("the reserve", self.reserved_blocks.is_some()),
+            ("the default options", self.default_options.is_some()),
+            ("the label", self.label.is_some()),
+        ];
+        let changed: Vec<&str> = changed
+            .into_iter()
+            .filter_map(|(what, is_changed)| is_changed.then_some(what))
+            .collect();
+        if !changed.is_empty() {
+            let changed = changed.join(" and ");
+            failure.message += &format!("; {changed} had been changed before");
+        }
+        failure
     }
 }
 
@@ -198,4 +224,24 @@ fn of_pramfs(on: &Path) -> Result<File, Failure> {
 fn ask(on: &Path, label: &str) -> Result<(), Failure> {
     let mount = of_pramfs(on)?;
     set_label(&mount, label).map_err(|e| Failure::os("cannot change the label of", on, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_of_later_change_names_earlier_ones() {
+        let told = |report: Report| report.told_with(Failure::new("os", "cannot")).message;
+        assert_eq!(told(Report::default()), "cannot");
+        let report = Report {
+            reserved_blocks: Some(7),
+            default_options: Some(String::new()),
+            ..Report::default()
+        };
+        assert_eq!(
+            told(report),
+            "cannot; the reserve and the default options had been changed before"
+        );
+    }
 }

@@ -21,7 +21,7 @@ use pramfs_fsck::{self as fsck, CheckOptions, Policy, RepairOptions, Severity};
 use pramfs_medium::media::probe_superblock;
 
 use crate::commands::check;
-use crate::failure::{printable, shown};
+use crate::failure::{printable, quoted, shown};
 use crate::open::{self, Intent};
 use crate::{Failure, output};
 pub use options::Options;
@@ -64,7 +64,7 @@ fn run(o: &Options) -> Result<u8, Failure> {
     if asks && (o.json || !std::io::stdin().is_terminal()) {
         return Err(Failure::usage(format!(
             "cannot ask questions with --json or without a terminal: use fsck.pramfs -n {0} to check, -p {0} to repair what loses nothing, or -y {0} to repair everything",
-            shown(&o.region)
+            quoted(&o.region)
         )));
     }
     pramfs::pmem::install_fault_guard()?;

@@ -6,6 +6,7 @@
 //! * after a failure, a file that mkfs has made is removed; a device or an older file has a file system
 //!   that is not filled, as the message says.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -23,8 +24,12 @@ use crate::tree::{self, CHUNK};
 
 /// How the PAX format names an extended attribute.
 const XATTR: &str = "SCHILY.xattr.";
+/// How it names the time of the last change, with a fraction of a second.
+const MTIME: &[u8] = b"mtime";
 /// Name and value of an extended attribute.
 type Xattr = (Vec<u8>, Vec<u8>);
+/// Most bytes of the headers of one entry. The library reads them into memory.
+const MOST_HEADERS: u64 = 1 << 20;
 /// Largest file that is taken from an archive if the region is not larger, bytes: what it holds may be
 /// zeros that the archive does not.
 const MOST_SPARSE: u64 = 1 << 40;
@@ -57,6 +62,46 @@ fn archive(fs: &Fs, from: &Path) -> Result<(), Failure> {
     Filler::new(fs, from).all(io::BufReader::new(file))
 }
 
+/// What the reader of an archive may read, and whether it has come to an end.
+struct Watch {
+    /// Bytes that are left for headers; `None` while the contents of an entry are read.
+    left: Cell<Option<u64>>,
+    /// Nothing follows.
+    is_at_end: Cell<bool>,
+}
+
+/// A reader that a [`Watch`] looks at.
+struct Watched<'a, R> {
+    reader: R,
+    watch: &'a Watch,
+}
+
+impl<R: Read> Read for Watched<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.reader.read(buffer)?;
+        if n == 0 && !buffer.is_empty() {
+            self.watch.is_at_end.set(true);
+        }
+        if let Some(left) = self.watch.left.get() {
+            let left = left.checked_sub(n as u64).ok_or_else(|| {
+                io::Error::other(format!(
+                    "the headers of an entry have more than {MOST_HEADERS} bytes"
+                ))
+            })?;
+            self.watch.left.set(Some(left));
+        }
+        Ok(n)
+    }
+}
+
+/// What the extended headers of an entry say.
+#[derive(Default)]
+struct Extended {
+    attributes: Vec<Xattr>,
+    /// More exactly than the header.
+    mtime: Option<Time>,
+}
+
 struct Filler<'a> {
     fs: &'a Fs,
     from: &'a Path,
@@ -86,15 +131,31 @@ impl<'a> Filler<'a> {
     }
 
     fn all(&mut self, reader: impl Read) -> Result<(), Failure> {
-        let mut archive = Archive::new(reader);
+        let watch = Watch {
+            left: Cell::new(Some(MOST_HEADERS)),
+            is_at_end: Cell::new(false),
+        };
+        let watched = Watched {
+            reader,
+            watch: &watch,
+        };
+        let mut archive = Archive::new(watched);
         let mut entries = 0u64;
         for entry in archive.entries().map_err(|e| self.wrong(&e))? {
             let mut entry = entry.map_err(|e| self.wrong(&e))?;
+            watch.left.set(None);
             self.entry(&mut entry)?;
+            // What was not copied of it counts for no header.
+            io::copy(&mut entry, &mut io::sink()).map_err(|e| self.wrong(&e))?;
+            watch.left.set(Some(MOST_HEADERS));
             entries += 1;
         }
         if entries == 0 {
             let why = io::Error::other("it has no entries");
+            return Err(self.wrong(&why));
+        }
+        if watch.is_at_end.get() {
+            let why = io::Error::other("it ends without its end marker, and may be cut off");
             return Err(self.wrong(&why));
         }
         for (ino, mtime) in std::mem::take(&mut self.directories) {
@@ -133,13 +194,16 @@ impl<'a> Filler<'a> {
             (Ok(uid), Ok(gid)) => (clamp(uid), clamp(gid)),
             (Err(e), _) | (_, Err(e)) => return Err(self.wrong(&e)),
         };
-        let attributes = self.attributes(entry)?;
+        let extended = self.extended(entry)?;
         let header = entry.header();
         let owner = Credentials::new(uid, gid);
         let perm = header.mode().map_err(|e| self.wrong(&e))? & 0o7777;
-        let mtime = SetTime::At(Time {
-            sec: header.mtime().map_err(|e| self.wrong(&e))?.cast_signed(),
-            nsec: 0,
+        let mtime = SetTime::At(match extended.mtime {
+            Some(time) => time,
+            None => Time {
+                sec: header.mtime().map_err(|e| self.wrong(&e))?.cast_signed(),
+                nsec: 0,
+            },
         });
         let kind = header.entry_type();
         let device = || -> io::Result<u64> {
@@ -158,6 +222,18 @@ impl<'a> Filler<'a> {
             Err(Error::NotFound) => None,
             Err(e) => return Err(about(e)),
         };
+        // Before its old name is removed, which may be the last name of the same file.
+        let linked = match kind {
+            EntryType::Link => {
+                let target = self.link_name(entry)?;
+                let target = Path::new(std::ffi::OsStr::from_bytes(&target));
+                Some(self.existing(&self.parts(target)?, target)?)
+            }
+            _ => None,
+        };
+        if linked.is_some() && linked == existing.as_ref().map(|found| found.ino) {
+            return Ok(());
+        }
         let made: Attr = if kind == EntryType::Directory {
             match existing {
                 Some(found) if found.kind == FileType::Directory => found,
@@ -173,6 +249,11 @@ impl<'a> Filler<'a> {
             if existing.is_some() {
                 self.fs.unlink(parent, name).map_err(about)?;
             }
+            if let Some(file) = linked {
+                // The file has its attributes already.
+                let linked = self.fs.link(file, parent, name);
+                return linked.map(drop).map_err(about);
+            }
             let node = |kind: FileType, rdev| {
                 self.fs
                     .mknod(&owner, parent, name, kind.mode_bits() | perm, rdev)
@@ -186,14 +267,6 @@ impl<'a> Filler<'a> {
                     self.fs
                         .symlink(&owner, parent, name, &target)
                         .map_err(about)?
-                }
-                EntryType::Link => {
-                    let target = self.link_name(entry)?;
-                    let target = Path::new(std::ffi::OsStr::from_bytes(&target));
-                    let file = self.existing(&self.parts(target)?, target)?;
-                    // The file has its attributes already.
-                    let linked = self.fs.link(file, parent, name);
-                    return linked.map(drop).map_err(about);
                 }
                 EntryType::Char => {
                     let rdev = device().map_err(|e| self.wrong(&e))?;
@@ -210,7 +283,7 @@ impl<'a> Filler<'a> {
         if made.kind == FileType::Regular {
             self.contents(entry, made.ino, &shown_path)?;
         }
-        for (name, value) in attributes {
+        for (name, value) in extended.attributes {
             self.fs
                 .setxattr(&Credentials::ROOT, made.ino, &name, &value, XattrMode::Set)
                 .map_err(about)?;
@@ -291,8 +364,8 @@ impl<'a> Filler<'a> {
         Ok(name.into_owned())
     }
 
-    fn attributes(&self, entry: &mut Entry<'_, impl Read>) -> Result<Vec<Xattr>, Failure> {
-        let mut found = Vec::new();
+    fn extended(&self, entry: &mut Entry<'_, impl Read>) -> Result<Extended, Failure> {
+        let mut found = Extended::default();
         for extension in entry
             .pax_extensions()
             .map_err(|e| self.wrong(&e))?
@@ -309,8 +382,14 @@ impl<'a> Filler<'a> {
                     ),
                 ));
             }
+            if extension.key_bytes() == MTIME {
+                let wrong = || io::Error::other("a time of change that is no number");
+                let time = time(extension.value_bytes()).ok_or_else(|| self.wrong(&wrong()))?;
+                found.mtime = Some(time);
+            }
             if let Some(name) = extension.key().ok().and_then(|key| key.strip_prefix(XATTR)) {
-                found.push((name.as_bytes().to_vec(), extension.value_bytes().to_vec()));
+                let value = extension.value_bytes().to_vec();
+                found.attributes.push((name.as_bytes().to_vec(), value));
             }
         }
         Ok(found)
@@ -364,7 +443,70 @@ impl<'a> Filler<'a> {
     }
 }
 
+/// Parses seconds since the epoch, with a fraction: `-1.5`. Digits beyond nanoseconds are cut
+/// towards the past, as tar(1) cuts them.
+fn time(text: &[u8]) -> Option<Time> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
+    let digits = whole.strip_prefix('-').unwrap_or(whole);
+    if digits.is_empty() || !is_number(digits) || !is_number(fraction) {
+        return None;
+    }
+    let (kept, cut) = fraction.split_at(fraction.len().min(9));
+    let kept: u32 = format!("{kept:0<9}").parse().ok()?;
+    let sec: i64 = whole.parse().ok()?;
+    if !whole.starts_with('-') {
+        return Some(Time { sec, nsec: kept });
+    }
+    // Before the epoch, the fraction counts from the second before.
+    let back = kept + u32::from(cut.bytes().any(|byte| byte != b'0'));
+    match back {
+        0 => Some(Time { sec, nsec: 0 }),
+        back => Some(Time {
+            sec: sec.checked_sub(1)?,
+            nsec: 1_000_000_000 - back,
+        }),
+    }
+}
+
 /// An owner that no system has is nobody.
 fn clamp(id: u64) -> u32 {
     u32::try_from(id).unwrap_or(65_534)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_of_change_has_nanoseconds() {
+        let parts = |text: &str| time(text.as_bytes()).map(|time| (time.sec, time.nsec));
+        for (text, expected) in [
+            ("1700000000.123456789", (1_700_000_000, 123_456_789)),
+            ("1700000000", (1_700_000_000, 0)),
+            ("7.5", (7, 500_000_000)),
+            ("7.", (7, 0)),
+            ("7.0000000019", (7, 1)),
+            ("-1.5", (-2, 500_000_000)),
+            ("-1", (-1, 0)),
+            ("-0.25", (-1, 750_000_000)),
+            ("-0.0000000001", (-1, 999_999_999)),
+            ("-0.9999999999", (-1, 0)),
+        ] {
+            assert_eq!(parts(text), Some(expected), "{text}");
+        }
+        for wrong in [
+            "",
+            "-",
+            ".5",
+            "1.-5",
+            "1e9",
+            "+1",
+            " 1",
+            "99999999999999999999",
+        ] {
+            assert_eq!(parts(wrong), None, "{wrong}");
+        }
+    }
 }

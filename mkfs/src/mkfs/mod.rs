@@ -50,7 +50,11 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     };
     match make(&options).and_then(|()| output::flush()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(f) => output::failed("mkfs.pramfs", &f, options.json),
+        Err(f) => {
+            // As above.
+            let status = if f.reason == "usage" { 1 } else { f.status };
+            output::failed("mkfs.pramfs", &Failure { status, ..f }, options.json)
+        }
     }
 }
 

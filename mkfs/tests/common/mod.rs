@@ -33,7 +33,16 @@ impl Answer {
 
     /// The answer of a run that must fail with status 1 and say all of this.
     pub fn refused(self, words: &[&str]) -> Answer {
-        assert_eq!(self.status, 1, "{self:?}");
+        self.failed(1, words)
+    }
+
+    /// The answer of a run that must find wrong usage and say all of this.
+    pub fn misused(self, words: &[&str]) -> Answer {
+        self.failed(2, words)
+    }
+
+    fn failed(self, status: i32, words: &[&str]) -> Answer {
+        assert_eq!(self.status, status, "{self:?}");
         for w in words {
             assert!(self.err.contains(w), "{w:?} is missing in {self:?}");
         }

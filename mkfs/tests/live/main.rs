@@ -7,6 +7,7 @@ mod defrag;
 mod leases;
 mod logs;
 mod metrics;
+mod odd_names;
 mod set;
 mod status;
 mod top;

@@ -193,7 +193,7 @@ fn metrics_port_in_use_is_named_and_refused() {
 #[test]
 fn address_of_other_machines_is_refused_unless_allowed() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:9842"] {
-        pramfs(["metrics", "--listen", address]).refused(&["--allow-remote", "without encryption"]);
+        pramfs(["metrics", "--listen", address]).misused(&["--allow-remote", "without encryption"]);
     }
     for wrong in ["9842", "localhost:1", "unix:relative", ""] {
         assert_eq!(pramfs(["metrics", "--listen", wrong]).status, 2, "{wrong}");

@@ -275,7 +275,7 @@ fn top_says_that_server_died_and_goes_on_with_the_next() {
 
 #[test]
 fn top_without_terminal_is_refused() {
-    pramfs(["top"]).refused(&["standard output is not a terminal", "--once", "--batch"]);
+    pramfs(["top"]).misused(&["standard output is not a terminal", "--once", "--batch"]);
     for wrong in [
         &["top", "-n", "0"][..],
         &["top", "--once", "-n", "2"],

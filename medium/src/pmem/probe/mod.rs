@@ -9,7 +9,7 @@
 mod advice;
 mod mounts;
 
-pub(in crate::pmem) use mounts::{of as mount_of, of_device as mount_of_device};
+pub(in crate::pmem) use mounts::of as mount_of;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -3,7 +3,9 @@
 //! Uses the file type, the magic of its file system, the DAX attribute of statx, and for
 //! devices sysfs. Never guesses from a name.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
@@ -11,6 +13,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
 use super::{REGION_UNIT, SourceKind, persistence};
 use crate::pmem::backend::Persistence;
 use crate::pmem::error::PmemError;
+use crate::pmem::mount_table;
 use crate::pmem::probe::mount_of;
 
 pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -183,16 +186,11 @@ pub(super) fn block_is_read_only(rdev: u64) -> bool {
 
 /// Names the exclusive holder of a block device, if sysfs and the mount table show it.
 pub(in crate::pmem) fn is_block_exclusive_holder(rdev: u64) -> Option<String> {
-    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
-    let wanted = format!("{major}:{minor}");
-    if let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") {
-        for line in mounts.lines() {
-            let mut fields = line.split(' ').skip(2);
-            if fields.next() == Some(wanted.as_str()) {
-                let at = fields.nth(1).unwrap_or("?");
-                return Some(format!("is mounted on {at}; umount it first"));
-            }
-        }
+    let wanted = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    let mounts = mount_table::read().unwrap_or_default();
+    if let Some(mount) = mounts.iter().find(|mount| mount.device == wanted) {
+        let at = mount.target.display();
+        return Some(format!("is mounted on {at}; umount it first"));
     }
     let device = SysDevice::block(rdev);
     if let Ok(mut holders) = std::fs::read_dir(device.dir.join("holders"))
@@ -236,6 +234,13 @@ impl SysDevice {
         std::fs::read_to_string(self.dir.join(name))
             .ok()
             .map(|s| s.trim().to_owned())
+    }
+
+    /// Reads an attribute that is a path. It need not be UTF-8.
+    pub(crate) fn path(&self, name: &str) -> Option<PathBuf> {
+        let mut bytes = std::fs::read(self.dir.join(name)).ok()?;
+        bytes.pop_if(|last| *last == b'\n');
+        Some(OsString::from_vec(bytes).into())
     }
 
     /// Reads a numeric attribute, decimal or hexadecimal with 0x.

@@ -14,7 +14,7 @@ use rustix::fs::FileType;
 
 use super::detect::{HUGETLBFS_MAGIC, RAMFS_MAGIC, SysDevice, TMPFS_MAGIC};
 use crate::pmem::backend::Persistence;
-use crate::pmem::probe::mount_of_device;
+use crate::pmem::mount_table;
 
 /// Maximum number of levels. A deeper stack is a cycle, not a configuration.
 const DEPTH: u32 = 8;
@@ -37,10 +37,19 @@ fn below_file_system(dev: u64, depth: u32) -> Persistence {
         return below_device(&SysDevice::block(dev), depth);
     }
     // A file system without a device: its source may be a path.
-    match mount_of_device(dev).map(|mount| PathBuf::from(mount.device)) {
+    match source_of(dev) {
         Some(source) if source.is_absolute() => below_path(&source, depth),
         _ => Persistence::Power,
     }
+}
+
+/// The source of the first mount of the file system with this device number, if this process
+/// sees one.
+fn source_of(dev: u64) -> Option<PathBuf> {
+    let device = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let mut mounts = mount_table::read().ok()?.into_iter();
+    let found = mounts.find(|mount| mount.device == device);
+    found.map(|mount| mount.source.into())
 }
 
 fn below_path(path: &Path, depth: u32) -> Persistence {
@@ -91,8 +100,8 @@ fn below_device(device: &SysDevice, depth: u32) -> Persistence {
     if name.starts_with(b"ram") || name.starts_with(b"zram") {
         return Persistence::Machine;
     }
-    if let Some(file) = device.text("loop/backing_file") {
-        return below_path(Path::new(&file), depth);
+    if let Some(file) = device.path("loop/backing_file") {
+        return below_path(&file, depth);
     }
     if let (Some(_), Some(disk)) = (device.text("partition"), device.dir.parent()) {
         let disk = SysDevice { dir: disk.into() };

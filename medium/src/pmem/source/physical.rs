@@ -28,7 +28,7 @@ use rustix::io::Errno;
 
 use super::REGION_UNIT;
 use crate::pmem::error::PmemError;
-use crate::pmem::lease_lock;
+use crate::pmem::{lease_lock, mount_table};
 use crate::size;
 
 /// The device that contains all physical memory.
@@ -223,12 +223,8 @@ pub(in crate::pmem) fn open_when_released<T>(
     loop {
         match open() {
             Err(e) if e.errno() == libc::EBUSY && start.elapsed() < RELEASE => {
-                let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-                let name = path.to_string_lossy();
-                let is_mounted = table
-                    .lines()
-                    .filter_map(|line| line.split_once(" - "))
-                    .any(|(_, what)| what.split(' ').nth(1) == Some(&*name));
+                let mounts = mount_table::read().unwrap_or_default();
+                let is_mounted = mounts.iter().any(|mount| mount.source == path.as_os_str());
                 if is_mounted || PhysicalRange::of(path)?.is_some_and(|r| r.check(path).is_err()) {
                     return Err(e);
                 }

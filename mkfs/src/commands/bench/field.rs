@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use pramfs_medium::pmem::mount_table;
 use pramfs_medium::size;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -217,13 +218,9 @@ impl Field {
     pub(super) fn file_system(&self) -> Option<String> {
         let (flags, asked) = (AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
         let stat = rustix::fs::statx(&self.directory, "", flags, asked).ok()?;
-        let id = stat.stx_mnt_id.to_string();
-        let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let line = table
-            .lines()
-            .find(|l| l.split(' ').next() == Some(id.as_str()))?;
-        let (_, what) = line.split_once(" - ")?;
-        what.split(' ').next().map(str::to_owned)
+        let mut mounts = mount_table::read().ok()?.into_iter();
+        let mount = mounts.find(|mount| mount.id == stat.stx_mnt_id)?;
+        Some(mount.fs_type)
     }
 }
 

@@ -125,8 +125,9 @@ impl Subcommand for Defrag {
     fn run(&self) -> Result<(), Failure> {
         let place = Place::of(&self.place, Intent::Write)?;
         let done = self.work(&place);
-        place.close(&self.place)?;
-        let report = done?;
+        let closed = place.close(&self.place);
+        // What went wrong first is said.
+        let report = done.and_then(|report| closed.map(|()| report))?;
         match self.json {
             true => output::json(&report)?,
             false => report.print()?,

@@ -57,7 +57,7 @@ impl Place {
         }
         let on = match meta.is_dir() {
             true => Some(path.to_owned()),
-            false => busy::mount_point(path),
+            false => busy::mount_point(path)?,
         };
         let files = match on {
             Some(on) => {

@@ -75,8 +75,9 @@ impl Subcommand for Scrub {
         let only_looks = self.status || self.read_only;
         let source = Source::of(&self.place, only_looks)?;
         let done = self.with(&source);
-        source.close(&self.place)?;
-        let (status, found) = done?;
+        let closed = source.close(&self.place);
+        // What went wrong first is said.
+        let (status, found) = done.and_then(|done| closed.map(|()| done))?;
         let report = Report::new(shown(&self.place), source.mounted(), &status, found);
         match self.json {
             true => output::json(&report)?,

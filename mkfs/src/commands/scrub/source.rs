@@ -35,7 +35,7 @@ impl Source {
         if meta.is_dir() {
             return mount(place.to_owned());
         }
-        if let Some(on) = busy::mount_point(place) {
+        if let Some(on) = busy::mount_point(place)? {
             return mount(on);
         }
         let intent = match only_looks {
