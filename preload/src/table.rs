@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pramfs_client::File;
 
-use crate::process::{Changing, Inside, is_inside, may_wait, notice_fork, owns_memory, pause};
+use crate::process::{
+    Changing, Inside, is_inside, is_sealed, may_wait, notice_fork, owns_memory, pause,
+};
 
 /// Descriptors with higher numbers are left to the mount.
 pub(crate) const DESCRIPTORS: usize = 4096;
@@ -275,8 +277,24 @@ pub(crate) fn hides_direct(fd: i32) -> bool {
     matches!(entry(fd), Entry::Leased { hidden: true, .. })
 }
 
+/// Passes the calls of all descriptors to the mount.
+pub(crate) fn pass_all() {
+    for fd in 0..USED.load(Ordering::Relaxed) as i32 {
+        pass_copies(fd);
+    }
+}
+
 /// Notes that `new` is a copy of `fd`.
 pub(crate) fn copy(fd: i32, new: i32) {
+    if is_sealed() {
+        // This may be a child of vfork, whose table is that of its parent: under this number the
+        // parent can have another file. Only a system call could tell, which the filter may
+        // forbid. Nothing known about a number is right for both.
+        if entry(new) != Entry::Unknown {
+            set(new, Entry::Unknown);
+        }
+        return;
+    }
     settle(fd);
     let old = entry(fd);
     if old == Entry::Unknown && entry(new) == Entry::Unknown || !owns_memory() {
@@ -369,9 +387,11 @@ impl Slot {
                 device.load(Ordering::Relaxed),
                 inode.load(Ordering::Relaxed),
             );
-            match closing || !may_be_locked(hash) {
+            match (closing || !may_be_locked(hash)) && !is_sealed() {
                 true => self.drop_file(),
-                // The lease stays until the process ends, or the file is opened again.
+                // The lease stays until the process ends, or the file is opened again. Under a
+                // filter it cannot be ended, and stores through its mappings are still to be
+                // made durable.
                 false => self.users.store(1, Ordering::Release),
             }
         }

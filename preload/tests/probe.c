@@ -550,6 +550,48 @@ static void filters(void)
     _exit(0);
 }
 
+/* A filter that allows everything. */
+static const struct sock_fprog *harmless(void)
+{
+    static struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    static const struct sock_fprog program = {1, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    return &program;
+}
+
+/* The child of a vfork puts a file in the place of another. In its parent they stay. */
+static void vforks_under_filter(void)
+{
+    char *second = malloc(strlen(path) + 2), block[BLOCK];
+    CHECK(sprintf(second, "%s2", path) > 0);
+    make(second, 1);
+    int fd = opened(O_RDWR), other = open(second, O_RDWR), status;
+    char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && other >= 0);
+    char *other_map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, other, 0);
+    CHECK(other_map != MAP_FAILED);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, harmless(), 0, 0) == 0);
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(fd, other);
+        close(fd);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(pwrite(other, "other", 5, 10) == 5 && pread(other, block, 16, 0) == 16);
+    CHECK(pwrite(fd, "first", 5, 10) == 5);
+    SAY("%.5s %.5s %.5s\n", block + 10, map + 10, other_map + 10);
+    map[20] = '!';
+    CHECK(fsync(fd) == 0 && fdatasync(fd) == 0);
+    /* A copy that the table does not have makes all writes append. */
+    int copy = dup(other);
+    CHECK(fcntl(copy, F_SETFL, O_APPEND) == 0);
+    CHECK(pwrite(other, "appended", 8, 0) == 8);
+    CHECK(pread(copy, block, 8, BLOCK) == 8);
+    SAY("%.8s %c\n", block, other_map[0]);
+    _exit(0);
+}
+
 static void executes(void)
 {
     /* A descriptor of another program, with its position, mapped there. */
@@ -1380,6 +1422,7 @@ int main(int count, char **arguments)
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},
         {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler},
         {"maps_with_copies", maps_with_copies}, {"opens", opens},
+        {"vforks_under_filter", vforks_under_filter},
     };
     if (count != 3)
         return 2;

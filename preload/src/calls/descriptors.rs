@@ -173,8 +173,12 @@ unsafe fn controlled(fd: c_int, command: c_int, mut argument: usize) -> c_int {
         }
         libc::F_SETFL if !process::is_inside() => {
             if argument as c_int & libc::O_APPEND != 0 {
-                // Every write appends from now on, by each of its copies.
-                table::pass_copies(fd);
+                // Every write appends from now on, by each of its copies. Under a filter they are
+                // not known.
+                match process::is_sealed() {
+                    true => table::pass_all(),
+                    false => table::pass_copies(fd),
+                }
             }
             if table::hides_direct(fd) {
                 argument |= direct;
