@@ -19,7 +19,7 @@ use pramfs_client::OpenOptions;
 use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
 
-pub(crate) use crate::give_up::give_up;
+pub(crate) use crate::give_up::{give_up, give_up_all};
 use crate::process::{self, Inside, is_inside, owns_memory};
 use crate::table::{self, Entry, Held};
 use crate::{real, settings};
@@ -503,6 +503,7 @@ pub(crate) fn flags(fd: c_int) -> Option<c_int> {
 #[cold]
 pub(crate) fn adopt(fd: c_int) -> Option<Held> {
     if is_inside()
+        || process::is_sealed()
         || !owns_memory()
         || !matches!(
             table::entry(fd),

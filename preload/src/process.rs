@@ -21,7 +21,7 @@ static ONE: AtomicBool = AtomicBool::new(false);
 /// Set when forks wait for the thread inside.
 static FORKS_WAIT: AtomicBool = AtomicBool::new(false);
 
-/// Set when a seccomp filter is in force.
+/// Set when a seccomp filter is in force, or about to be.
 static SEALED: AtomicBool = AtomicBool::new(false);
 
 /// Pause of a thread that waits for the one inside, which asks a server.
@@ -47,6 +47,8 @@ thread_local! {
     /// Replacements of descriptors that this thread is making.
     static CHANGES: Cell<u32> = const { Cell::new(0) };
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// Set while this thread prepares a filter.
+    static SEALS: Cell<bool> = const { Cell::new(false) };
 }
 
 unsafe extern "C" {
@@ -97,10 +99,12 @@ impl Inside {
         let errno = real::errno();
         let thread = NotCancelled::begin();
         lock();
-        Some(Inside {
+        let inside = Inside {
             errno,
             _thread: thread,
-        })
+        };
+        // A filter may have been set meanwhile.
+        (!is_sealed()).then_some(inside)
     }
 }
 
@@ -150,16 +154,34 @@ pub(crate) fn id() -> i32 {
 }
 
 /// Whether this process owns its memory. A child of vfork does not: what it does to its
-/// descriptors must not be noted.
+/// descriptors must not be noted. Under a filter the question is not asked: then a descriptor
+/// may be forgotten, in the parent too, which is harmless, but nothing new is noted.
 pub(crate) fn owns_memory() -> bool {
     notice_fork();
     // SAFETY: takes no arguments.
     is_sealed() || PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
 }
 
-/// Notes whether the process may be killed for system calls that it does not know of.
-pub(crate) fn seal(yes: bool) {
-    SEALED.store(yes, Ordering::Relaxed);
+/// From now on, the library makes no system calls of its own: the process may be killed for
+/// them. `end` runs first, and may make some.
+///
+/// No other thread begins anything from the first store on. Those that have begun before, which
+/// are inside or change a descriptor, have ended when this returns.
+pub(crate) fn seal(end: impl FnOnce()) {
+    SEALED.store(true, Ordering::SeqCst);
+    // A signal handler must not wait for the thread that it has interrupted.
+    if !may_wait() || SEALS.try_with(|seals| seals.replace(true)) != Ok(false) {
+        return;
+    }
+    drop(Inside::enter());
+    table::await_changes();
+    end();
+    let _ = SEALS.try_with(|seals| seals.set(false));
+}
+
+/// Takes a [`seal`] back: no filter was set.
+pub(crate) fn unseal() {
+    SEALED.store(false, Ordering::SeqCst);
 }
 
 /// A word that is 1 in the process that has set it, and 0 in its forked children.
@@ -246,8 +268,10 @@ pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
+/// Whether the library must not make system calls of its own.
+#[inline]
 pub(crate) fn is_sealed() -> bool {
-    SEALED.load(Ordering::Relaxed)
+    SEALED.load(Ordering::SeqCst) && SEALS.try_with(Cell::get) != Ok(true)
 }
 
 pub(crate) fn start() {

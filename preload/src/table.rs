@@ -197,14 +197,14 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// `None` if the process may have record locks on the file.
+    /// `None` if the process may have record locks on the file, or a filter.
     pub(crate) fn begin(inode: u16) -> Option<Change> {
-        // Before the look at the locks: `note_lock` does the opposite.
+        // Before the look at the locks: `note_lock` does the opposite. So does who sets a filter.
         CHANGES.fetch_add(1, Ordering::SeqCst);
         let change = Change {
             _changing: Changing::begin(),
         };
-        (!may_be_locked(inode)).then_some(change)
+        (!may_be_locked(inode) && !is_sealed()).then_some(change)
     }
 }
 
@@ -232,6 +232,11 @@ pub(crate) fn note_sharing() {
 /// has not seen it ends first.
 pub(crate) fn begin_sharing() {
     note_sharing();
+    await_changes();
+}
+
+/// Waits for the replacements in progress. A signal handler that has interrupted one does not.
+pub(crate) fn await_changes() {
     while CHANGES.load(Ordering::SeqCst) != 0 && may_wait() {
         pause(std::time::Duration::from_micros(50));
     }
@@ -567,15 +572,25 @@ pub(crate) fn views_may_be_stored_to() {
     }
 }
 
-/// Returns the leases for writing whose files are mapped for stores.
-pub(crate) fn stored_to() -> impl Iterator<Item = Held> {
-    (0..LEASES as u16).filter_map(|number| {
+/// Returns the leases to write whose slots are as wanted.
+fn writable(is_wanted: impl Fn(&Slot) -> bool) -> impl Iterator<Item = Held> {
+    (0..LEASES as u16).filter_map(move |number| {
         let slot = &SLOTS[usize::from(number)];
-        if !slot.is_used.load(Ordering::Acquire) || slot.stored_end.load(Ordering::Acquire) == 0 {
+        if !slot.is_used.load(Ordering::Acquire) || !is_wanted(slot) {
             return None;
         }
         Held::of(number, slot.generation.load(Ordering::Relaxed) as u32).filter(Held::is_writable)
     })
+}
+
+/// Returns the leases to write whose files are mapped for stores.
+pub(crate) fn stored_to() -> impl Iterator<Item = Held> {
+    writable(|slot| slot.stored_end.load(Ordering::Acquire) != 0)
+}
+
+/// Returns the leases to write whose files were never mapped.
+pub(crate) fn not_mapped() -> impl Iterator<Item = Held> {
+    writable(|slot| slot.viewed_end.load(Ordering::Acquire) == 0)
 }
 
 /// Returns the lease of a file, if the process has one. Waits for nothing.
@@ -658,9 +673,7 @@ pub(crate) fn note_lock(fd: i32) {
     };
     let (at, bit) = (usize::from(inode) / 64, 1 << (inode % 64));
     LOCKED[at].fetch_or(bit, Ordering::SeqCst);
-    while CHANGES.load(Ordering::SeqCst) != 0 && may_wait() {
-        pause(std::time::Duration::from_micros(50));
-    }
+    await_changes();
 }
 
 /// Whether this process may have taken record locks on a file.

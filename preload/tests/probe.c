@@ -592,6 +592,45 @@ static void vforks_under_filter(void)
     _exit(0);
 }
 
+/* Files are mapped after a filter was set. Questions about filters change nothing. */
+static void maps_under_filter(void)
+{
+    char *second = malloc(strlen(path) + 2), c;
+    CHECK(sprintf(second, "%s2", path) > 0);
+    make(second, 2);
+    int fd = opened(O_RDWR), copy = dup(fd), other = open(second, O_RDWR | O_CLOEXEC), status;
+    uint32_t action = SECCOMP_RET_ALLOW;
+    struct sock_fprog wrong = {0, NULL};
+    CHECK(other >= 0 && lseek(fd, 77, SEEK_SET) == 77);
+    CHECK(syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) < 0 && errno == EFAULT);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, NULL) < 0 && errno == EFAULT);
+    for (int i = 0; i < 1000; i++)
+        CHECK(pwrite(copy, "x", 1, i) == 1 && pread(other, &c, 1, i) == 1 && c == 'a');
+    int third = opened(O_RDWR);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &wrong, 0, 0) < 0 && errno == EINVAL);
+    char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, third, 0);
+    CHECK(map != MAP_FAILED && map[999] == 'x' && munmap(map, BLOCK) == 0);
+    CHECK(close(third) == 0);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, harmless()) == 0);
+    map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, BLOCK);
+    char *other_map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, other, 0);
+    CHECK(map != MAP_FAILED && other_map != MAP_FAILED);
+    SAY("%c %c at %lld\n", map[5], other_map[5], (long long)lseek(copy, 0, SEEK_CUR));
+    SAY("%x %d %d\n", fcntl(other, F_GETFL) & ~O_LARGEFILE, fcntl(fd, F_GETFD), fcntl(other, F_GETFD));
+    map[6] = '!';
+    CHECK(msync(map, BLOCK, MS_SYNC) == 0 && pread(copy, &c, 1, BLOCK + 6) == 1);
+    pid_t child = fork();
+    if (child == 0) {
+        int own = opened(O_RDWR);
+        char *theirs = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, own, BLOCK);
+        _exit(theirs == MAP_FAILED ? errno : theirs[6] != '!');
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    SAY("%c %d\n", c, status);
+    _exit(0);
+}
+
 static void executes(void)
 {
     /* A descriptor of another program, with its position, mapped there. */
@@ -1422,7 +1461,7 @@ int main(int count, char **arguments)
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},
         {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler},
         {"maps_with_copies", maps_with_copies}, {"opens", opens},
-        {"vforks_under_filter", vforks_under_filter},
+        {"vforks_under_filter", vforks_under_filter}, {"maps_under_filter", maps_under_filter},
     };
     if (count != 3)
         return 2;
