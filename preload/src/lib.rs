@@ -9,6 +9,7 @@
 //!   inside the library, forks.
 //! - `lease`: how a file gets its lease. `growing`: files that were empty. `give_up`: how a lease
 //!   is lost.
+//! - `heap`: memory of its own, for signal handlers that have interrupted malloc.
 //! - `views`: mappings of the region, which must not grow.
 //! - `calls/`: the functions that take the place of those of the C library.
 //!
@@ -17,6 +18,7 @@
 mod calls;
 mod give_up;
 mod growing;
+mod heap;
 mod lease;
 mod process;
 mod real;

@@ -122,6 +122,7 @@ scenarios! {
     file_size_limit_holds_at_the_end: "limits_size" 0.0
     handler_writes_at_the_end_meanwhile: "extends_in_handler" 0.0
     mapping_of_copied_descriptor_keeps_positions: "maps_with_copies" 0.0
+    handler_that_interrupted_malloc_reads: "handler_in_malloc" 40.0
     vfork_under_filter_leaves_files_of_parent: "vforks_under_filter" 0.0
     file_is_mapped_after_filter_was_set: "maps_under_filter" 80.0
 }

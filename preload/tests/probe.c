@@ -38,6 +38,45 @@ static const char *path;
         } \
     } while (0)
 
+/* Set in a handler that could have interrupted malloc: whoever calls it then waits for ever. */
+static volatile int in_malloc;
+
+static void may_allocate(void)
+{
+    static const char what[] = "memory of the C library is used in a handler\n";
+    if (in_malloc) {
+        (void)!write(1, what, sizeof what - 1);
+        abort();
+    }
+}
+
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+extern void __libc_free(void *);
+
+void *malloc(size_t n)
+{
+    may_allocate();
+    return __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    may_allocate();
+    return __libc_calloc(n, size);
+}
+
+void *realloc(void *old, size_t n)
+{
+    may_allocate();
+    return __libc_realloc(old, n);
+}
+
+void free(void *old)
+{
+    may_allocate();
+    __libc_free(old);
+}
+
 static void make(const char *name, int blocks)
 {
     int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
@@ -1252,6 +1291,41 @@ static void syncs_after_refused_filter(void)
     SAY("%c%c\n", map[0], map[1]);
 }
 
+/* A handler has interrupted malloc. It reads and writes blocks that are not known yet. */
+static void reads_in_malloc(int number)
+{
+    char c = 0;
+    (void)number;
+    in_malloc = 1;
+    for (int i = 0; i < 8; i++)
+        CHECK(pread(handler_fd, &c, 1, 8 * BLOCK) == 1 && c == 0);
+    for (int i = 0; i < 8; i++)
+        CHECK(pread(a_reader, &c, 1, 8 * BLOCK) == 1 && pwrite(handler_fd, &c, 1, 9 * BLOCK) == 1);
+    in_malloc = 0;
+    handled++;
+}
+
+static void handler_in_malloc(void)
+{
+    char c;
+    handler_fd = opened(O_RDWR);
+    a_reader = opened(O_RDONLY);
+    for (int i = 0; i < 100; i++)
+        CHECK(pread(a_reader, &c, 1, i) == 1);
+    signal(SIGUSR1, reads_in_malloc);
+    for (int i = 0; i < 10; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            int own = opened(O_RDWR);
+            _exit(ftruncate(own, BLOCK) != 0 || ftruncate(own, 16 * BLOCK) != 0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        CHECK(raise(SIGUSR1) == 0);
+    }
+    SAY("%d\n", handled);
+}
+
 /* Where a descriptor, a stat and the end are. */
 static void places(const char *what, int fd)
 {
@@ -1461,6 +1535,7 @@ int main(int count, char **arguments)
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},
         {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler},
         {"maps_with_copies", maps_with_copies}, {"opens", opens},
+        {"handler_in_malloc", handler_in_malloc},
         {"vforks_under_filter", vforks_under_filter}, {"maps_under_filter", maps_under_filter},
     };
     if (count != 3)
