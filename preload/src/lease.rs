@@ -179,6 +179,11 @@ fn is_fuse(fd: c_int, device: u64) -> bool {
     if LAST.load(Ordering::Relaxed) == device {
         return true;
     }
+    // Before the first call that a filter is likely to kill for.
+    process::look_for_filter();
+    if process::is_sealed() {
+        return false;
+    }
     // SAFETY: a zeroed statfs is a valid value.
     let mut stat: libc::statfs64 = unsafe { std::mem::zeroed() };
     // SAFETY: the result is written to a variable of this type.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use pramfs_medium::pmem::OpenState;
 
-use crate::{real, stats, table};
+use crate::{real, settings, stats, table};
 
 /// Set while a thread is inside. Not a lock with a queue: a child of a fork has a copy of it,
 /// and none of the threads that wait.
@@ -177,6 +177,45 @@ pub(crate) fn seal(end: impl FnOnce()) {
     table::await_changes();
     end();
     let _ = SEALS.try_with(|seals| seals.set(false));
+}
+
+/// Seals a process that was started with a filter, or has set one in a way that was not seen. It
+/// has no leases yet. `/proc` tells: prctl(2) is what a filter may kill for, and the program has
+/// opened a file itself.
+pub(crate) fn look_for_filter() {
+    static LOOKED: AtomicBool = AtomicBool::new(false);
+    if LOOKED.load(Ordering::Acquire) {
+        return;
+    }
+    // Without /proc there are no leases either.
+    if !settings::filter_is_harmless() && has_filter().unwrap_or(true) {
+        SEALED.store(true, Ordering::SeqCst);
+    }
+    // Only now: another thread that comes first looks as well.
+    LOOKED.store(true, Ordering::Release);
+}
+
+/// Whether the process has a filter. `None` if that cannot be found out.
+fn has_filter() -> Option<bool> {
+    let (path, flags) = (
+        c"/proc/thread-self/status",
+        libc::O_RDONLY | libc::O_CLOEXEC,
+    );
+    // SAFETY: the path ends with a zero.
+    let fd = unsafe { real::open64(path.as_ptr(), flags, 0) };
+    if fd < 0 {
+        return None;
+    }
+    // In one piece. The groups of the user come before the line; very many leave no room for it.
+    let mut text = [0u8; 8192];
+    // SAFETY: writes to the buffer.
+    let len = unsafe { real::read(fd, text.as_mut_ptr().cast(), text.len()) };
+    // SAFETY: opened above, and nobody else knows of it.
+    unsafe { real::close(fd) };
+    let lines = text.get(..usize::try_from(len).ok()?)?;
+    let mut lines = lines.split(|byte| *byte == b'\n');
+    let mode = lines.find_map(|line| line.strip_prefix(b"Seccomp:"))?;
+    Some(mode.trim_ascii() != b"0")
 }
 
 /// Takes a [`seal`] back: no filter was set.

@@ -123,6 +123,7 @@ scenarios! {
     handler_writes_at_the_end_meanwhile: "extends_in_handler" 0.0
     mapping_of_copied_descriptor_keeps_positions: "maps_with_copies" 0.0
     handler_that_interrupted_malloc_reads: "handler_in_malloc" 40.0
+    program_started_with_filter_is_not_killed: "starts_with_filter" 0.0
     vfork_under_filter_leaves_files_of_parent: "vforks_under_filter" 0.0
     file_is_mapped_after_filter_was_set: "maps_under_filter" 80.0
 }

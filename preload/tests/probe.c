@@ -670,6 +670,42 @@ static void maps_under_filter(void)
     _exit(0);
 }
 
+/* A program that is started with a filter which kills for what leases need. */
+static void starts_with_filter(void)
+{
+    if (getenv("PROBE_FILTERED")) {
+        char c;
+        int fd = opened(O_RDWR);
+        CHECK(pwrite(fd, "filtered", 8, 0) == 8 && pread(fd, &c, 1, 1) == 1);
+        char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK(map != MAP_FAILED);
+        SAY("%c %c %x\n", c, map[2], fcntl(fd, F_GETFL) & ~O_LARGEFILE);
+        exit(0);
+    }
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        struct sock_filter code[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 4, 0),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 3, 0),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fstatfs, 2, 0),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prctl, 1, 0),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        };
+        struct sock_fprog program = {sizeof code / sizeof *code, code};
+        char *arguments[] = {"probe", "starts_with_filter", (char *)path, NULL};
+        setenv("PROBE_FILTERED", "1", 1);
+        CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+        CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
+        execv("/proc/self/exe", arguments);
+        _exit(1);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    SAY("%d\n", status);
+}
+
 static void executes(void)
 {
     /* A descriptor of another program, with its position, mapped there. */
@@ -1535,7 +1571,7 @@ int main(int count, char **arguments)
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},
         {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler},
         {"maps_with_copies", maps_with_copies}, {"opens", opens},
-        {"handler_in_malloc", handler_in_malloc},
+        {"handler_in_malloc", handler_in_malloc}, {"starts_with_filter", starts_with_filter},
         {"vforks_under_filter", vforks_under_filter}, {"maps_under_filter", maps_under_filter},
     };
     if (count != 3)
