@@ -6,6 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -200,6 +201,39 @@ fn programs_with_and_without_library_see_the_same() {
         println!("coherence {seed}: {:.1} % served", share(&out));
         assert!(share(&out) >= 50.0, "{:.1} % served", share(&out));
     }
+    end(&mount);
+}
+
+/// The policy grants both users their leases. The server compares the user of the connection.
+#[test]
+fn program_that_changes_its_user_gets_leases() {
+    let mount = support::mount_for("all", "change of the user", &["cc"], REGION);
+    let Some((mount, _dog)) = mount else {
+        return;
+    };
+    let others = PermissionsExt::from_mode(0o755);
+    fs::set_permissions(mount.path().parent().unwrap(), others).unwrap();
+    let run = || {
+        let out = preloaded(probe())
+            .arg("changes_user")
+            .arg(mount.at("file"))
+            .output();
+        let out = out.unwrap();
+        assert_eq!(text(&out), "a a\n");
+        share(&out)
+    };
+    // Other users than root need Linux 6.16, by which the server says so.
+    let alone = preloaded(probe())
+        .arg("changes_user")
+        .arg(mount.at("file"))
+        .env("PROBE_LATE", "1")
+        .output()
+        .unwrap();
+    if share(&alone) < 80.0 {
+        skipped("other users get no leases here: the change of the user has not been tried");
+        return;
+    }
+    assert!((0..3).any(|_| run() >= 80.0), "no lease after the change");
     end(&mount);
 }
 

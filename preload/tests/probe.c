@@ -1362,6 +1362,23 @@ static void handler_in_malloc(void)
     SAY("%d\n", handled);
 }
 
+/* Leases before and after a change of the user. With PROBE_LATE, only after. */
+static void changes_user(void)
+{
+    char *second = malloc(strlen(path) + 2), c = 0, d = 0;
+    CHECK(sprintf(second, "%s2", path) > 0);
+    make(second, 1);
+    CHECK(chmod(second, 0644) == 0);
+    int fd = open(path, getenv("PROBE_LATE") ? O_RDONLY : O_RDWR);
+    CHECK(fd >= 0 && pread(fd, &c, 1, 0) == 1);
+    CHECK(setgid(12345) == 0 && setuid(12345) == 0);
+    int reader = open(second, O_RDONLY);
+    CHECK(reader >= 0);
+    for (int i = 0; i < 2000; i++)
+        CHECK(pread(reader, &d, 1, i) == 1);
+    SAY("%c %c\n", c, d);
+}
+
 /* Where a descriptor, a stat and the end are. */
 static void places(const char *what, int fd)
 {
@@ -1571,6 +1588,7 @@ int main(int count, char **arguments)
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},
         {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler},
         {"maps_with_copies", maps_with_copies}, {"opens", opens},
+        {"changes_user", changes_user},
         {"handler_in_malloc", handler_in_malloc}, {"starts_with_filter", starts_with_filter},
         {"vforks_under_filter", vforks_under_filter}, {"maps_under_filter", maps_under_filter},
     };
