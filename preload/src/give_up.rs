@@ -34,6 +34,15 @@ pub(crate) fn give_up(fd: c_int) -> bool {
     replace_all(fd, true)
 }
 
+/// Gives up the lease of a descriptor that keeps the way in which the program has opened it.
+#[cold]
+pub(crate) fn release(fd: c_int) -> bool {
+    let errno = real::errno();
+    let done = replace_all(fd, false);
+    real::set_errno(errno);
+    done
+}
+
 /// Waits for calls of other threads that use a lease, 12 ms in all.
 const WAITS: [Duration; 5] = {
     const fn ms(n: u64) -> Duration {
@@ -86,15 +95,18 @@ fn replace_all(fd: c_int, maps: bool) -> bool {
         return false;
     };
     let all = claims.end_lease();
-    let mut done = true;
-    for description in &descriptions {
-        done &= description.renew();
-    }
-    for (fd, _) in &all {
-        table::replace(*fd, Entry::Changing { inode }, Entry::Mount { inode });
+    let renewed: Vec<c_int> = descriptions.iter().flat_map(Description::renew).collect();
+    for (fd, entry) in &all {
+        // One that could not be replaced goes on hiding what the program has not asked for.
+        let hidden = entry.hides_direct() && !renewed.contains(fd);
+        table::replace(
+            *fd,
+            Entry::Changing { inode },
+            Entry::Mount { inode, hidden },
+        );
     }
     drop(change);
-    done
+    renewed.len() == all.len()
 }
 
 /// The descriptors of a lease, whose entries say that they are being changed. Other threads that
@@ -155,7 +167,7 @@ impl Claims {
                 continue;
             }
             let mut flags = flags(*one)?;
-            if matches!(entry, Entry::Leased { hidden: true, .. }) {
+            if entry.hides_direct() {
                 flags &= !libc::O_DIRECT;
             }
             // SAFETY: asks for the position.
@@ -206,21 +218,20 @@ fn are_copies(one: c_int, other: c_int) -> bool {
 }
 
 impl Description {
-    /// Opens the file again, and puts the new description in the place of the old one.
-    fn renew(&self) -> bool {
-        let Some(new) = open_again(
-            self.copies[0],
-            self.flags & KEPT | self.flags & libc::O_DIRECT,
-        ) else {
-            return false;
+    /// Opens the file again, and puts the new description in the place of the old one. Returns
+    /// the copies that have it.
+    fn renew(&self) -> Vec<c_int> {
+        let flags = self.flags & KEPT | self.flags & libc::O_DIRECT;
+        let Some(new) = open_again(self.copies[0], flags) else {
+            return Vec::new();
         };
         // SAFETY: sets the position of a descriptor that only this function knows.
         if unsafe { real::lseek64(new.as_raw_fd(), self.position, libc::SEEK_SET) } != self.position
         {
-            return false;
+            return Vec::new();
         }
-        let mut done = true;
-        for copy in &self.copies {
+        let mut renewed = self.copies.clone();
+        renewed.retain(|copy| {
             // SAFETY: asks for a flag.
             let own = unsafe { real::fcntl64(*copy, libc::F_GETFD, 0) };
             let close = match own & libc::FD_CLOEXEC {
@@ -228,8 +239,8 @@ impl Description {
                 _ => libc::O_CLOEXEC,
             };
             // SAFETY: both are open. Others wait for the entry of the second one.
-            done &= unsafe { real::dup3(new.as_raw_fd(), *copy, close) } >= 0;
-        }
-        done
+            unsafe { real::dup3(new.as_raw_fd(), *copy, close) >= 0 }
+        });
+        renewed
     }
 }

@@ -209,7 +209,7 @@ fn gives_tickets(fd: c_int) -> bool {
 
 fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
     let inode = table::hash(stat.st_dev, stat.st_ino);
-    let mount = Entry::Mount { inode };
+    let mount = Entry::plain(inode);
     let entry = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Entry::Candidate { inode, calls: 0 },
         // A new file grows through the mount.
@@ -221,15 +221,20 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
             }
         }
         libc::O_RDWR if stat.st_size > 0 && flags & libc::O_APPEND == 0 => {
-            counted(write_lease(fd, flags, stat), flags).unwrap_or(mount)
+            match write_lease(fd, flags, stat) {
+                Ok(held) => counted(held, flags),
+                Err(Refused { hidden }) => Entry::Mount { inode, hidden },
+            }
         }
         // Only beside a descriptor that reads as well: a lease cannot be had with this one.
         libc::O_WRONLY if flags & libc::O_APPEND == 0 => {
-            let leased = table::find(stat.st_dev, stat.st_ino, true);
-            if leased.is_some() {
-                set_direct(fd);
+            match table::find(stat.st_dev, stat.st_ino, true) {
+                Some(held) => {
+                    set_direct(fd);
+                    counted(held, flags)
+                }
+                None => mount,
             }
-            counted(leased, flags).unwrap_or(mount)
         }
         _ => mount,
     };
@@ -242,12 +247,11 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
 }
 
 /// Returns the entry of a descriptor that was opened with these flags, and counts its use.
-fn counted(held: Option<Held>, flags: c_int) -> Option<Entry> {
-    let held = held?;
+fn counted(held: Held, flags: c_int) -> Entry {
     let reads = flags & libc::O_ACCMODE != libc::O_WRONLY;
     let entry = held.entry(reads, flags & libc::O_DIRECT == 0);
     held.count();
-    Some(entry)
+    entry
 }
 
 /// Runs code of the client. A panic must not reach the program.
@@ -255,25 +259,36 @@ pub(crate) fn guarded<T>(f: impl FnOnce() -> Option<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or(None)
 }
 
+/// There is no lease to write.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Refused {
+    /// The descriptor has O_DIRECT, and could not be replaced again: the process has too many,
+    /// for example.
+    pub(crate) hidden: bool,
+}
+
 /// Gets a lease to write for a descriptor that nobody else knows of yet.
-pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
+pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Result<Held, Refused> {
+    let none = Refused::default();
     let (device, inode) = (stat.st_dev, stat.st_ino);
     let find = || table::find(device, inode, true);
     if let Some(held) = find() {
         // While the lease lives, the mount opens the file without the page cache.
         set_direct(fd);
-        return Some(held);
+        return Ok(held);
     }
     let hash = table::hash(device, inode);
     if is_program(stat) || was_busy(hash) || !table::has_room(limits().leases) {
-        return None;
+        return Err(none);
     }
-    let change = table::Change::begin(hash)?;
+    let Some(_change) = table::Change::begin(hash) else {
+        return Err(none);
+    };
     let replaced = flags & libc::O_DIRECT == 0;
     // Before this thread waits: several threads that open the file at the same time wait for
     // the end of each other's first descriptors.
     if replaced && !reopen(fd, flags, libc::O_DIRECT) {
-        return None;
+        return Err(none);
     }
     let held = Inside::enter().and_then(|inside| {
         guarded(|| {
@@ -283,14 +298,11 @@ pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Optio
             })
         })
     });
-    if held.is_none() {
+    held.ok_or_else(|| {
         note_busy(hash);
-        if replaced {
-            reopen(fd, flags, 0);
-        }
-    }
-    drop(change);
-    held
+        let hidden = replaced && !reopen(fd, flags, 0);
+        Refused { hidden }
+    })
 }
 
 /// Whether a lease to write could take a right away from the file: it drops suid, sgid and
@@ -390,7 +402,7 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         return None;
     }
     // Only one attempt, by one thread.
-    if !owns_memory() || !table::replace(fd, old, Entry::Mount { inode }) {
+    if !owns_memory() || !table::replace(fd, old, Entry::plain(inode)) {
         return None;
     }
     // A lease that is refused closes a descriptor of the file.
@@ -408,7 +420,7 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         table::add(&inside, file, stat.st_dev, stat.st_ino, false)
     })?;
     let entry = held.entry(true, false);
-    if table::replace(fd, Entry::Mount { inode }, entry) {
+    if table::replace(fd, Entry::plain(inode), entry) {
         return Some(held.and_count());
     }
     // Closed meanwhile. The last user leaves outside.
@@ -544,7 +556,7 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         )
     })?;
     drop(inside);
-    let hidden = write && flags & libc::O_DIRECT == 0;
+    let hidden = write && (flags & libc::O_DIRECT == 0 || table::hides_direct(fd));
     if hidden {
         set_direct(fd);
     }

@@ -31,8 +31,8 @@ static LOCKED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 pub(crate) enum Entry {
     /// Not a file of a mount, or not noted.
     Unknown,
-    /// A file of a mount, without a lease.
-    Mount { inode: u16 },
+    /// A file of a mount, without a lease. `hidden`: as for one that has a lease.
+    Mount { inode: u16, hidden: bool },
     /// The same, open for reading: after some calls it gets a lease.
     Candidate { inode: u16, calls: u16 },
     /// The same, open for reading and writing, and empty when it was opened. If it is then
@@ -57,7 +57,7 @@ impl Entry {
     pub(crate) fn encode(self) -> u64 {
         match self {
             Entry::Unknown => 0,
-            Entry::Mount { inode } => 1 | u64::from(inode) << 8,
+            Entry::Mount { inode, hidden } => 1 | u64::from(hidden) << 5 | u64::from(inode) << 8,
             Entry::Candidate { inode, calls } => 2 | u64::from(inode) << 8 | u64::from(calls) << 32,
             Entry::Growing {
                 inode,
@@ -81,11 +81,30 @@ impl Entry {
         }
     }
 
+    /// A file without a lease, whose descriptor is as the program has opened it.
+    pub(crate) fn plain(inode: u16) -> Entry {
+        Entry::Mount {
+            inode,
+            hidden: false,
+        }
+    }
+
+    /// Whether O_DIRECT is set, of which the program does not know.
+    pub(crate) fn hides_direct(self) -> bool {
+        matches!(
+            self,
+            Entry::Leased { hidden: true, .. } | Entry::Mount { hidden: true, .. }
+        )
+    }
+
     #[inline]
     pub(crate) fn decode(word: u64) -> Entry {
         let (low, high) = ((word >> 8) as u16, (word >> 32) as u32);
         match word & 7 {
-            1 => Entry::Mount { inode: low },
+            1 => Entry::Mount {
+                inode: low,
+                hidden: word & 1 << 5 != 0,
+            },
             2 => Entry::Candidate {
                 inode: low,
                 calls: high as u16,
@@ -174,7 +193,7 @@ fn settle_slowly(fd: i32) {
         let old = entry(fd);
         match old {
             Entry::Growing { inode, .. } => {
-                if replace(fd, old, Entry::Mount { inode }) {
+                if replace(fd, old, Entry::plain(inode)) {
                     return;
                 }
             }
@@ -259,7 +278,8 @@ pub(crate) fn pass_copies(fd: i32) {
     let locked = may_be_locked(inode);
     for fd in 0..USED.load(Ordering::Relaxed) as i32 {
         let same = entry(fd);
-        if held.is_of(same) && replace(fd, same, Entry::Mount { inode }) {
+        let hidden = same.hides_direct();
+        if held.is_of(same) && replace(fd, same, Entry::Mount { inode, hidden }) {
             drop_entry(same);
         }
     }
@@ -279,7 +299,7 @@ pub(crate) fn with_lease(held: &Held) -> Vec<(i32, Entry)> {
 
 /// Whether a descriptor has O_DIRECT set, of which the program does not know.
 pub(crate) fn hides_direct(fd: i32) -> bool {
-    matches!(entry(fd), Entry::Leased { hidden: true, .. })
+    entry(fd).hides_direct()
 }
 
 /// Passes the calls of all descriptors to the mount.
@@ -662,7 +682,7 @@ pub(crate) fn note_lock(fd: i32) {
             Some(inode) => inode,
             None => return,
         },
-        Entry::Mount { inode }
+        Entry::Mount { inode, .. }
         | Entry::Candidate { inode, .. }
         | Entry::Growing { inode, .. }
         | Entry::Changing { inode } => inode,

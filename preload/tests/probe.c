@@ -1379,6 +1379,71 @@ static void changes_user(void)
     SAY("%c %c\n", c, d);
 }
 
+static int flags_of(int fd)
+{
+    return fcntl(fd, F_GETFL) & ~O_LARGEFILE;
+}
+
+/* O_APPEND on one descriptor changes nothing for other opens of the file, also if other processes
+   share them. */
+static void sets_append(void)
+{
+    for (int shares = 0; shares < 2; shares++) {
+        int fd = opened(O_RDWR), other = opened(O_RDWR), status;
+        if (shares) {
+            pid_t child = fork();
+            if (child == 0)
+                _exit(0);
+            CHECK(waitpid(child, &status, 0) == child);
+        }
+        CHECK(lseek(other, 5, SEEK_SET) == 5 && fcntl(fd, F_SETFL, O_APPEND) == 0);
+        int copy = dup(other), third = opened(O_RDWR);
+        SAY("%x %x %x %x\n", flags_of(fd), flags_of(other), flags_of(copy), flags_of(third));
+        char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, other, 0);
+        CHECK(map != MAP_FAILED);
+        SAY("%x at %lld\n", flags_of(other), (long long)lseek(copy, 0, SEEK_CUR));
+        CHECK(pwrite(fd, "appended", 8, 0) == 8 && pwrite(other, "here", 4, 1) == 4);
+        SAY("%.5s\n", map);
+        CHECK(munmap(map, BLOCK) == 0);
+        CHECK(close(fd) == 0 && close(other) == 0 && close(copy) == 0 && close(third) == 0);
+        show("appended");
+    }
+}
+
+/* The file is busy, and once the lease is refused the library cannot open it again. */
+static void cannot_open_again(void)
+{
+    FILE *stream = fopen(path, "r");
+    char c;
+    CHECK(stream && fgetc(stream) == 'a');
+    /* Not seen: by no function of the C library. Opens of the library have O_NOCTTY. */
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 4),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 32),
+        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, O_NOCTTY | O_DIRECT),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, O_NOCTTY, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EMFILE),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+#ifdef __x86_64__
+    long done;
+    __asm__ volatile("syscall" : "=a"(done)
+                     : "a"(SYS_seccomp), "D"(SECCOMP_SET_MODE_FILTER), "S"(0), "d"(&program)
+                     : "rcx", "r11", "memory");
+    CHECK(done == 0);
+#endif
+    int fd = opened(O_RDWR | O_NONBLOCK), copy = dup(fd);
+    SAY("%x %x\n", flags_of(fd), flags_of(copy));
+    CHECK(fcntl(fd, F_SETFL, 0) == 0);
+    SAY("%x %x\n", flags_of(fd), flags_of(copy));
+    CHECK(pwrite(fd, "x", 1, 3) == 1 && pread(copy, &c, 1, 3) == 1);
+    SAY("%c\n", c);
+    fclose(stream);
+}
+
 /* Where a descriptor, a stat and the end are. */
 static void places(const char *what, int fd)
 {
@@ -1588,7 +1653,7 @@ int main(int count, char **arguments)
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},
         {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler},
         {"maps_with_copies", maps_with_copies}, {"opens", opens},
-        {"changes_user", changes_user},
+        {"changes_user", changes_user}, {"sets_append", sets_append}, {"cannot_open_again", cannot_open_again},
         {"handler_in_malloc", handler_in_malloc}, {"starts_with_filter", starts_with_filter},
         {"vforks_under_filter", vforks_under_filter}, {"maps_under_filter", maps_under_filter},
     };
