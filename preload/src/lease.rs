@@ -19,7 +19,7 @@ use pramfs_client::OpenOptions;
 use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
 
-pub(crate) use crate::give_up::{give_up, give_up_all};
+pub(crate) use crate::give_up::{give_up, give_up_all, release};
 use crate::process::{self, Inside, is_inside, owns_memory};
 use crate::table::{self, Entry, Held};
 use crate::{real, settings};

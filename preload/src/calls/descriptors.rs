@@ -177,7 +177,9 @@ unsafe fn controlled(fd: c_int, command: c_int, mut argument: usize) -> c_int {
                 // not known.
                 match process::is_sealed() {
                     true => table::pass_all(),
-                    false => table::pass_copies(fd),
+                    // Descriptors that cannot be replaced go on without the page cache.
+                    false if !lease::release(fd) => table::pass_copies(fd),
+                    false => {}
                 }
             }
             if table::hides_direct(fd) {
