@@ -22,7 +22,7 @@ use pramfs_medium::types::LeaseMode;
 pub(crate) use crate::give_up::{give_up, give_up_all, release};
 use crate::process::{self, Inside, is_inside, owns_memory};
 use crate::table::{self, Entry, Held};
-use crate::{real, settings};
+use crate::{real, settings, views};
 
 /// Reads by offset before a file that is open for reading gets a lease, which costs as much as
 /// many reads from the page cache.
@@ -491,9 +491,12 @@ pub(crate) fn persist(held: &Held, sync: unsafe fn(c_int) -> c_int) -> bool {
     guarded(|| held.file().persist_mappings().ok()).is_some()
 }
 
-/// Notes that the program has stored to its mappings.
-pub(crate) fn note_stores() {
+/// Notes that the program may have stored to its mappings in a range.
+pub(crate) fn note_stores(at: u64, len: u64) {
     for held in table::stored_to() {
+        if !views::shows(at, len, held.key()) {
+            continue;
+        }
         let Some(_inside) = Inside::enter() else {
             return;
         };

@@ -12,6 +12,7 @@ use pramfs_client::File;
 use crate::process::{
     Changing, Inside, is_inside, is_sealed, may_wait, notice_fork, owns_memory, pause,
 };
+use crate::views;
 
 /// Descriptors with higher numbers are left to the mount.
 pub(crate) const DESCRIPTORS: usize = 4096;
@@ -344,6 +345,7 @@ pub(crate) fn forget_all() {
         word.store(0, Ordering::Relaxed);
     }
     CHANGES.store(0, Ordering::Relaxed);
+    views::forget_all();
     for slot in &SLOTS {
         slot.users.store(0, Ordering::Relaxed);
         slot.is_used.store(false, Ordering::Release);
@@ -471,6 +473,11 @@ impl Held {
         }
     }
 
+    /// Returns a number that no other lease of the process has.
+    pub(crate) fn key(&self) -> u64 {
+        u64::from(self.number) | u64::from(self.generation) << 32
+    }
+
     /// Whether an entry is of a descriptor with this lease.
     fn is_of(&self, entry: Entry) -> bool {
         matches!(entry, Entry::Leased { slot, generation, .. }
@@ -582,12 +589,12 @@ fn drop_entry(entry: Entry) {
     }
 }
 
-/// Notes that the program may store to any of its mappings from now on.
-pub(crate) fn views_may_be_stored_to() {
-    for slot in &SLOTS {
-        if slot.is_used.load(Ordering::Acquire) && slot.is_writable.load(Ordering::Relaxed) {
-            let end = slot.viewed_end.load(Ordering::Acquire);
-            slot.stored_end.fetch_max(end, Ordering::AcqRel);
+/// Notes that the program may store to what it has mapped there from now on.
+pub(crate) fn views_may_be_stored_to(at: u64, len: u64) {
+    for held in writable(|slot| slot.viewed_end.load(Ordering::Acquire) != 0) {
+        if views::shows(at, len, held.key()) {
+            let end = held.slot.viewed_end.load(Ordering::Acquire);
+            held.slot.stored_end.fetch_max(end, Ordering::AcqRel);
         }
     }
 }

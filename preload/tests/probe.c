@@ -1314,6 +1314,66 @@ static void reads_keep_mtime(void)
     SAY("%ld\n", (long)stat_now.st_mtime);
 }
 
+static long mtime_of(const char *name)
+{
+    struct stat s;
+    CHECK(stat(name, &s) == 0);
+    return (long)s.st_mtime;
+}
+
+/* What is done to other memory and other files changes no time of a file. */
+static void other_memory_keeps_mtime(void)
+{
+    struct timespec old[2] = {{1000, 0}, {1000, 0}};
+    char *second = malloc(strlen(path) + 2);
+    CHECK(sprintf(second, "%s2", path) > 0);
+    make(second, 4);
+    CHECK(utimensat(AT_FDCWD, path, old, 0) == 0 && utimensat(AT_FDCWD, second, old, 0) == 0);
+    int fd = opened(O_RDWR), other = open(second, O_RDWR), both = PROT_READ | PROT_WRITE;
+    char *map = mmap(NULL, 2 * BLOCK, both, MAP_SHARED, fd, 0);
+    char *theirs = mmap(NULL, 2 * BLOCK, both, MAP_SHARED, other, 0);
+    char *none = mmap(NULL, BLOCK, both, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(map != MAP_FAILED && theirs != MAP_FAILED && none != MAP_FAILED);
+    none[0] = 'x';
+    CHECK(msync(none, BLOCK, MS_SYNC) == 0);
+    SAY("%ld %ld\n", mtime_of(path), mtime_of(second));
+    theirs[0] = 'x';
+    /* Some kernels' tmpfs notes no stores. */
+    int notes = getenv("LD_PRELOAD") != NULL;
+    CHECK(msync(theirs, BLOCK, MS_SYNC) == 0);
+    CHECK(!notes || mtime_of(second) != 1000);
+    SAY("%ld\n", mtime_of(path));
+    /* Moved and cut. */
+    CHECK(utimensat(AT_FDCWD, second, old, 0) == 0);
+    char *room = mmap(NULL, 4 * BLOCK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(room != MAP_FAILED);
+    theirs = mremap(theirs, 2 * BLOCK, BLOCK, MREMAP_MAYMOVE | MREMAP_FIXED, room + BLOCK);
+    CHECK(theirs == room + BLOCK);
+    theirs[1] = 'y';
+    CHECK(msync(theirs, BLOCK, MS_SYNC) == 0);
+    CHECK(!notes || mtime_of(second) != 1000);
+    SAY("%ld\n", mtime_of(path));
+    /* Other memory in its place. */
+    CHECK(munmap(map, 2 * BLOCK) == 0);
+    char *there = mmap(map, 2 * BLOCK, both, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    CHECK(there == map && msync(there, BLOCK, MS_SYNC) == 0);
+    SAY("%ld\n", mtime_of(path));
+    /* A mapping that is only read, beside memory that becomes writable. */
+    char *third = malloc(strlen(path) + 2);
+    CHECK(sprintf(third, "%s3", path) > 0);
+    make(third, 4);
+    CHECK(utimensat(AT_FDCWD, third, old, 0) == 0);
+    int reader = open(third, O_RDWR);
+    char *read_only = mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, reader, 0);
+    CHECK(read_only != MAP_FAILED && mprotect(room, BLOCK, both) == 0);
+    CHECK(fsync(reader) == 0);
+    SAY("%c %ld\n", read_only[0], mtime_of(third));
+    CHECK(mprotect(read_only, BLOCK, both) == 0);
+    read_only[0] = 'z';
+    CHECK(fsync(reader) == 0);
+    CHECK(!notes || mtime_of(third) != 1000);
+}
+
 static void syncs_after_refused_filter(void)
 {
     int fd = opened(O_RDWR);
@@ -1653,6 +1713,7 @@ int main(int count, char **arguments)
         {"forks_raw_and_maps", forks_raw_and_maps}, {"reads_keep_mtime", reads_keep_mtime},
         {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler},
         {"maps_with_copies", maps_with_copies}, {"opens", opens},
+        {"other_memory_keeps_mtime", other_memory_keeps_mtime},
         {"changes_user", changes_user}, {"sets_append", sets_append}, {"cannot_open_again", cannot_open_again},
         {"handler_in_malloc", handler_in_malloc}, {"starts_with_filter", starts_with_filter},
         {"vforks_under_filter", vforks_under_filter}, {"maps_under_filter", maps_under_filter},
