@@ -81,17 +81,54 @@ pub(crate) const KEPT: c_int = libc::O_ACCMODE
     | libc::O_NOATIME
     | libc::O_NONBLOCK;
 
-/// Devices whose files never get leases. 0: a free place.
-static NOT_OURS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
-static NEXT: AtomicU64 = AtomicU64::new(0);
+/// How long it is believed whether a device gives leases. The kernel uses the number of a file
+/// system again after its umount, and a program may become another user.
+const DEVICE_MS: u64 = 10_000;
+/// The same, if it has failed in a way that may pass.
+const FAILED_MS: u64 = 1000;
 
-fn is_excluded(device: u64) -> bool {
-    NOT_OURS.iter().any(|d| d.load(Ordering::Relaxed) == device)
+/// A device, and the time from which on nothing is believed of it.
+struct Known {
+    /// Changes first and last.
+    until: AtomicU64,
+    device: AtomicU64,
 }
 
-fn exclude(device: u64) {
+impl Known {
+    const fn new() -> Known {
+        Known {
+            until: AtomicU64::new(0),
+            device: AtomicU64::new(0),
+        }
+    }
+
+    fn is(&self, device: u64, now: u64) -> bool {
+        // Again afterwards: another thread may be noting another device.
+        let is_true = || now < self.until.load(Ordering::SeqCst);
+        is_true() && self.device.load(Ordering::SeqCst) == device && is_true()
+    }
+
+    fn set(&self, device: u64, ms: u64) {
+        self.until.store(0, Ordering::SeqCst);
+        self.device.store(device, Ordering::SeqCst);
+        self.until.store(now_ms() + ms, Ordering::SeqCst);
+    }
+}
+
+/// Devices whose files get no leases.
+static NOT_OURS: [Known; 16] = [const { Known::new() }; 16];
+static NEXT: AtomicU64 = AtomicU64::new(0);
+/// The last device that gave leases.
+static OURS: Known = Known::new();
+
+fn is_excluded(device: u64) -> bool {
+    let now = now_ms();
+    NOT_OURS.iter().any(|known| known.is(device, now))
+}
+
+fn exclude(device: u64, ms: u64) {
     let at = NEXT.fetch_add(1, Ordering::Relaxed) as usize % NOT_OURS.len();
-    NOT_OURS[at].store(device, Ordering::Relaxed);
+    NOT_OURS[at].set(device, ms);
 }
 
 /// The limits that follow from RLIMIT_NOFILE when the first lease is taken.
@@ -175,8 +212,7 @@ fn is_ours(fd: c_int, stat: &libc::stat64) -> bool {
 }
 
 fn is_fuse(fd: c_int, device: u64) -> bool {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    if LAST.load(Ordering::Relaxed) == device {
+    if OURS.is(device, now_ms()) {
         return true;
     }
     // Before the first call that a filter is likely to kill for.
@@ -189,21 +225,31 @@ fn is_fuse(fd: c_int, device: u64) -> bool {
     // SAFETY: the result is written to a variable of this type.
     let done = unsafe { libc::fstatfs64(fd, &raw mut stat) };
     // The first ticket asks for nothing else than whether the mount gives any.
-    let gives = done == 0 && stat.f_type == FUSE_SUPER_MAGIC && gives_tickets(fd);
+    let gives = match done == 0 && stat.f_type == FUSE_SUPER_MAGIC {
+        true => gives_tickets(fd),
+        false => Some(false),
+    };
     match gives {
-        true => LAST.store(device, Ordering::Relaxed),
-        false => exclude(device),
+        Some(true) => OURS.set(device, DEVICE_MS),
+        Some(false) => exclude(device, DEVICE_MS),
+        None => exclude(device, FAILED_MS),
     }
-    gives
+    gives == Some(true)
 }
 
-fn gives_tickets(fd: c_int) -> bool {
+/// Whether the mount gives tickets to this user. `None`: not this one, for now.
+fn gives_tickets(fd: c_int) -> Option<bool> {
     // SAFETY: the program has just got this descriptor, and waits for this call.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    match lease_ticket(fd, LeaseMode::Read) {
-        Ok(_) => true,
+    let Err(error) = lease_ticket(fd, LeaseMode::Read) else {
+        return Some(true);
+    };
+    match error.raw_os_error() {
         // Not open for reading: says nothing about the mount.
-        Err(error) => error.raw_os_error() == Some(libc::EBADF),
+        Some(libc::EBADF) => Some(true),
+        // Another file system, no direct access, not for this user.
+        Some(libc::ENOTTY | libc::EOPNOTSUPP | libc::ENOSYS | libc::EACCES) => Some(false),
+        _ => None,
     }
 }
 

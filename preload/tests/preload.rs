@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -241,6 +241,34 @@ fn program_that_changes_its_user_gets_leases() {
         return;
     }
     assert!((0..3).any(|_| run() >= 80.0), "no lease after the change");
+    end(&mount);
+}
+
+#[test]
+fn mount_with_number_of_another_gets_leases_after_a_while() {
+    let mount = support::mount_for("off", "numbers of mounts", &["cc"], REGION);
+    let Some((mount, _dog)) = mount else {
+        return;
+    };
+    let mut child = preloaded(probe())
+        .arg("waits_for_mount")
+        .arg(mount.at("file"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    mount.unmount();
+    mount.mount("direct=owner");
+    std::thread::sleep(Duration::from_secs(11));
+    child.stdin.take().unwrap().write_all(b"x").unwrap();
+    let out = child.wait_with_output().unwrap();
+    text(&out);
+    assert!(share(&out) >= 90.0, "{:.1} % served", share(&out));
     end(&mount);
 }
 

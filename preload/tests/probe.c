@@ -1422,6 +1422,21 @@ static void handler_in_malloc(void)
     SAY("%d\n", handled);
 }
 
+/* The file system is mounted anew meanwhile, perhaps with the same number. */
+static void waits_for_mount(void)
+{
+    char c;
+    int fd = opened(O_RDWR);
+    CHECK(pwrite(fd, "w", 1, 1) == 1 && close(fd) == 0);
+    SAY("ready\n");
+    CHECK(read(0, &c, 1) == 1);
+    make(path, 1);
+    fd = opened(O_RDWR);
+    for (int i = 0; i < 1000; i++)
+        CHECK(pwrite(fd, "w", 1, i) == 1 && pread(fd, &c, 1, i) == 1 && c == 'w');
+    SAY("done\n");
+}
+
 /* Leases before and after a change of the user. With PROBE_LATE, only after. */
 static void changes_user(void)
 {
@@ -1714,6 +1729,7 @@ int main(int count, char **arguments)
         {"extends", extends}, {"limits_size", limits_size}, {"extends_in_handler", extends_in_handler},
         {"maps_with_copies", maps_with_copies}, {"opens", opens},
         {"other_memory_keeps_mtime", other_memory_keeps_mtime},
+        {"waits_for_mount", waits_for_mount},
         {"changes_user", changes_user}, {"sets_append", sets_append}, {"cannot_open_again", cannot_open_again},
         {"handler_in_malloc", handler_in_malloc}, {"starts_with_filter", starts_with_filter},
         {"vforks_under_filter", vforks_under_filter}, {"maps_under_filter", maps_under_filter},
