@@ -20,6 +20,11 @@ use crate::{real, settings, stats, table};
 static ONE: AtomicBool = AtomicBool::new(false);
 /// Set when forks wait for the thread inside.
 static FORKS_WAIT: AtomicBool = AtomicBool::new(false);
+/// Set while a fork is the one inside: then nobody holds a lock of the client.
+static FORKS: AtomicBool = AtomicBool::new(false);
+/// Set in a child of a fork that has not waited for the thread inside. That thread is not there,
+/// and locks that it held stay locked for ever.
+static IS_SPLIT: AtomicBool = AtomicBool::new(false);
 
 /// Set when a seccomp filter is in force, or about to be.
 static SEALED: AtomicBool = AtomicBool::new(false);
@@ -85,11 +90,12 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    /// `None` in a signal handler that has interrupted this thread inside or in a copy, and in
-    /// a process that may not make system calls.
+    /// `None` in a signal handler that has interrupted this thread inside or in a copy, in
+    /// a process that may not make system calls, and in one that was forked off in the middle of
+    /// something.
     pub(crate) fn enter() -> Option<Inside> {
         notice_fork();
-        if is_sealed() || COPIES.try_with(Cell::get) != Ok(0) {
+        if is_sealed() || IS_SPLIT.load(Ordering::Relaxed) || COPIES.try_with(Cell::get) != Ok(0) {
             return None;
         }
         let was = IS_INSIDE.try_with(|inside| inside.replace(true));
@@ -348,11 +354,13 @@ extern "C" fn prepare() {
     // A fork from a signal handler that has interrupted this thread inside holds it already.
     if !is_inside() {
         lock();
+        FORKS.store(true, Ordering::Relaxed);
     }
 }
 
 extern "C" fn parent() {
     if !is_inside() {
+        FORKS.store(false, Ordering::Relaxed);
         unlock();
     }
 }
@@ -364,6 +372,12 @@ extern "C" fn child() {
     // mount.
     table::forget_all();
     stats::reset();
+    // Another thread was inside, and this fork has not waited for it. If it was this one, a signal
+    // handler has forked, and it goes on after that in the child too.
+    if ONE.load(Ordering::Relaxed) && !FORKS.load(Ordering::Relaxed) && !is_inside() {
+        IS_SPLIT.store(true, Ordering::Relaxed);
+    }
+    FORKS.store(false, Ordering::Relaxed);
     if !is_inside() {
         unlock();
     }

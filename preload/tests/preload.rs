@@ -132,6 +132,7 @@ scenarios! {
     append_mode_of_one_open_leaves_others: "sets_append" 0.0
     file_that_cannot_be_opened_again_hides_flag: "cannot_open_again" 0.0
     msync_of_other_memory_keeps_mtime: "other_memory_keeps_mtime" 0.0
+    children_of_raw_forks_open_files: "forks_raw_and_opens" 0.0
     vfork_under_filter_leaves_files_of_parent: "vforks_under_filter" 0.0
     file_is_mapped_after_filter_was_set: "maps_under_filter" 80.0
 }

@@ -1299,6 +1299,60 @@ static void forks_raw_and_maps(void)
     _exit(0);
 }
 
+static void *opens_often(void *unused)
+{
+    for (;;) {
+        int fd = opened(O_RDWR);
+        char c;
+        CHECK(pread(fd, &c, 1, 0) == 1);
+        close(fd);
+    }
+    return unused;
+}
+
+/* By no function of the C library. */
+static pid_t fork_unseen(void)
+{
+#ifdef __x86_64__
+    long done;
+    __asm__ volatile("syscall" : "=a"(done) : "a"(SYS_fork) : "rcx", "r11", "memory");
+    return (pid_t)done;
+#else
+    return _Fork();
+#endif
+}
+
+/* Children of raw forks open files, whatever the other threads were at. */
+static void forks_raw_and_opens(void)
+{
+    pthread_t threads[3];
+    char *second = malloc(strlen(path) + 2);
+    CHECK(sprintf(second, "%s2", path) > 0);
+    make(second, 1);
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, opens_often, NULL) == 0);
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork_unseen();
+        if (child == 0) {
+            char c = 0;
+            alarm(20);
+            for (int k = 0; k < 2; k++) {
+                int fd = open(second, O_RDWR);
+                if (fd < 0 || pread(fd, &c, 1, 0) != 1 || pwrite(fd, "a", 1, 5) != 1 || c != 'a')
+                    _exit(1);
+                close(fd);
+            }
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        if (status != 0)
+            SAY("%d: %x\n", i, status);
+    }
+    SAY("done\n");
+    _exit(0);
+}
+
 /* A file that is only read keeps its times. */
 static void reads_keep_mtime(void)
 {
@@ -1730,6 +1784,7 @@ int main(int count, char **arguments)
         {"maps_with_copies", maps_with_copies}, {"opens", opens},
         {"other_memory_keeps_mtime", other_memory_keeps_mtime},
         {"waits_for_mount", waits_for_mount},
+        {"forks_raw_and_opens", forks_raw_and_opens},
         {"changes_user", changes_user}, {"sets_append", sets_append}, {"cannot_open_again", cannot_open_again},
         {"handler_in_malloc", handler_in_malloc}, {"starts_with_filter", starts_with_filter},
         {"vforks_under_filter", vforks_under_filter}, {"maps_under_filter", maps_under_filter},
