@@ -933,10 +933,10 @@ static void cancels(void)
 static void survives(void)
 {
     /* Until the server dies: then errors, and no signal. */
-    int fd = opened(O_RDWR), reader = opened(O_RDONLY);
+    int fd = opened(O_RDWR), reader = opened(O_RDONLY), i;
     char block[BLOCK];
     SAY("ready\n");
-    for (int i = 0;; i++) {
+    for (i = 0;; i++) {
         memset(block, i, BLOCK);
         off_t at = i % BLOCKS * BLOCK;
         if (pwrite(fd, block, BLOCK, at) != BLOCK || pread(fd, block, BLOCK, at) != BLOCK
@@ -945,9 +945,12 @@ static void survives(void)
         if (i % 100 == 0 && (pwrite(fd, block, BLOCK, BLOCKS * BLOCK) != BLOCK || ftruncate(fd, BLOCKS * BLOCK) != 0))
             break;
     }
-    SAY("%d\n", errno == ENOTCONN || errno == ECONNABORTED);
+    int error = errno;
+    /* Requests that were queued are cancelled where the server uses io_uring. */
+    SAY("%d\n", error == ENOTCONN || error == ECONNABORTED || error == ECANCELED ? 1 : -error);
     int again = open(path, O_RDWR);
     SAY("%d\n", again < 0);
+    SAY("%d\n", i);
     close(fd);
     close(reader);
 }
@@ -1120,18 +1123,21 @@ static void no_room_to_map(void)
     CHECK(setrlimit(RLIMIT_AS, &old) == 0);
     SAY("%d %d\n", map == MAP_FAILED, error == ENOMEM);
     /* The number of mappings: neighbours that differ do not join. */
-    char *many[70000];
-    int n = 0;
-    for (; n < 70000; n++) {
-        many[n] = mmap(NULL, BLOCK, n % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (many[n] == MAP_FAILED)
-            break;
-    }
-    if (n < 70000) {
+    static char *many[70000];
+    int n = 0, most = 0;
+    FILE *limit = fopen("/proc/sys/vm/max_map_count", "r");
+    CHECK(limit && fscanf(limit, "%d", &most) == 1 && fclose(limit) == 0);
+    if (most < 70000) {
+        for (; n < 70000; n++) {
+            many[n] = mmap(NULL, BLOCK, n % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (many[n] == MAP_FAILED)
+                break;
+        }
+        CHECK(n < 70000);
         map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         SAY("%d %d\n", map == MAP_FAILED, errno == ENOMEM);
     } else {
-        SAY("1 1\n");
+        SAY("skipped: a process may have %d mappings, too many to try\n", most);
     }
     while (n-- > 0)
         CHECK(munmap(many[n], BLOCK) == 0);
@@ -1476,6 +1482,28 @@ static void handler_in_malloc(void)
     SAY("%d\n", handled);
 }
 
+/* Has a lease, and uses the last two blocks until its input ends. Others have the rest. */
+static void holds_lease(void)
+{
+    int fd = opened(O_RDWR), flags = fcntl(0, F_GETFL);
+    char block[BLOCK], c;
+    CHECK(fcntl(0, F_SETFL, flags | O_NONBLOCK) == 0);
+    for (int i = 0; read(0, &c, 1) < 0; i++) {
+        off_t at = (BLOCKS - 1 - i % 2) * BLOCK;
+        memset(block, i, BLOCK);
+        CHECK(pwrite(fd, block, BLOCK, at) == BLOCK);
+        memset(block, i + 1, BLOCK);
+        CHECK(pread(fd, block, BLOCK, at) == BLOCK);
+        for (int k = 0; k < BLOCK; k++)
+            CHECK(block[k] == (char)i);
+        if (i == 100)
+            SAY("ready\n");
+        if (i > 100)
+            usleep(100);
+    }
+    SAY("done\n");
+}
+
 /* The file system is mounted anew meanwhile, perhaps with the same number. */
 static void waits_for_mount(void)
 {
@@ -1785,6 +1813,7 @@ int main(int count, char **arguments)
         {"other_memory_keeps_mtime", other_memory_keeps_mtime},
         {"waits_for_mount", waits_for_mount},
         {"forks_raw_and_opens", forks_raw_and_opens},
+        {"holds_lease", holds_lease},
         {"changes_user", changes_user}, {"sets_append", sets_append}, {"cannot_open_again", cannot_open_again},
         {"handler_in_malloc", handler_in_malloc}, {"starts_with_filter", starts_with_filter},
         {"vforks_under_filter", vforks_under_filter}, {"maps_under_filter", maps_under_filter},
