@@ -13,7 +13,8 @@ use libc::c_int;
 use crate::lease::{KEPT, flags, open_again};
 use crate::process::{is_sealed, pause};
 use crate::real;
-use crate::table::{self, Entry, Held};
+use crate::slots::{self, Held};
+use crate::table::{self, Entry};
 
 /// Asks whether two descriptors are copies: fcntl(2) since Linux 6.10.
 const F_DUPFD_QUERY: c_int = 1027;
@@ -61,7 +62,7 @@ pub(crate) fn give_up_all() {
     for wait in WAITS {
         pause(wait);
         let mut done = true;
-        for held in table::not_mapped() {
+        for held in slots::not_mapped() {
             let with_lease = table::with_lease(&held);
             // Its use would be one of another call.
             drop(held);

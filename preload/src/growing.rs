@@ -8,7 +8,8 @@ use libc::c_int;
 
 use crate::lease::{Refused, flags, guarded, stat, write_lease};
 use crate::process::{self, Changing, Inside, may_wait, owns_memory};
-use crate::table::{self, Entry, Held};
+use crate::slots::Held;
+use crate::table::{self, Entry};
 use crate::{real, settings};
 
 /// Reads and overwrites by offset before a file that was empty gets a lease. With

@@ -21,7 +21,8 @@ use pramfs_medium::types::LeaseMode;
 
 pub(crate) use crate::give_up::{give_up, give_up_all, release};
 use crate::process::{self, Inside, is_inside, owns_memory};
-use crate::table::{self, Entry, Held};
+use crate::slots::{self, Held};
+use crate::table::{self, Entry};
 use crate::{real, settings, views};
 
 /// Reads by offset before a file that is open for reading gets a lease, which costs as much as
@@ -274,7 +275,7 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
         }
         // Only beside a descriptor that reads as well: a lease cannot be had with this one.
         libc::O_WRONLY if flags & libc::O_APPEND == 0 => {
-            match table::find(stat.st_dev, stat.st_ino, true) {
+            match slots::find(stat.st_dev, stat.st_ino, true) {
                 Some(held) => {
                     set_direct(fd);
                     counted(held, flags)
@@ -317,14 +318,14 @@ pub(crate) struct Refused {
 pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Result<Held, Refused> {
     let none = Refused::default();
     let (device, inode) = (stat.st_dev, stat.st_ino);
-    let find = || table::find(device, inode, true);
+    let find = || slots::find(device, inode, true);
     if let Some(held) = find() {
         // While the lease lives, the mount opens the file without the page cache.
         set_direct(fd);
         return Ok(held);
     }
     let hash = table::hash(device, inode);
-    if is_program(stat) || was_busy(hash) || !table::has_room(limits().leases) {
+    if is_program(stat) || was_busy(hash) || !slots::has_room(limits().leases) {
         return Err(none);
     }
     let Some(_change) = table::Change::begin(hash) else {
@@ -340,7 +341,7 @@ pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Resul
         guarded(|| {
             find().or_else(|| {
                 let file = lease(&inside, fd, true)?;
-                table::add(&inside, file, device, inode, true)
+                slots::add(&inside, file, device, inode, true)
             })
         })
     });
@@ -456,14 +457,14 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     let inside = Inside::enter()?;
     let held = guarded(|| {
         let stat = stat(fd)?;
-        if let Some(held) = table::find(stat.st_dev, stat.st_ino, false) {
+        if let Some(held) = slots::find(stat.st_dev, stat.st_ino, false) {
             return Some(held);
         }
-        if !table::has_room(limits().leases) {
+        if !slots::has_room(limits().leases) {
             return None;
         }
         let file = lease(&inside, fd, false)?;
-        table::add(&inside, file, stat.st_dev, stat.st_ino, false)
+        slots::add(&inside, file, stat.st_dev, stat.st_ino, false)
     })?;
     let entry = held.entry(true, false);
     if table::replace(fd, Entry::plain(inode), entry) {
@@ -539,7 +540,7 @@ pub(crate) fn persist(held: &Held, sync: unsafe fn(c_int) -> c_int) -> bool {
 
 /// Notes that the program may have stored to its mappings in a range.
 pub(crate) fn note_stores(at: u64, len: u64) {
-    for held in table::stored_to() {
+    for held in slots::stored_to() {
         if !views::shows(at, len, held.key()) {
             continue;
         }
@@ -590,13 +591,13 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
     let _change = table::Change::begin(table::hash(stat.st_dev, stat.st_ino))?;
     let inside = Inside::enter()?;
     let held = guarded(|| {
-        if let Some(held) = table::find(stat.st_dev, stat.st_ino, write) {
+        if let Some(held) = slots::find(stat.st_dev, stat.st_ino, write) {
             return Some(held);
         }
-        if !table::has_room(limits().leases) {
+        if !slots::has_room(limits().leases) {
             return None;
         }
-        table::add(
+        slots::add(
             &inside,
             lease(&inside, fd, write)?,
             stat.st_dev,

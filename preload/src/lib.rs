@@ -5,7 +5,7 @@
 //! and writes that need nothing but memory, and passes everything else to the C library.
 //! Invariant: what it does not see, or refuses, does the same through the mount.
 //!
-//! - `table`: what is known about the numbers of descriptors. `process`: threads that are
+//! - `table`: what is known about the numbers of descriptors. `slots`: the leases that they name. `process`: threads that are
 //!   inside the library, forks.
 //! - `lease`: how a file gets its lease. `growing`: files that were empty. `give_up`: how a lease
 //!   is lost.
@@ -23,6 +23,7 @@ mod lease;
 mod process;
 mod real;
 mod settings;
+mod slots;
 mod stats;
 mod table;
 mod views;

@@ -14,8 +14,9 @@ use libc::{off64_t, size_t};
 use pramfs_client::{Access, Places};
 
 use crate::process::{Inside, is_inside, pause};
+use crate::slots::{self, Held};
 use crate::stats::note;
-use crate::table::{self, Entry, Held};
+use crate::table::{self, Entry};
 use crate::{growing, lease, real, views};
 
 const PAGE: u64 = 4096;
@@ -355,7 +356,7 @@ unsafe extern "C-unwind" fn mprotect(at: *mut c_void, len: size_t, protection: c
     // SAFETY: the arguments are those of the program.
     let done = unsafe { real::mprotect(at, len, protection) };
     if done == 0 && protection & libc::PROT_WRITE != 0 && views::are_any() {
-        table::views_may_be_stored_to(at as u64, len as u64);
+        slots::views_may_be_stored_to(at as u64, len as u64);
     }
     done
 }
