@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Refusal, TicketReply};
+use rustix::process::{Gid, Uid, getegid, geteuid};
 
 use crate::descriptors::{Kept, keep};
 use crate::error::{Error, Result};
@@ -16,8 +17,27 @@ use crate::error::{Error, Result};
 pub(crate) struct Link {
     /// The process that connected. A forked child shares the socket and must not use it.
     process: u32,
+    user: User,
     /// `None` once it has failed.
     connection: Mutex<Option<(Kept, Connection)>>,
+}
+
+/// As whom a process connects. The server compares it with who has asked for the ticket, and
+/// learns it once for each connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct User {
+    user: Uid,
+    group: Gid,
+}
+
+impl User {
+    /// The calling thread as it is now: a program may change it.
+    fn now() -> User {
+        User {
+            user: geteuid(),
+            group: getegid(),
+        }
+    }
 }
 
 type Links = Mutex<HashMap<(PathBuf, String), Arc<Link>>>;
@@ -37,6 +57,7 @@ impl Link {
         let Some(opened) = Directory::open(&key.0)? else {
             return Err(Error::ServerGone);
         };
+        let user = User::now();
         let Some(connection) = Connection::open(&opened, &ticket.socket)? else {
             return Err(Error::ServerGone);
         };
@@ -46,15 +67,19 @@ impl Link {
         })?;
         let link = Arc::new(Link {
             process: std::process::id(),
+            user,
             connection: Mutex::new(Some((kept, connection))),
         });
         LINKS.lock().insert(key, Arc::clone(&link));
         Ok(link)
     }
 
+    /// Whether further files can use it.
     fn is_usable(&self) -> bool {
         // A busy connection has not failed yet.
-        self.process == std::process::id() && self.connection.try_lock().is_none_or(|c| c.is_some())
+        self.process == std::process::id()
+            && self.user == User::now()
+            && self.connection.try_lock().is_none_or(|c| c.is_some())
     }
 
     /// Asks the server.

@@ -1,17 +1,20 @@
-//! How a file loses its lease, for a mapping that only the page cache can serve.
+//! How a file loses its lease, for a mapping that only the page cache can serve, or before a
+//! filter keeps the process from asking.
 //!
 //! All descriptors of the file in this process are replaced by ones that use the page cache.
 //! Those that are copies of each other share a position, and share one again afterwards:
 //! Python, for example, copies a descriptor before it maps it.
 
 use std::os::fd::AsRawFd as _;
+use std::time::Duration;
 
 use libc::c_int;
 
 use crate::lease::{KEPT, flags, open_again};
-use crate::process::is_sealed;
+use crate::process::{is_sealed, pause};
 use crate::real;
-use crate::table::{self, Entry, Held};
+use crate::slots::{self, Held};
+use crate::table::{self, Entry};
 
 /// Asks whether two descriptors are copies: fcntl(2) since Linux 6.10.
 const F_DUPFD_QUERY: c_int = 1027;
@@ -25,10 +28,56 @@ struct Description {
     position: i64,
 }
 
-/// Gives up the lease of a descriptor. False if the file cannot be opened through the page
-/// cache.
+/// Gives up the lease of a descriptor that is to be mapped. False if the file cannot be opened
+/// through the page cache.
 #[cold]
 pub(crate) fn give_up(fd: c_int) -> bool {
+    replace_all(fd, true)
+}
+
+/// Gives up the lease of a descriptor that keeps the way in which the program has opened it.
+#[cold]
+pub(crate) fn release(fd: c_int) -> bool {
+    let errno = real::errno();
+    let done = replace_all(fd, false);
+    real::set_errno(errno);
+    done
+}
+
+/// Waits for calls of other threads that use a lease, 12 ms in all.
+const WAITS: [Duration; 5] = {
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+    [ms(0), ms(1), ms(2), ms(3), ms(6)]
+};
+
+/// Gives up all leases to write, as far as that is possible: once a filter is set, no lease can
+/// be ended and no mapping be made of it, while the kernel refuses to map the files.
+///
+/// A file that was mapped keeps its lease. Its mappings would keep the kernel from mapping it in
+/// any case, and without the lease an fsync would not make the stores through them durable.
+#[cold]
+pub(crate) fn give_up_all() {
+    for wait in WAITS {
+        pause(wait);
+        let mut done = true;
+        for held in slots::not_mapped() {
+            let with_lease = table::with_lease(&held);
+            // Its use would be one of another call.
+            drop(held);
+            done &= with_lease
+                .first()
+                .is_none_or(|(fd, _)| replace_all(*fd, false));
+        }
+        if done {
+            break;
+        }
+    }
+}
+
+/// Gives up the lease of a descriptor.
+fn replace_all(fd: c_int, maps: bool) -> bool {
     let Some(held) = table::hold(table::entry(fd)) else {
         return false;
     };
@@ -42,20 +91,23 @@ pub(crate) fn give_up(fd: c_int) -> bool {
         return false;
     };
     let claims = Claims::of(held);
-    let Some(descriptions) = claims.descriptions(fd) else {
+    let Some(descriptions) = claims.descriptions(fd, maps) else {
         claims.undo();
         return false;
     };
     let all = claims.end_lease();
-    let mut done = true;
-    for description in &descriptions {
-        done &= description.renew();
-    }
-    for (fd, _) in &all {
-        table::replace(*fd, Entry::Changing { inode }, Entry::Mount { inode });
+    let renewed: Vec<c_int> = descriptions.iter().flat_map(Description::renew).collect();
+    for (fd, entry) in &all {
+        // One that could not be replaced goes on hiding what the program has not asked for.
+        let hidden = entry.hides_direct() && !renewed.contains(fd);
+        table::replace(
+            *fd,
+            Entry::Changing { inode },
+            Entry::Mount { inode, hidden },
+        );
     }
     drop(change);
-    done
+    renewed.len() == all.len()
 }
 
 /// The descriptors of a lease, whose entries say that they are being changed. Other threads that
@@ -104,29 +156,29 @@ impl Claims {
 
     /// Finds the descriptions of the descriptors, and all copies of each. `None` if they cannot
     /// be known, or not all of them are claimed.
-    fn descriptions(&self, mapped: c_int) -> Option<Vec<Description>> {
-        let kernel_tells = are_copies(mapped, mapped);
+    fn descriptions(&self, fd: c_int, maps: bool) -> Option<Vec<Description>> {
+        let kernel_tells = are_copies(fd, fd);
         if !self.are_all() || !kernel_tells && self.all.len() > 1 {
             return None;
         }
         let is_claimed = |fd: &c_int| self.all.iter().any(|(claimed, _)| claimed == fd);
         let mut known: Vec<Description> = Vec::new();
-        for (fd, entry) in &self.all {
-            if known.iter().any(|d| d.copies.contains(fd)) {
+        for (one, entry) in &self.all {
+            if known.iter().any(|d| d.copies.contains(one)) {
                 continue;
             }
-            let mut flags = flags(*fd)?;
-            if matches!(entry, Entry::Leased { hidden: true, .. }) {
+            let mut flags = flags(*one)?;
+            if entry.hides_direct() {
                 flags &= !libc::O_DIRECT;
             }
             // SAFETY: asks for the position.
-            let position = unsafe { real::lseek64(*fd, 0, libc::SEEK_CUR) };
+            let position = unsafe { real::lseek64(*one, 0, libc::SEEK_CUR) };
             if position < 0 {
                 return None;
             }
             let others =
-                (0..table::DESCRIPTORS as c_int).filter(|n| n != fd && are_copies(*fd, *n));
-            let mut copies = vec![*fd];
+                (0..table::DESCRIPTORS as c_int).filter(|n| n != one && are_copies(*one, *n));
+            let mut copies = vec![*one];
             if kernel_tells {
                 copies.extend(others);
             }
@@ -142,8 +194,10 @@ impl Claims {
             });
         }
         // The program may have asked for O_DIRECT itself; but with it, a file cannot be mapped.
-        let of_mapped = known.iter_mut().find(|d| d.copies.contains(&mapped))?;
-        of_mapped.flags &= !libc::O_DIRECT;
+        let of_fd = known.iter_mut().find(|d| d.copies.contains(&fd))?;
+        if maps {
+            of_fd.flags &= !libc::O_DIRECT;
+        }
         Some(known)
     }
 }
@@ -165,21 +219,20 @@ fn are_copies(one: c_int, other: c_int) -> bool {
 }
 
 impl Description {
-    /// Opens the file again, and puts the new description in the place of the old one.
-    fn renew(&self) -> bool {
-        let Some(new) = open_again(
-            self.copies[0],
-            self.flags & KEPT | self.flags & libc::O_DIRECT,
-        ) else {
-            return false;
+    /// Opens the file again, and puts the new description in the place of the old one. Returns
+    /// the copies that have it.
+    fn renew(&self) -> Vec<c_int> {
+        let flags = self.flags & KEPT | self.flags & libc::O_DIRECT;
+        let Some(new) = open_again(self.copies[0], flags) else {
+            return Vec::new();
         };
         // SAFETY: sets the position of a descriptor that only this function knows.
         if unsafe { real::lseek64(new.as_raw_fd(), self.position, libc::SEEK_SET) } != self.position
         {
-            return false;
+            return Vec::new();
         }
-        let mut done = true;
-        for copy in &self.copies {
+        let mut renewed = self.copies.clone();
+        renewed.retain(|copy| {
             // SAFETY: asks for a flag.
             let own = unsafe { real::fcntl64(*copy, libc::F_GETFD, 0) };
             let close = match own & libc::FD_CLOEXEC {
@@ -187,8 +240,8 @@ impl Description {
                 _ => libc::O_CLOEXEC,
             };
             // SAFETY: both are open. Others wait for the entry of the second one.
-            done &= unsafe { real::dup3(new.as_raw_fd(), *copy, close) } >= 0;
-        }
-        done
+            unsafe { real::dup3(new.as_raw_fd(), *copy, close) >= 0 }
+        });
+        renewed
     }
 }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 
-use crate::lease::{flags, guarded, stat, write_lease};
+use crate::lease::{Refused, flags, guarded, stat, write_lease};
 use crate::process::{self, Changing, Inside, may_wait, owns_memory};
-use crate::table::{self, Entry, Held};
+use crate::slots::Held;
+use crate::table::{self, Entry};
 use crate::{real, settings};
 
 /// Reads and overwrites by offset before a file that was empty gets a lease. With
@@ -81,10 +82,13 @@ fn replace_growing(fd: c_int, old: Entry, inode: u16, epoch: u16) -> Option<Held
     if !table::replace(fd, old, changing) {
         return None;
     }
-    let held = guarded(|| replaced_lease(fd, inode, epoch));
-    let held = held.map(Held::and_count);
-    let new = held.as_ref().map(|held| held.entry(true, true));
-    let replaced = table::replace(fd, changing, new.unwrap_or(Entry::Mount { inode }));
+    let lease = guarded(|| Some(replaced_lease(fd, inode, epoch)));
+    let (new, held) = match lease {
+        Some(Ok(held)) => (held.entry(true, true), Some(held.and_count())),
+        Some(Err(Refused { hidden })) => (Entry::Mount { inode, hidden }, None),
+        None => (Entry::plain(inode), None),
+    };
+    let replaced = table::replace(fd, changing, new);
     drop(this_thread);
     real::set_errno(errno);
     match replaced {
@@ -95,10 +99,14 @@ fn replace_growing(fd: c_int, old: Entry, inode: u16, epoch: u16) -> Option<Held
 }
 
 /// Replaces a descriptor whose position was never used.
-fn replaced_lease(fd: c_int, inode: u16, epoch: u16) -> Option<Held> {
+fn replaced_lease(fd: c_int, inode: u16, epoch: u16) -> Result<Held, Refused> {
     // Before the look at the epoch: who shares descriptions changes it, and then waits for this.
-    let _change = table::Change::begin(inode)?;
-    let (flags, stat) = (flags(fd)?, stat(fd)?);
+    let Some(_change) = table::Change::begin(inode) else {
+        return Err(Refused::default());
+    };
+    let (Some(flags), Some(stat)) = (flags(fd), stat(fd)) else {
+        return Err(Refused::default());
+    };
     // SAFETY: asks for the position.
     let position = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
     let is_new = epoch == table::epoch()
@@ -107,6 +115,6 @@ fn replaced_lease(fd: c_int, inode: u16, epoch: u16) -> Option<Held> {
         && position == 0;
     match is_new {
         true => write_lease(fd, flags, &stat),
-        false => None,
+        false => Err(Refused::default()),
     }
 }

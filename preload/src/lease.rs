@@ -19,10 +19,11 @@ use pramfs_client::OpenOptions;
 use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
 
-pub(crate) use crate::give_up::give_up;
+pub(crate) use crate::give_up::{give_up, give_up_all, release};
 use crate::process::{self, Inside, is_inside, owns_memory};
-use crate::table::{self, Entry, Held};
-use crate::{real, settings};
+use crate::slots::{self, Held};
+use crate::table::{self, Entry};
+use crate::{real, settings, views};
 
 /// Reads by offset before a file that is open for reading gets a lease, which costs as much as
 /// many reads from the page cache.
@@ -81,17 +82,54 @@ pub(crate) const KEPT: c_int = libc::O_ACCMODE
     | libc::O_NOATIME
     | libc::O_NONBLOCK;
 
-/// Devices whose files never get leases. 0: a free place.
-static NOT_OURS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
-static NEXT: AtomicU64 = AtomicU64::new(0);
+/// How long it is believed whether a device gives leases. The kernel uses the number of a file
+/// system again after its umount, and a program may become another user.
+const DEVICE_MS: u64 = 10_000;
+/// The same, if it has failed in a way that may pass.
+const FAILED_MS: u64 = 1000;
 
-fn is_excluded(device: u64) -> bool {
-    NOT_OURS.iter().any(|d| d.load(Ordering::Relaxed) == device)
+/// A device, and the time from which on nothing is believed of it.
+struct Known {
+    /// Changes first and last.
+    until: AtomicU64,
+    device: AtomicU64,
 }
 
-fn exclude(device: u64) {
+impl Known {
+    const fn new() -> Known {
+        Known {
+            until: AtomicU64::new(0),
+            device: AtomicU64::new(0),
+        }
+    }
+
+    fn is(&self, device: u64, now: u64) -> bool {
+        // Again afterwards: another thread may be noting another device.
+        let is_true = || now < self.until.load(Ordering::SeqCst);
+        is_true() && self.device.load(Ordering::SeqCst) == device && is_true()
+    }
+
+    fn set(&self, device: u64, ms: u64) {
+        self.until.store(0, Ordering::SeqCst);
+        self.device.store(device, Ordering::SeqCst);
+        self.until.store(now_ms() + ms, Ordering::SeqCst);
+    }
+}
+
+/// Devices whose files get no leases.
+static NOT_OURS: [Known; 16] = [const { Known::new() }; 16];
+static NEXT: AtomicU64 = AtomicU64::new(0);
+/// The last device that gave leases.
+static OURS: Known = Known::new();
+
+fn is_excluded(device: u64) -> bool {
+    let now = now_ms();
+    NOT_OURS.iter().any(|known| known.is(device, now))
+}
+
+fn exclude(device: u64, ms: u64) {
     let at = NEXT.fetch_add(1, Ordering::Relaxed) as usize % NOT_OURS.len();
-    NOT_OURS[at].store(device, Ordering::Relaxed);
+    NOT_OURS[at].set(device, ms);
 }
 
 /// The limits that follow from RLIMIT_NOFILE when the first lease is taken.
@@ -175,36 +213,50 @@ fn is_ours(fd: c_int, stat: &libc::stat64) -> bool {
 }
 
 fn is_fuse(fd: c_int, device: u64) -> bool {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    if LAST.load(Ordering::Relaxed) == device {
+    if OURS.is(device, now_ms()) {
         return true;
+    }
+    // Before the first call that a filter is likely to kill for.
+    process::look_for_filter();
+    if process::is_sealed() {
+        return false;
     }
     // SAFETY: a zeroed statfs is a valid value.
     let mut stat: libc::statfs64 = unsafe { std::mem::zeroed() };
     // SAFETY: the result is written to a variable of this type.
     let done = unsafe { libc::fstatfs64(fd, &raw mut stat) };
     // The first ticket asks for nothing else than whether the mount gives any.
-    let gives = done == 0 && stat.f_type == FUSE_SUPER_MAGIC && gives_tickets(fd);
+    let gives = match done == 0 && stat.f_type == FUSE_SUPER_MAGIC {
+        true => gives_tickets(fd),
+        false => Some(false),
+    };
     match gives {
-        true => LAST.store(device, Ordering::Relaxed),
-        false => exclude(device),
+        Some(true) => OURS.set(device, DEVICE_MS),
+        Some(false) => exclude(device, DEVICE_MS),
+        None => exclude(device, FAILED_MS),
     }
-    gives
+    gives == Some(true)
 }
 
-fn gives_tickets(fd: c_int) -> bool {
+/// Whether the mount gives tickets to this user. `None`: not this one, for now.
+fn gives_tickets(fd: c_int) -> Option<bool> {
     // SAFETY: the program has just got this descriptor, and waits for this call.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    match lease_ticket(fd, LeaseMode::Read) {
-        Ok(_) => true,
+    let Err(error) = lease_ticket(fd, LeaseMode::Read) else {
+        return Some(true);
+    };
+    match error.raw_os_error() {
         // Not open for reading: says nothing about the mount.
-        Err(error) => error.raw_os_error() == Some(libc::EBADF),
+        Some(libc::EBADF) => Some(true),
+        // Another file system, no direct access, not for this user.
+        Some(libc::ENOTTY | libc::EOPNOTSUPP | libc::ENOSYS | libc::EACCES) => Some(false),
+        _ => None,
     }
 }
 
 fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
     let inode = table::hash(stat.st_dev, stat.st_ino);
-    let mount = Entry::Mount { inode };
+    let mount = Entry::plain(inode);
     let entry = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Entry::Candidate { inode, calls: 0 },
         // A new file grows through the mount.
@@ -216,15 +268,20 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
             }
         }
         libc::O_RDWR if stat.st_size > 0 && flags & libc::O_APPEND == 0 => {
-            counted(write_lease(fd, flags, stat), flags).unwrap_or(mount)
+            match write_lease(fd, flags, stat) {
+                Ok(held) => counted(held, flags),
+                Err(Refused { hidden }) => Entry::Mount { inode, hidden },
+            }
         }
         // Only beside a descriptor that reads as well: a lease cannot be had with this one.
         libc::O_WRONLY if flags & libc::O_APPEND == 0 => {
-            let leased = table::find(stat.st_dev, stat.st_ino, true);
-            if leased.is_some() {
-                set_direct(fd);
+            match slots::find(stat.st_dev, stat.st_ino, true) {
+                Some(held) => {
+                    set_direct(fd);
+                    counted(held, flags)
+                }
+                None => mount,
             }
-            counted(leased, flags).unwrap_or(mount)
         }
         _ => mount,
     };
@@ -237,12 +294,11 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
 }
 
 /// Returns the entry of a descriptor that was opened with these flags, and counts its use.
-fn counted(held: Option<Held>, flags: c_int) -> Option<Entry> {
-    let held = held?;
+fn counted(held: Held, flags: c_int) -> Entry {
     let reads = flags & libc::O_ACCMODE != libc::O_WRONLY;
     let entry = held.entry(reads, flags & libc::O_DIRECT == 0);
     held.count();
-    Some(entry)
+    entry
 }
 
 /// Runs code of the client. A panic must not reach the program.
@@ -250,42 +306,50 @@ pub(crate) fn guarded<T>(f: impl FnOnce() -> Option<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or(None)
 }
 
+/// There is no lease to write.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Refused {
+    /// The descriptor has O_DIRECT, and could not be replaced again: the process has too many,
+    /// for example.
+    pub(crate) hidden: bool,
+}
+
 /// Gets a lease to write for a descriptor that nobody else knows of yet.
-pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Option<Held> {
+pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Result<Held, Refused> {
+    let none = Refused::default();
     let (device, inode) = (stat.st_dev, stat.st_ino);
-    let find = || table::find(device, inode, true);
+    let find = || slots::find(device, inode, true);
     if let Some(held) = find() {
         // While the lease lives, the mount opens the file without the page cache.
         set_direct(fd);
-        return Some(held);
+        return Ok(held);
     }
     let hash = table::hash(device, inode);
-    if is_program(stat) || was_busy(hash) || !table::has_room(limits().leases) {
-        return None;
+    if is_program(stat) || was_busy(hash) || !slots::has_room(limits().leases) {
+        return Err(none);
     }
-    let change = table::Change::begin(hash)?;
+    let Some(_change) = table::Change::begin(hash) else {
+        return Err(none);
+    };
     let replaced = flags & libc::O_DIRECT == 0;
     // Before this thread waits: several threads that open the file at the same time wait for
     // the end of each other's first descriptors.
     if replaced && !reopen(fd, flags, libc::O_DIRECT) {
-        return None;
+        return Err(none);
     }
     let held = Inside::enter().and_then(|inside| {
         guarded(|| {
             find().or_else(|| {
                 let file = lease(&inside, fd, true)?;
-                table::add(&inside, file, device, inode, true)
+                slots::add(&inside, file, device, inode, true)
             })
         })
     });
-    if held.is_none() {
+    held.ok_or_else(|| {
         note_busy(hash);
-        if replaced {
-            reopen(fd, flags, 0);
-        }
-    }
-    drop(change);
-    held
+        let hidden = replaced && !reopen(fd, flags, 0);
+        Refused { hidden }
+    })
 }
 
 /// Whether a lease to write could take a right away from the file: it drops suid, sgid and
@@ -385,7 +449,7 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         return None;
     }
     // Only one attempt, by one thread.
-    if !owns_memory() || !table::replace(fd, old, Entry::Mount { inode }) {
+    if !owns_memory() || !table::replace(fd, old, Entry::plain(inode)) {
         return None;
     }
     // A lease that is refused closes a descriptor of the file.
@@ -393,17 +457,17 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     let inside = Inside::enter()?;
     let held = guarded(|| {
         let stat = stat(fd)?;
-        if let Some(held) = table::find(stat.st_dev, stat.st_ino, false) {
+        if let Some(held) = slots::find(stat.st_dev, stat.st_ino, false) {
             return Some(held);
         }
-        if !table::has_room(limits().leases) {
+        if !slots::has_room(limits().leases) {
             return None;
         }
         let file = lease(&inside, fd, false)?;
-        table::add(&inside, file, stat.st_dev, stat.st_ino, false)
+        slots::add(&inside, file, stat.st_dev, stat.st_ino, false)
     })?;
     let entry = held.entry(true, false);
-    if table::replace(fd, Entry::Mount { inode }, entry) {
+    if table::replace(fd, Entry::plain(inode), entry) {
         return Some(held.and_count());
     }
     // Closed meanwhile. The last user leaves outside.
@@ -474,9 +538,12 @@ pub(crate) fn persist(held: &Held, sync: unsafe fn(c_int) -> c_int) -> bool {
     guarded(|| held.file().persist_mappings().ok()).is_some()
 }
 
-/// Notes that the program has stored to its mappings.
-pub(crate) fn note_stores() {
-    for held in table::stored_to() {
+/// Notes that the program may have stored to its mappings in a range.
+pub(crate) fn note_stores(at: u64, len: u64) {
+    for held in slots::stored_to() {
+        if !views::shows(at, len, held.key()) {
+            continue;
+        }
         let Some(_inside) = Inside::enter() else {
             return;
         };
@@ -503,6 +570,7 @@ pub(crate) fn flags(fd: c_int) -> Option<c_int> {
 #[cold]
 pub(crate) fn adopt(fd: c_int) -> Option<Held> {
     if is_inside()
+        || process::is_sealed()
         || !owns_memory()
         || !matches!(
             table::entry(fd),
@@ -523,13 +591,13 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
     let _change = table::Change::begin(table::hash(stat.st_dev, stat.st_ino))?;
     let inside = Inside::enter()?;
     let held = guarded(|| {
-        if let Some(held) = table::find(stat.st_dev, stat.st_ino, write) {
+        if let Some(held) = slots::find(stat.st_dev, stat.st_ino, write) {
             return Some(held);
         }
-        if !table::has_room(limits().leases) {
+        if !slots::has_room(limits().leases) {
             return None;
         }
-        table::add(
+        slots::add(
             &inside,
             lease(&inside, fd, write)?,
             stat.st_dev,
@@ -538,7 +606,7 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         )
     })?;
     drop(inside);
-    let hidden = write && flags & libc::O_DIRECT == 0;
+    let hidden = write && (flags & libc::O_DIRECT == 0 || table::hides_direct(fd));
     if hidden {
         set_direct(fd);
     }

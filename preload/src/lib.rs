@@ -5,10 +5,11 @@
 //! and writes that need nothing but memory, and passes everything else to the C library.
 //! Invariant: what it does not see, or refuses, does the same through the mount.
 //!
-//! - `table`: what is known about the numbers of descriptors. `process`: threads that are
+//! - `table`: what is known about the numbers of descriptors. `slots`: the leases that they name. `process`: threads that are
 //!   inside the library, forks.
 //! - `lease`: how a file gets its lease. `growing`: files that were empty. `give_up`: how a lease
 //!   is lost.
+//! - `heap`: memory of its own, for signal handlers that have interrupted malloc.
 //! - `views`: mappings of the region, which must not grow.
 //! - `calls/`: the functions that take the place of those of the C library.
 //!
@@ -17,10 +18,12 @@
 mod calls;
 mod give_up;
 mod growing;
+mod heap;
 mod lease;
 mod process;
 mod real;
 mod settings;
+mod slots;
 mod stats;
 mod table;
 mod views;

@@ -13,15 +13,20 @@ use std::time::Duration;
 
 use pramfs_medium::pmem::OpenState;
 
-use crate::{real, stats, table};
+use crate::{real, settings, stats, table};
 
 /// Set while a thread is inside. Not a lock with a queue: a child of a fork has a copy of it,
 /// and none of the threads that wait.
 static ONE: AtomicBool = AtomicBool::new(false);
 /// Set when forks wait for the thread inside.
 static FORKS_WAIT: AtomicBool = AtomicBool::new(false);
+/// Set while a fork is the one inside: then nobody holds a lock of the client.
+static FORKS: AtomicBool = AtomicBool::new(false);
+/// Set in a child of a fork that has not waited for the thread inside. That thread is not there,
+/// and locks that it held stay locked for ever.
+static IS_SPLIT: AtomicBool = AtomicBool::new(false);
 
-/// Set when a seccomp filter is in force.
+/// Set when a seccomp filter is in force, or about to be.
 static SEALED: AtomicBool = AtomicBool::new(false);
 
 /// Pause of a thread that waits for the one inside, which asks a server.
@@ -47,6 +52,8 @@ thread_local! {
     /// Replacements of descriptors that this thread is making.
     static CHANGES: Cell<u32> = const { Cell::new(0) };
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// Set while this thread prepares a filter.
+    static SEALS: Cell<bool> = const { Cell::new(false) };
 }
 
 unsafe extern "C" {
@@ -83,11 +90,12 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    /// `None` in a signal handler that has interrupted this thread inside or in a copy, and in
-    /// a process that may not make system calls.
+    /// `None` in a signal handler that has interrupted this thread inside or in a copy, in
+    /// a process that may not make system calls, and in one that was forked off in the middle of
+    /// something.
     pub(crate) fn enter() -> Option<Inside> {
         notice_fork();
-        if is_sealed() || COPIES.try_with(Cell::get) != Ok(0) {
+        if is_sealed() || IS_SPLIT.load(Ordering::Relaxed) || COPIES.try_with(Cell::get) != Ok(0) {
             return None;
         }
         let was = IS_INSIDE.try_with(|inside| inside.replace(true));
@@ -97,10 +105,12 @@ impl Inside {
         let errno = real::errno();
         let thread = NotCancelled::begin();
         lock();
-        Some(Inside {
+        let inside = Inside {
             errno,
             _thread: thread,
-        })
+        };
+        // A filter may have been set meanwhile.
+        (!is_sealed()).then_some(inside)
     }
 }
 
@@ -150,16 +160,73 @@ pub(crate) fn id() -> i32 {
 }
 
 /// Whether this process owns its memory. A child of vfork does not: what it does to its
-/// descriptors must not be noted.
+/// descriptors must not be noted. Under a filter the question is not asked: then a descriptor
+/// may be forgotten, in the parent too, which is harmless, but nothing new is noted.
 pub(crate) fn owns_memory() -> bool {
     notice_fork();
     // SAFETY: takes no arguments.
     is_sealed() || PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
 }
 
-/// Notes whether the process may be killed for system calls that it does not know of.
-pub(crate) fn seal(yes: bool) {
-    SEALED.store(yes, Ordering::Relaxed);
+/// From now on, the library makes no system calls of its own: the process may be killed for
+/// them. `end` runs first, and may make some.
+///
+/// No other thread begins anything from the first store on. Those that have begun before, which
+/// are inside or change a descriptor, have ended when this returns.
+pub(crate) fn seal(end: impl FnOnce()) {
+    SEALED.store(true, Ordering::SeqCst);
+    // A signal handler must not wait for the thread that it has interrupted.
+    if !may_wait() || SEALS.try_with(|seals| seals.replace(true)) != Ok(false) {
+        return;
+    }
+    drop(Inside::enter());
+    table::await_changes();
+    end();
+    let _ = SEALS.try_with(|seals| seals.set(false));
+}
+
+/// Seals a process that was started with a filter, or has set one in a way that was not seen. It
+/// has no leases yet. `/proc` tells: prctl(2) is what a filter may kill for, and the program has
+/// opened a file itself.
+pub(crate) fn look_for_filter() {
+    static LOOKED: AtomicBool = AtomicBool::new(false);
+    if LOOKED.load(Ordering::Acquire) {
+        return;
+    }
+    // Without /proc there are no leases either.
+    if !settings::filter_is_harmless() && has_filter().unwrap_or(true) {
+        SEALED.store(true, Ordering::SeqCst);
+    }
+    // Only now: another thread that comes first looks as well.
+    LOOKED.store(true, Ordering::Release);
+}
+
+/// Whether the process has a filter. `None` if that cannot be found out.
+fn has_filter() -> Option<bool> {
+    let (path, flags) = (
+        c"/proc/thread-self/status",
+        libc::O_RDONLY | libc::O_CLOEXEC,
+    );
+    // SAFETY: the path ends with a zero.
+    let fd = unsafe { real::open64(path.as_ptr(), flags, 0) };
+    if fd < 0 {
+        return None;
+    }
+    // In one piece. The groups of the user come before the line; very many leave no room for it.
+    let mut text = [0u8; 8192];
+    // SAFETY: writes to the buffer.
+    let len = unsafe { real::read(fd, text.as_mut_ptr().cast(), text.len()) };
+    // SAFETY: opened above, and nobody else knows of it.
+    unsafe { real::close(fd) };
+    let lines = text.get(..usize::try_from(len).ok()?)?;
+    let mut lines = lines.split(|byte| *byte == b'\n');
+    let mode = lines.find_map(|line| line.strip_prefix(b"Seccomp:"))?;
+    Some(mode.trim_ascii() != b"0")
+}
+
+/// Takes a [`seal`] back: no filter was set.
+pub(crate) fn unseal() {
+    SEALED.store(false, Ordering::SeqCst);
 }
 
 /// A word that is 1 in the process that has set it, and 0 in its forked children.
@@ -246,8 +313,10 @@ pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
+/// Whether the library must not make system calls of its own.
+#[inline]
 pub(crate) fn is_sealed() -> bool {
-    SEALED.load(Ordering::Relaxed)
+    SEALED.load(Ordering::SeqCst) && SEALS.try_with(Cell::get) != Ok(true)
 }
 
 pub(crate) fn start() {
@@ -285,11 +354,13 @@ extern "C" fn prepare() {
     // A fork from a signal handler that has interrupted this thread inside holds it already.
     if !is_inside() {
         lock();
+        FORKS.store(true, Ordering::Relaxed);
     }
 }
 
 extern "C" fn parent() {
     if !is_inside() {
+        FORKS.store(false, Ordering::Relaxed);
         unlock();
     }
 }
@@ -301,6 +372,12 @@ extern "C" fn child() {
     // mount.
     table::forget_all();
     stats::reset();
+    // Another thread was inside, and this fork has not waited for it. If it was this one, a signal
+    // handler has forked, and it goes on after that in the child too.
+    if ONE.load(Ordering::Relaxed) && !FORKS.load(Ordering::Relaxed) && !is_inside() {
+        IS_SPLIT.store(true, Ordering::Relaxed);
+    }
+    FORKS.store(false, Ordering::Relaxed);
     if !is_inside() {
         unlock();
     }

@@ -120,6 +120,7 @@ functions! {
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
+    fn munmap(at: *mut c_void, len: size_t) -> c_int;
     fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int;
     fn mprotect(at: *mut c_void, len: size_t, protection: c_int) -> c_int;
     fn _Fork() -> c_int;

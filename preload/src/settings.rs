@@ -7,6 +7,7 @@ use pramfs_client::Protect;
 
 struct Settings {
     appends: bool,
+    filter_is_harmless: bool,
     protect: Protect,
 }
 
@@ -15,6 +16,14 @@ static SETTINGS: OnceLock<Settings> = OnceLock::new();
 /// Whether files may grow without the kernel: `PRAMFS_PRELOAD_APPEND` is 1.
 pub(crate) fn may_append() -> bool {
     SETTINGS.get().is_some_and(|settings| settings.appends)
+}
+
+/// Whether a seccomp filter with which the program starts allows what the library calls:
+/// `PRAMFS_PRELOAD_FILTERED` is 1.
+pub(crate) fn filter_is_harmless() -> bool {
+    SETTINGS
+        .get()
+        .is_some_and(|settings| settings.filter_is_harmless)
 }
 
 /// What keeps stray stores of the program from the region: `PRAMFS_PRELOAD_PROTECT`.
@@ -28,6 +37,7 @@ pub(crate) fn protection() -> Protect {
 pub(crate) fn start() {
     let _ = SETTINGS.set(Settings {
         appends: variable(c"PRAMFS_PRELOAD_APPEND").first() == Some(&b'1'),
+        filter_is_harmless: variable(c"PRAMFS_PRELOAD_FILTERED") == b"1",
         protect: protection_of(variable(c"PRAMFS_PRELOAD_PROTECT")),
     });
 }

@@ -1,25 +1,18 @@
-//! What is known about the numbers of descriptors, and the leases behind them.
-//!
-//! A lookup takes no lock. Invariant: an entry that names a lease counts as one user of it,
-//! and so does each call that uses it. The last user drops the lease.
+//! What is known about the numbers of descriptors. A lookup takes no lock.
 
-use std::cell::UnsafeCell;
-use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pramfs_client::File;
-
-use crate::process::{Changing, Inside, is_inside, may_wait, notice_fork, owns_memory, pause};
+use crate::process::{Changing, is_inside, is_sealed, may_wait, notice_fork, owns_memory, pause};
+use crate::slots::{self, Held};
+use crate::views;
 
 /// Descriptors with higher numbers are left to the mount.
 pub(crate) const DESCRIPTORS: usize = 4096;
-const LEASES: usize = 256;
 
 /// Descriptors that are files of a mount.
 static TABLE: [AtomicU64; DESCRIPTORS] = [const { AtomicU64::new(0) }; DESCRIPTORS];
 /// One more than the highest number that was ever noted.
 static USED: AtomicUsize = AtomicUsize::new(0);
-static SLOTS: [Slot; LEASES] = [const { Slot::new() }; LEASES];
 /// Hashes of inodes on which this process has taken record locks. Closing any descriptor
 /// of such a file would release them.
 static LOCKED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
@@ -29,8 +22,8 @@ static LOCKED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 pub(crate) enum Entry {
     /// Not a file of a mount, or not noted.
     Unknown,
-    /// A file of a mount, without a lease.
-    Mount { inode: u16 },
+    /// A file of a mount, without a lease. `hidden`: as for one that has a lease.
+    Mount { inode: u16, hidden: bool },
     /// The same, open for reading: after some calls it gets a lease.
     Candidate { inode: u16, calls: u16 },
     /// The same, open for reading and writing, and empty when it was opened. If it is then
@@ -55,7 +48,7 @@ impl Entry {
     pub(crate) fn encode(self) -> u64 {
         match self {
             Entry::Unknown => 0,
-            Entry::Mount { inode } => 1 | u64::from(inode) << 8,
+            Entry::Mount { inode, hidden } => 1 | u64::from(hidden) << 5 | u64::from(inode) << 8,
             Entry::Candidate { inode, calls } => 2 | u64::from(inode) << 8 | u64::from(calls) << 32,
             Entry::Growing {
                 inode,
@@ -79,11 +72,30 @@ impl Entry {
         }
     }
 
+    /// A file without a lease, whose descriptor is as the program has opened it.
+    pub(crate) fn plain(inode: u16) -> Entry {
+        Entry::Mount {
+            inode,
+            hidden: false,
+        }
+    }
+
+    /// Whether O_DIRECT is set, of which the program does not know.
+    pub(crate) fn hides_direct(self) -> bool {
+        matches!(
+            self,
+            Entry::Leased { hidden: true, .. } | Entry::Mount { hidden: true, .. }
+        )
+    }
+
     #[inline]
     pub(crate) fn decode(word: u64) -> Entry {
         let (low, high) = ((word >> 8) as u16, (word >> 32) as u32);
         match word & 7 {
-            1 => Entry::Mount { inode: low },
+            1 => Entry::Mount {
+                inode: low,
+                hidden: word & 1 << 5 != 0,
+            },
             2 => Entry::Candidate {
                 inode: low,
                 calls: high as u16,
@@ -172,7 +184,7 @@ fn settle_slowly(fd: i32) {
         let old = entry(fd);
         match old {
             Entry::Growing { inode, .. } => {
-                if replace(fd, old, Entry::Mount { inode }) {
+                if replace(fd, old, Entry::plain(inode)) {
                     return;
                 }
             }
@@ -195,14 +207,14 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// `None` if the process may have record locks on the file.
+    /// `None` if the process may have record locks on the file, or a filter.
     pub(crate) fn begin(inode: u16) -> Option<Change> {
-        // Before the look at the locks: `note_lock` does the opposite.
+        // Before the look at the locks: `note_lock` does the opposite. So does who sets a filter.
         CHANGES.fetch_add(1, Ordering::SeqCst);
         let change = Change {
             _changing: Changing::begin(),
         };
-        (!may_be_locked(inode)).then_some(change)
+        (!may_be_locked(inode) && !is_sealed()).then_some(change)
     }
 }
 
@@ -230,6 +242,11 @@ pub(crate) fn note_sharing() {
 /// has not seen it ends first.
 pub(crate) fn begin_sharing() {
     note_sharing();
+    await_changes();
+}
+
+/// Waits for the replacements in progress. A signal handler that has interrupted one does not.
+pub(crate) fn await_changes() {
     while CHANGES.load(Ordering::SeqCst) != 0 && may_wait() {
         pause(std::time::Duration::from_micros(50));
     }
@@ -252,7 +269,8 @@ pub(crate) fn pass_copies(fd: i32) {
     let locked = may_be_locked(inode);
     for fd in 0..USED.load(Ordering::Relaxed) as i32 {
         let same = entry(fd);
-        if held.is_of(same) && replace(fd, same, Entry::Mount { inode }) {
+        let hidden = same.hides_direct();
+        if held.is_of(same) && replace(fd, same, Entry::Mount { inode, hidden }) {
             drop_entry(same);
         }
     }
@@ -272,11 +290,27 @@ pub(crate) fn with_lease(held: &Held) -> Vec<(i32, Entry)> {
 
 /// Whether a descriptor has O_DIRECT set, of which the program does not know.
 pub(crate) fn hides_direct(fd: i32) -> bool {
-    matches!(entry(fd), Entry::Leased { hidden: true, .. })
+    entry(fd).hides_direct()
+}
+
+/// Passes the calls of all descriptors to the mount.
+pub(crate) fn pass_all() {
+    for fd in 0..USED.load(Ordering::Relaxed) as i32 {
+        pass_copies(fd);
+    }
 }
 
 /// Notes that `new` is a copy of `fd`.
 pub(crate) fn copy(fd: i32, new: i32) {
+    if is_sealed() {
+        // This may be a child of vfork, whose table is that of its parent: under this number the
+        // parent can have another file. Only a system call could tell, which the filter may
+        // forbid. Nothing known about a number is right for both.
+        if entry(new) != Entry::Unknown {
+            set(new, Entry::Unknown);
+        }
+        return;
+    }
     settle(fd);
     let old = entry(fd);
     if old == Entry::Unknown && entry(new) == Entry::Unknown || !owns_memory() {
@@ -301,220 +335,8 @@ pub(crate) fn forget_all() {
         word.store(0, Ordering::Relaxed);
     }
     CHANGES.store(0, Ordering::Relaxed);
-    for slot in &SLOTS {
-        slot.users.store(0, Ordering::Relaxed);
-        slot.is_used.store(false, Ordering::Release);
-    }
-}
-
-/// A lease of the process, shared by all descriptors of the file.
-pub(crate) struct Slot {
-    /// Entries and calls that use it. 0: no new ones may.
-    users: AtomicU64,
-    is_used: AtomicBool,
-    generation: AtomicU64,
-    device: AtomicU64,
-    inode: AtomicU64,
-    is_writable: AtomicBool,
-    /// End of the part of the file that was mapped for stores.
-    stored_end: AtomicU64,
-    /// End of the part that was mapped.
-    viewed_end: AtomicU64,
-    /// Calls that did not find their blocks.
-    misses: AtomicU64,
-    /// Calls that found no room to append.
-    growths: AtomicU64,
-    /// The [`epoch`] in which it was taken.
-    epoch: AtomicU64,
-    file: UnsafeCell<MaybeUninit<File>>,
-}
-
-// SAFETY: `file` is written while `is_used` was false, by the thread inside, before `users`
-// counts anybody; read only by users; and dropped by the last one.
-unsafe impl Sync for Slot {}
-
-impl Slot {
-    const fn new() -> Slot {
-        Slot {
-            users: AtomicU64::new(0),
-            is_used: AtomicBool::new(false),
-            generation: AtomicU64::new(0),
-            device: AtomicU64::new(0),
-            inode: AtomicU64::new(0),
-            is_writable: AtomicBool::new(false),
-            stored_end: AtomicU64::new(0),
-            viewed_end: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-            growths: AtomicU64::new(0),
-            epoch: AtomicU64::new(0),
-            file: UnsafeCell::new(MaybeUninit::uninit()),
-        }
-    }
-
-    /// Counts one user more, unless there is none.
-    fn add_user(&self) -> bool {
-        self.users
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |users| {
-                (users != 0).then(|| users + 1)
-            })
-            .is_ok()
-    }
-
-    /// `closing`: the program closes a descriptor of the file, which releases its record locks
-    /// in any case.
-    fn drop_user(&self, closing: bool) {
-        if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let (device, inode) = (&self.device, &self.inode);
-            let hash = hash(
-                device.load(Ordering::Relaxed),
-                inode.load(Ordering::Relaxed),
-            );
-            match closing || !may_be_locked(hash) {
-                true => self.drop_file(),
-                // The lease stays until the process ends, or the file is opened again.
-                false => self.users.store(1, Ordering::Release),
-            }
-        }
-    }
-
-    #[cold]
-    fn drop_file(&self) {
-        // The client asks the server, and closes descriptors. A signal handler that has
-        // interrupted this thread inside leaves the lease until the process ends.
-        let Some(inside) = Inside::enter() else {
-            return;
-        };
-        // SAFETY: initialized before the first user; this was the last one, and none can come
-        // again.
-        let file = unsafe { (*self.file.get()).assume_init_read() };
-        let is_mapped = self.stored_end.load(Ordering::Acquire) > 0;
-        let end = std::panic::AssertUnwindSafe(|| {
-            if is_mapped {
-                // Nobody asks for it later: the close of a file reports no such error.
-                let _ = file.persist_mappings();
-            }
-            drop(file);
-        });
-        let dropped = std::panic::catch_unwind(end);
-        self.is_used.store(false, Ordering::Release);
-        drop((inside, dropped));
-    }
-}
-
-/// A lease in use by a call.
-pub(crate) struct Held {
-    slot: &'static Slot,
-    /// Its number and generation.
-    number: u16,
-    generation: u32,
-}
-
-impl Held {
-    pub(crate) fn file(&self) -> &File {
-        // SAFETY: this user was counted while others were, so it is initialized and stays.
-        unsafe { (*self.slot.file.get()).assume_init_ref() }
-    }
-
-    /// Returns the entry of a descriptor with this lease.
-    pub(crate) fn entry(&self, reads: bool, hidden: bool) -> Entry {
-        Entry::Leased {
-            slot: self.number,
-            generation: self.generation,
-            write: self.is_writable(),
-            reads,
-            hidden,
-        }
-    }
-
-    /// Whether an entry is of a descriptor with this lease.
-    fn is_of(&self, entry: Entry) -> bool {
-        matches!(entry, Entry::Leased { slot, generation, .. }
-            if (slot, generation) == (self.number, self.generation))
-    }
-
-    /// Counts the use of a permanent entry.
-    pub(crate) fn count(self) {
-        std::mem::forget(self);
-    }
-
-    /// Counts the use of an entry besides this one.
-    pub(crate) fn and_count(self) -> Held {
-        // It cannot fail: this user is counted.
-        self.slot.add_user();
-        self
-    }
-
-    /// Takes the use of an entry back.
-    pub(crate) fn uncount(self) -> Held {
-        self.slot.drop_user(false);
-        self
-    }
-
-    /// Whether other processes may share the descriptors of the file since the lease was taken.
-    pub(crate) fn may_be_shared(&self) -> bool {
-        self.slot.epoch.load(Ordering::Relaxed) != u64::from(epoch())
-    }
-
-    /// Returns the number of entries and calls that use the lease.
-    pub(crate) fn users(&self) -> u64 {
-        self.slot.users.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn is_writable(&self) -> bool {
-        self.slot.is_writable.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn inode(&self) -> u16 {
-        hash(
-            self.slot.device.load(Ordering::Relaxed),
-            self.slot.inode.load(Ordering::Relaxed),
-        )
-    }
-
-    /// Notes that the file is mapped up to here, perhaps for stores.
-    pub(crate) fn note_view(&self, end: u64, stores: bool) {
-        self.slot.viewed_end.fetch_max(end, Ordering::AcqRel);
-        if stores {
-            self.slot.stored_end.fetch_max(end, Ordering::AcqRel);
-        }
-    }
-
-    /// Counts a call that did not find its blocks. True for the first one, and for every
-    /// fourth one from then on.
-    pub(crate) fn misses_often(&self) -> bool {
-        let before = self.slot.misses.fetch_add(1, Ordering::Relaxed);
-        before.is_multiple_of(4)
-    }
-
-    /// Counts a write at the end that found no room. True from the eighth on.
-    pub(crate) fn grows_often(&self) -> bool {
-        self.slot.growths.fetch_add(1, Ordering::Relaxed) >= 7
-    }
-
-    /// Returns the end of the part that was mapped for stores.
-    pub(crate) fn stored_end(&self) -> u64 {
-        self.slot.stored_end.load(Ordering::Acquire)
-    }
-
-    fn of(number: u16, generation: u32) -> Option<Held> {
-        let slot = SLOTS.get(usize::from(number))?;
-        if !slot.add_user() {
-            return None;
-        }
-        let held = Held {
-            slot,
-            number,
-            generation,
-        };
-        // Another lease may be there by now.
-        (slot.generation.load(Ordering::Relaxed) as u32 == generation).then_some(held)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.slot.drop_user(false);
-    }
+    views::forget_all();
+    slots::forget_all();
 }
 
 /// Uses the lease of an entry. `None` if it has none, or none any more.
@@ -530,84 +352,9 @@ pub(crate) fn hold(entry: Entry) -> Option<Held> {
 }
 
 fn drop_entry(entry: Entry) {
-    if let Entry::Leased { slot, .. } = entry
-        && let Some(slot) = SLOTS.get(usize::from(slot))
-    {
-        slot.drop_user(true);
+    if let Entry::Leased { slot, .. } = entry {
+        slots::drop_use(slot);
     }
-}
-
-/// Notes that the program may store to any of its mappings from now on.
-pub(crate) fn views_may_be_stored_to() {
-    for slot in &SLOTS {
-        if slot.is_used.load(Ordering::Acquire) && slot.is_writable.load(Ordering::Relaxed) {
-            let end = slot.viewed_end.load(Ordering::Acquire);
-            slot.stored_end.fetch_max(end, Ordering::AcqRel);
-        }
-    }
-}
-
-/// Returns the leases for writing whose files are mapped for stores.
-pub(crate) fn stored_to() -> impl Iterator<Item = Held> {
-    (0..LEASES as u16).filter_map(|number| {
-        let slot = &SLOTS[usize::from(number)];
-        if !slot.is_used.load(Ordering::Acquire) || slot.stored_end.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        Held::of(number, slot.generation.load(Ordering::Relaxed) as u32).filter(Held::is_writable)
-    })
-}
-
-/// Returns the lease of a file, if the process has one. Waits for nothing.
-pub(crate) fn find(device: u64, inode: u64, write: bool) -> Option<Held> {
-    (0..LEASES as u16).find_map(|number| {
-        let slot = &SLOTS[usize::from(number)];
-        let is_same = || {
-            slot.is_used.load(Ordering::Acquire)
-                && slot.device.load(Ordering::Relaxed) == device
-                && slot.inode.load(Ordering::Relaxed) == inode
-                && slot.is_writable.load(Ordering::Relaxed) == write
-        };
-        if !is_same() {
-            return None;
-        }
-        // Nothing of it changes while it is held.
-        Held::of(number, slot.generation.load(Ordering::Acquire) as u32).filter(|_| is_same())
-    })
-}
-
-/// Whether there is room for another lease, of so many.
-pub(crate) fn has_room(most: usize) -> bool {
-    let used = SLOTS
-        .iter()
-        .filter(|slot| slot.is_used.load(Ordering::Acquire));
-    used.count() < most.min(LEASES)
-}
-
-/// Adds a lease. `None` if there is no room.
-pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) -> Option<Held> {
-    let number = SLOTS
-        .iter()
-        .position(|slot| !slot.is_used.load(Ordering::Acquire))?;
-    let slot = &SLOTS[number];
-    let generation = (slot.generation.fetch_add(1, Ordering::Relaxed) + 1) as u32;
-    slot.device.store(device, Ordering::Relaxed);
-    slot.inode.store(inode, Ordering::Relaxed);
-    slot.is_writable.store(write, Ordering::Relaxed);
-    slot.stored_end.store(0, Ordering::Relaxed);
-    slot.viewed_end.store(0, Ordering::Relaxed);
-    slot.misses.store(0, Ordering::Relaxed);
-    slot.growths.store(0, Ordering::Relaxed);
-    slot.epoch.store(epoch().into(), Ordering::Relaxed);
-    // SAFETY: nobody uses the slot: it has no users, and only the thread inside takes one.
-    unsafe { (*slot.file.get()).write(file) };
-    slot.is_used.store(true, Ordering::Relaxed);
-    slot.users.store(1, Ordering::Release);
-    Some(Held {
-        slot,
-        number: number as u16,
-        generation,
-    })
 }
 
 /// Returns the hash of a file.
@@ -627,7 +374,7 @@ pub(crate) fn note_lock(fd: i32) {
             Some(inode) => inode,
             None => return,
         },
-        Entry::Mount { inode }
+        Entry::Mount { inode, .. }
         | Entry::Candidate { inode, .. }
         | Entry::Growing { inode, .. }
         | Entry::Changing { inode } => inode,
@@ -638,9 +385,7 @@ pub(crate) fn note_lock(fd: i32) {
     };
     let (at, bit) = (usize::from(inode) / 64, 1 << (inode % 64));
     LOCKED[at].fetch_or(bit, Ordering::SeqCst);
-    while CHANGES.load(Ordering::SeqCst) != 0 && may_wait() {
-        pause(std::time::Duration::from_micros(50));
-    }
+    await_changes();
 }
 
 /// Whether this process may have taken record locks on a file.

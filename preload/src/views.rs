@@ -3,10 +3,14 @@
 //! For the kernel such a mapping is one of the region. If it grew, by mremap(2), it would show
 //! the blocks behind those of the file, which belong to other files. Invariant: no mapping of
 //! a region grows. The kernel's own list tells which addresses are such mappings, so nothing
-//! is kept that could be out of date.
+//! is kept for this that could be out of date.
+//!
+//! Which file a mapping shows is noted here, for msync(2) and mprotect(2). A note that is out of
+//! date changes the mtime of a file, and nothing else.
 
 use std::ffi::{c_int, c_long};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::real;
 
@@ -34,6 +38,101 @@ fn is_region(inode: u64) -> bool {
 #[inline]
 pub(crate) fn are_any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
+}
+
+/// A mapping, and the [key](crate::table::Held::key) of the lease of its file.
+struct View {
+    start: AtomicU64,
+    /// 0: a free place. Stored last, and loaded first.
+    end: AtomicU64,
+    lease: AtomicU64,
+}
+
+static VIEWS: [View; 256] = [const {
+    View {
+        start: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+        lease: AtomicU64::new(0),
+    }
+}; 256];
+
+/// Set if a mapping could not be noted: then each may be of any file.
+static INCOMPLETE: AtomicBool = AtomicBool::new(false);
+
+impl View {
+    fn range(&self) -> Range<u64> {
+        let end = self.end.load(Ordering::Acquire);
+        self.start.load(Ordering::Relaxed)..end
+    }
+
+    fn set(&self, range: Range<u64>, lease: u64) {
+        self.end.store(0, Ordering::Release);
+        self.start.store(range.start, Ordering::Relaxed);
+        self.lease.store(lease, Ordering::Relaxed);
+        self.end.store(range.end, Ordering::Release);
+    }
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+/// Returns the whole pages of a range.
+fn pages(at: u64, len: u64) -> Range<u64> {
+    let end = at.saturating_add(len);
+    at..end.checked_next_multiple_of(4096).unwrap_or(end)
+}
+
+/// Notes a mapping that the thread inside has made.
+pub(crate) fn note(at: u64, len: u64, lease: u64) {
+    forget(at, len);
+    match VIEWS.iter().find(|view| view.range().end == 0) {
+        Some(free) => free.set(pages(at, len), lease),
+        None => INCOMPLETE.store(true, Ordering::Release),
+    }
+}
+
+/// Forgets the mappings that are cut away as a whole. Of others, the rest stays.
+pub(crate) fn forget(at: u64, len: u64) {
+    let gone = pages(at, len);
+    for view in &VIEWS {
+        let range = view.range();
+        if range.end != 0 && gone.start <= range.start && range.end <= gone.end {
+            view.end.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Forgets all, in a forked child, whose leases are gone.
+pub(crate) fn forget_all() {
+    for view in &VIEWS {
+        view.end.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Notes that mremap(2) has moved or cut memory.
+pub(crate) fn moved(old: (u64, u64), new: (u64, u64)) {
+    let (from, to) = (pages(old.0, old.1), pages(new.0, new.1));
+    for view in &VIEWS {
+        let range = view.range();
+        if !overlap(&range, &from) {
+            continue;
+        }
+        match range == from {
+            true => view.set(to.clone(), view.lease.load(Ordering::Relaxed)),
+            // Pieces of it lie in two places.
+            false => INCOMPLETE.store(true, Ordering::Release),
+        }
+    }
+}
+
+/// Whether a range may be mapped from the file of a lease.
+pub(crate) fn shows(at: u64, len: u64, lease: u64) -> bool {
+    let wanted = pages(at, len);
+    INCOMPLETE.load(Ordering::Acquire)
+        || VIEWS.iter().any(|view| {
+            overlap(&view.range(), &wanted) && view.lease.load(Ordering::Relaxed) == lease
+        })
 }
 
 /// Whether an address lies in a mapping of a region. True where that cannot be found out.

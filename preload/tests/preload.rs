@@ -5,7 +5,8 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -62,6 +63,10 @@ fn same(scenario: &str, least: f64) {
     // A file may be found busy, on a machine under load. It must never look different.
     let mut shares = (0..3).map(|_| {
         let mut on_mount = preloaded(probe());
+        if scenario == "cannot_open_again" {
+            // The filter of the scenario allows what the library calls.
+            on_mount.env("PRAMFS_PRELOAD_FILTERED", "1");
+        }
         if GROWING.contains(&scenario) {
             on_mount.env("PRAMFS_PRELOAD_APPEND", "1");
         }
@@ -73,6 +78,11 @@ fn same(scenario: &str, least: f64) {
         assert_eq!(text(&on_mount), text(&on_tmpfs));
         share(&on_mount)
     });
+    for line in text(&on_tmpfs).lines() {
+        if let Some(why) = line.strip_prefix("skipped: ") {
+            skipped(format_args!("{scenario}: {why}"));
+        }
+    }
     let enough = shares.any(|share| share >= least);
     drop(shares);
     assert!(enough, "{scenario}: less than {least:.1} % served");
@@ -122,6 +132,14 @@ scenarios! {
     file_size_limit_holds_at_the_end: "limits_size" 0.0
     handler_writes_at_the_end_meanwhile: "extends_in_handler" 0.0
     mapping_of_copied_descriptor_keeps_positions: "maps_with_copies" 0.0
+    handler_that_interrupted_malloc_reads: "handler_in_malloc" 40.0
+    program_started_with_filter_is_not_killed: "starts_with_filter" 0.0
+    append_mode_of_one_open_leaves_others: "sets_append" 0.0
+    file_that_cannot_be_opened_again_hides_flag: "cannot_open_again" 0.0
+    msync_of_other_memory_keeps_mtime: "other_memory_keeps_mtime" 0.0
+    children_of_raw_forks_open_files: "forks_raw_and_opens" 0.0
+    vfork_under_filter_leaves_files_of_parent: "vforks_under_filter" 0.0
+    file_is_mapped_after_filter_was_set: "maps_under_filter" 80.0
 }
 
 #[test]
@@ -199,6 +217,67 @@ fn programs_with_and_without_library_see_the_same() {
     end(&mount);
 }
 
+/// The policy grants both users their leases. The server compares the user of the connection.
+#[test]
+fn program_that_changes_its_user_gets_leases() {
+    let mount = support::mount_for("all", "change of the user", &["cc"], REGION);
+    let Some((mount, _dog)) = mount else {
+        return;
+    };
+    let others = PermissionsExt::from_mode(0o755);
+    fs::set_permissions(mount.path().parent().unwrap(), others).unwrap();
+    let run = || {
+        let out = preloaded(probe())
+            .arg("changes_user")
+            .arg(mount.at("file"))
+            .output();
+        let out = out.unwrap();
+        assert_eq!(text(&out), "a a\n");
+        share(&out)
+    };
+    // Other users than root need Linux 6.16, by which the server says so.
+    let alone = preloaded(probe())
+        .arg("changes_user")
+        .arg(mount.at("file"))
+        .env("PROBE_LATE", "1")
+        .output()
+        .unwrap();
+    if share(&alone) < 80.0 {
+        skipped("other users get no leases here: the change of the user has not been tried");
+        return;
+    }
+    assert!((0..3).any(|_| run() >= 80.0), "no lease after the change");
+    end(&mount);
+}
+
+#[test]
+fn mount_with_number_of_another_gets_leases_after_a_while() {
+    let mount = support::mount_for("off", "numbers of mounts", &["cc"], REGION);
+    let Some((mount, _dog)) = mount else {
+        return;
+    };
+    let mut child = preloaded(probe())
+        .arg("waits_for_mount")
+        .arg(mount.at("file"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    mount.unmount();
+    mount.mount("direct=owner");
+    std::thread::sleep(Duration::from_secs(11));
+    child.stdin.take().unwrap().write_all(b"x").unwrap();
+    let out = child.wait_with_output().unwrap();
+    text(&out);
+    assert!(share(&out) >= 90.0, "{:.1} % served", share(&out));
+    end(&mount);
+}
+
 #[test]
 fn capability_of_program_stays_until_it_is_written() {
     let Some((mount, _dog)) = mount("capability", &["setcap", "getcap", "python3"]) else {
@@ -244,8 +323,23 @@ fn death_of_server_is_an_error_to_program() {
     let mut rest = String::new();
     lines.read_to_string(&mut rest).unwrap();
     assert!(child.wait().unwrap().success());
-    assert_eq!(rest, "1\n1\n");
+    let rounds = rest.strip_prefix("1\n1\n").map(|n| n.trim().parse());
+    let Some(Ok(last)) = rounds else {
+        panic!("{rest}");
+    };
     assert!(wait_until(|| mounted::is_unlocked(&mount.region())));
+    mount.mount("direct=owner");
+    let found = fs::read(mount.at("file")).unwrap();
+    assert!(found.len() == 64 * 4096 || found.len() == 65 * 4096);
+    for block in 0..64 {
+        // The round that failed may have written its block, or a part of it.
+        let before = (block..last).step_by(64).next_back();
+        let expected = before.map_or(b'a' + (block % 26) as u8, |round| round as u8);
+        let is_right = |byte: &u8| *byte == expected || last % 64 == block && *byte == last as u8;
+        let bytes = &found[block * 4096..(block + 1) * 4096];
+        assert!(bytes.iter().all(is_right), "block {block}, round {last}");
+    }
+    end(&mount);
 }
 
 #[test]
@@ -408,6 +502,7 @@ fn fio_is_served() {
             ],
         ),
         ("pvsync", vec![]),
+        ("pvsync2", vec![]),
         ("sync", vec![]),
         ("mmap", vec![]),
         ("mmap", vec!["--readonly", "--rw=randread", "--verify=0"]),
@@ -418,6 +513,52 @@ fn fio_is_served() {
         println!("fio {engine} {more:?}: {share:.1} % served");
         assert!(share >= 95.0, "fio {engine} {more:?}: {share:.1} %");
     }
+    end(&mount);
+}
+
+/// What the library does not see goes through the mount, beside a program whose lease keeps
+/// the file out of the page cache.
+#[test]
+fn asynchronous_engines_of_fio_verify_beside_lease() {
+    let Some((mount, _dog)) = mount("asynchronous fio", &["fio", "cc"]) else {
+        return;
+    };
+    let mut holder = preloaded(probe())
+        .arg("holds_lease")
+        .arg(mount.at("held"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    for engine in ["libaio", "io_uring"] {
+        for (name, size) in [("fio", "4M"), ("held", "248k")] {
+            let out = preloaded("fio")
+                .args(["--name=job", "--bs=4k", "--verify=crc32c", "--rw=randrw"])
+                .args(["--verify_fatal=1", "--verify_state_save=0", "--iodepth=8"])
+                .arg(format!("--ioengine={engine}"))
+                .arg(format!("--size={size}"))
+                .arg(format!("--filename={}", mount.at(name).display()))
+                .current_dir(mount.region().parent().unwrap())
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&out.stderr);
+            // Some systems forbid io_uring.
+            if said.contains("Operation not permitted") || said.contains("not implemented") {
+                skipped(format_args!("fio {engine} does not run here: {said}"));
+                break;
+            }
+            text(&out);
+        }
+    }
+    drop(holder.stdin.take());
+    let out = holder.wait_with_output().unwrap();
+    text(&out);
+    assert!(share(&out) >= 80.0, "{:.1} % served", share(&out));
     end(&mount);
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{FILE, mmsghdr, msghdr, off64_t, pid_t, ssize_t};
 
-use crate::{process, real, stats, table};
+use crate::{lease, process, real, stats, table};
 
 unsafe fn closed(fd: c_int) -> c_int {
     if table::is_own(fd) {
@@ -173,8 +173,14 @@ unsafe fn controlled(fd: c_int, command: c_int, mut argument: usize) -> c_int {
         }
         libc::F_SETFL if !process::is_inside() => {
             if argument as c_int & libc::O_APPEND != 0 {
-                // Every write appends from now on, by each of its copies.
-                table::pass_copies(fd);
+                // Every write appends from now on, by each of its copies. Under a filter they are
+                // not known.
+                match process::is_sealed() {
+                    true => table::pass_all(),
+                    // Descriptors that cannot be replaced go on without the page cache.
+                    false if !lease::release(fd) => table::pass_copies(fd),
+                    false => {}
+                }
             }
             if table::hides_direct(fd) {
                 argument |= direct;
@@ -386,20 +392,52 @@ unsafe extern "C-unwind" fn sendmmsg(
     unsafe { real::sendmmsg(fd, messages, count, flags) }
 }
 
-/// prctl(2). From a seccomp filter on, the library makes no calls of its own.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+/// Makes a call that may set a filter. From then on, the library makes no calls of its own.
+/// `sets`: whether it can, as its arguments are. `failed`: whether it has not.
+fn filtered<T>(sets: bool, call: impl FnOnce() -> T, failed: impl FnOnce(&T) -> bool) -> T {
     let was = process::is_sealed();
-    if option == libc::PR_SET_SECCOMP {
-        // Before: afterwards another thread could make a forbidden call.
-        process::seal(true);
+    if sets && !was {
+        // Before: afterwards it could be killed for what it takes to end a lease, and another
+        // thread for what it has begun.
+        let errno = real::errno();
+        process::seal(lease::give_up_all);
+        real::set_errno(errno);
     }
-    // SAFETY: the arguments are those of the program.
-    let done = unsafe { real::prctl(option, a, b, c, d) };
-    if option == libc::PR_SET_SECCOMP && done != 0 {
-        process::seal(was);
+    let done = call();
+    if sets && !was && failed(&done) {
+        process::unseal();
     }
     done
+}
+
+/// Whether a filter can come of it. A null pointer asks which modes and flags the kernel has.
+fn is_program(program: usize) -> bool {
+    program != 0
+}
+
+/// prctl(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    let sets = option == libc::PR_SET_SECCOMP
+        && (a == libc::SECCOMP_MODE_STRICT as usize
+            || a == libc::SECCOMP_MODE_FILTER as usize && is_program(b));
+    // SAFETY: the arguments are those of the program.
+    let call = || unsafe { real::prctl(option, a, b, c, d) };
+    filtered(sets, call, |done| *done != 0)
+}
+
+/// seccomp(2), which the C library lacks.
+unsafe fn seccomp(operation: c_long, flags: c_long, program: c_long, more: [c_long; 3]) -> c_long {
+    let sets = operation == c_long::from(libc::SECCOMP_SET_MODE_STRICT)
+        || operation == c_long::from(libc::SECCOMP_SET_MODE_FILTER) && is_program(program as usize);
+    let [d, e, f] = more;
+    let number = libc::SYS_seccomp;
+    // SAFETY: the arguments are those of the program.
+    let call = || unsafe { real::syscall(number, operation, flags, program, d, e, f) };
+    // With this flag alone, a success is a descriptor. With the other one, a number that is
+    // not zero is a thread that cannot take the filter.
+    let listens = flags as u64 & libc::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0;
+    filtered(sets, call, |done| *done < 0 || *done > 0 && !listens)
 }
 
 /// syscall(2). Some programs close and copy descriptors by it.
@@ -423,6 +461,13 @@ unsafe extern "C-unwind" fn syscall(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the arguments are those of the program.
         libc::SYS_dup2 => unsafe { dup2(a as c_int, b as c_int) }.into(),
+        libc::SYS_prctl => {
+            let option = a as c_int;
+            // SAFETY: the arguments are those of the program.
+            unsafe { prctl(option, b as usize, c as usize, d as usize, e as usize) }.into()
+        }
+        // SAFETY: the arguments are those of the program.
+        libc::SYS_seccomp => unsafe { seccomp(a, b, c, [d, e, f]) },
         libc::SYS_mremap => {
             let (at, to) = (a as *mut c_void, e as *mut c_void);
             // SAFETY: the arguments are those of the program.
@@ -434,9 +479,6 @@ unsafe extern "C-unwind" fn syscall(
         _ => {
             if is_fork(number) {
                 table::begin_sharing();
-            }
-            if number == libc::SYS_seccomp {
-                process::seal(true);
             }
             // SAFETY: the arguments are those of the program.
             unsafe { real::syscall(number, a, b, c, d, e, f) }

@@ -1,4 +1,4 @@
-//! mmap(2) of leased files, mremap(2), mprotect(2) and msync(2).
+//! mmap(2) of leased files, munmap(2), mremap(2), mprotect(2) and msync(2).
 //!
 //! A shared mapping of a file with a lease to write is a mapping of the region, made of
 //! pieces, at addresses that the kernel chooses. For the kernel it is a mapping like any
@@ -14,8 +14,9 @@ use libc::{off64_t, size_t};
 use pramfs_client::{Access, Places};
 
 use crate::process::{Inside, is_inside, pause};
+use crate::slots::{self, Held};
 use crate::stats::note;
-use crate::table::{self, Entry, Held};
+use crate::table::{self, Entry};
 use crate::{growing, lease, real, views};
 
 const PAGE: u64 = 4096;
@@ -99,6 +100,7 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
         };
     }
     held.note_view(end, protection & libc::PROT_WRITE != 0);
+    views::note(base as u64, whole as u64, held.key());
     Some(Ok(base))
 }
 
@@ -330,7 +332,22 @@ pub(super) unsafe extern "C-unwind" fn mremap(
         return libc::MAP_FAILED;
     }
     // SAFETY: the arguments are those of the program.
-    unsafe { real::mremap(at, old, new, flags, to) }
+    let made = unsafe { real::mremap(at, old, new, flags, to) };
+    if made != libc::MAP_FAILED && old != 0 && views::are_any() {
+        views::moved((at as u64, old as u64), (made as u64, new as u64));
+    }
+    made
+}
+
+/// munmap(2). What lies there next is another file.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn munmap(at: *mut c_void, len: size_t) -> c_int {
+    if views::are_any() {
+        // Before: another thread may map something there at once.
+        views::forget(at as u64, len as u64);
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::munmap(at, len) }
 }
 
 /// mprotect(2): a mapping of a file for reading may become one for stores.
@@ -339,7 +356,7 @@ unsafe extern "C-unwind" fn mprotect(at: *mut c_void, len: size_t, protection: c
     // SAFETY: the arguments are those of the program.
     let done = unsafe { real::mprotect(at, len, protection) };
     if done == 0 && protection & libc::PROT_WRITE != 0 && views::are_any() {
-        table::views_may_be_stored_to();
+        slots::views_may_be_stored_to(at as u64, len as u64);
     }
     done
 }
@@ -350,7 +367,7 @@ unsafe extern "C-unwind" fn msync(at: *mut c_void, len: size_t, flags: c_int) ->
     // SAFETY: the arguments are those of the program.
     let done = unsafe { real::msync(at, len, flags) };
     if done == 0 {
-        lease::note_stores();
+        lease::note_stores(at as u64, len as u64);
     }
     done
 }

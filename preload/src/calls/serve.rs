@@ -7,8 +7,9 @@ use libc::{off64_t, size_t, ssize_t};
 
 use crate::process::{Copying, is_inside, is_sealed, notice_fork};
 use crate::real;
+use crate::slots::Held;
 use crate::stats::note;
-use crate::table::{self, Entry, Held};
+use crate::table::{self, Entry};
 use crate::{growing, lease};
 
 /// Most bytes that the kernel transfers in one call.

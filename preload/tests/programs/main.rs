@@ -13,6 +13,7 @@ mod postgres;
 mod python;
 mod redis;
 mod rocksdb;
+mod sqlite;
 
 use std::ffi::OsStr;
 use std::fs;

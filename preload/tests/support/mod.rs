@@ -54,11 +54,22 @@ fn available(test: &str, programs: &[&str]) -> bool {
 
 /// A mount whose owner, and root, get leases.
 pub fn mount(test: &str, programs: &[&str], region: u64) -> Option<(Mounted, Watchdog)> {
+    mount_for("owner", test, programs, region)
+}
+
+/// A mount with this policy.
+pub fn mount_for(
+    policy: &str,
+    test: &str,
+    programs: &[&str],
+    region: u64,
+) -> Option<(Mounted, Watchdog)> {
     if !available(test, programs) {
         return None;
     }
     let dog = Watchdog::new(test, Duration::from_secs(120));
-    let mount = Mounted::new(&mounted::program(), region, "direct=owner");
+    let options = format!("direct={policy}");
+    let mount = Mounted::new(&mounted::program(), region, &options);
     Some((mount, dog))
 }
 
