@@ -245,10 +245,7 @@ fn serve_resent(
     // The caller of the last one may be killed between a look and a read, which would wait for
     // the next caller then. A server that dies here leaves the flag to the next one.
     set_nonblocking(channel, true)?;
-    loop {
-        let Some(bytes) = next(channel, buffer, Errno::AGAIN)? else {
-            break;
-        };
+    while let Some(bytes) = next(channel, buffer, Errno::AGAIN)? {
         let is_last = match Request::parse(bytes, rules) {
             // The kernel passes them before all others.
             Ok(request) => !request.is_resent() && request.operation.opcode().has_reply(),

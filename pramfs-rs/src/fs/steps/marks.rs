@@ -297,7 +297,7 @@ impl Engine {
         while at < blocks.end {
             match flush(at..at + 1) {
                 Err(e) if !has_failed(&e) => return Err(e),
-                _ => at = at + 1,
+                _ => at += 1,
             }
         }
         Ok(())
