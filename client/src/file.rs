@@ -128,7 +128,7 @@ impl OpenOptions {
     /// Opens a file and asks for a lease. The kernel tells the server of a close a little
     /// after close(2) has returned, so an open through the page cache counts for a while.
     fn lease(&self, path: &Path) -> Result<Leased> {
-        asked_again(|| self.try_lease(path), Refusal::Busy)
+        asked_again(|| self.try_lease(path), is_busy)
     }
 
     fn try_lease(&self, path: &Path) -> Result<Leased> {
@@ -151,6 +151,16 @@ impl OpenOptions {
             source,
         })?;
         Leased::new(file, self.mode(), self.protect, self.directory.as_ref())
+    }
+}
+
+/// Whether somebody else has the file, perhaps for a moment: by an open through the page cache, or
+/// by an append that is under way.
+fn is_busy(error: &Error) -> bool {
+    match error {
+        Error::Refused { reason, .. } => *reason == Refusal::Busy,
+        Error::Open { source, .. } => source.raw_os_error() == Some(libc::EBUSY),
+        _ => false,
     }
 }
 

@@ -415,7 +415,8 @@ impl Leased {
                 let Release { link, lease } = &self.release;
                 let ask = || link.ask(|server| server.fill(*lease, filled..range.end, false));
                 // The kernel tells the server of removed files a little late.
-                let end = asked_again(ask, Refusal::Full)?;
+                let is_full = |error: &Error| matches!(error, Error::Refused { reason, .. } if *reason == Refusal::Full);
+                let end = asked_again(ask, is_full)?;
                 if end <= filled {
                     // The file is shorter now.
                     return Err(Error::Range);

@@ -113,12 +113,14 @@ const LATE: [Duration; 8] = {
     [ms(1), ms(2), ms(4), ms(8), ms(16), ms(32), ms(64), ms(128)]
 };
 
-/// Asks the server, and again a limited number of times if it refuses for this reason.
-pub(crate) fn asked_again<T>(ask: impl Fn() -> Result<T>, reason: Refusal) -> Result<T> {
-    let refuses = |answer: &Result<T>| matches!(answer, Err(Error::Refused { reason: given, .. }) if *given == reason);
+/// Asks the server, and again a limited number of times after an error that passes.
+pub(crate) fn asked_again<T>(
+    ask: impl Fn() -> Result<T>,
+    passes: impl Fn(&Error) -> bool,
+) -> Result<T> {
     let mut answer = ask();
     for wait in LATE {
-        if !refuses(&answer) {
+        if !answer.as_ref().is_err_and(&passes) {
             break;
         }
         std::thread::sleep(wait);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::adapter::Adapter;
-use crate::door::{Door, DoorSettings, Translations, have_others_stores};
+use crate::door::{Door, DoorSettings, Translations, others_may_store};
 use crate::exit::Failure;
 use crate::memory;
 use crate::transport::virtio::{Gate, GuestSettings, Socket, Stop};
@@ -51,7 +51,7 @@ impl Sockets {
                 let settings = DoorSettings {
                     shared: true,
                     read_only,
-                    copies: have_others_stores(adapter.fs()),
+                    copies: others_may_store(adapter.fs()),
                     ..DoorSettings::default()
                 };
                 let door = || Door::new(adapter.of_guest(), settings, Translations::default());

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, SetAttr};
 use pramfs::{Access, Error, Fallocate, File, MappedFile, MountOptions, OpenOptions};
@@ -14,6 +15,7 @@ use pramfs_medium::pmem::{EventKind, RegionAccess, SimBackend};
 use pramfs_tests::random::Random;
 use pramfs_tests::region::{inode_home, lost, mount, quiet, region_of};
 use pramfs_tests::sums::{file, forge, fresh, is_wrong, place, text};
+use pramfs_tests::watchdog::Watchdog;
 use zerocopy::FromBytes;
 
 const CX: Credentials<'_> = Credentials::ROOT;
@@ -419,6 +421,7 @@ fn feature_is_set_before_first_range_and_cleared_by_unmount() {
 /// The timer notes what a crash has left before its first tick.
 #[test]
 fn timer_sums_files_that_a_crash_left_marked() {
+    let _dog = Watchdog::new("the timer", Duration::from_secs(300));
     let (sim, fs) = fresh(8 << 20, 4096);
     file(&fs, "other", &text(5));
     let ino = file(&fs, "file", &text(40 * BLOCK as usize));
@@ -438,7 +441,7 @@ fn timer_sums_files_that_a_crash_left_marked() {
     };
     // Nothing here loads the inode.
     while flags() & FL_UNSUMMED != 0 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
     assert!(marked(&again, ino).is_empty());
     again.close().unwrap();
@@ -447,7 +450,7 @@ fn timer_sums_files_that_a_crash_left_marked() {
 }
 
 #[test]
-fn failed_page_keeps_rest_of_marked_file_from_nothing() {
+fn failed_page_leaves_rest_of_marked_file_summed() {
     let (sim, fs) = fresh(8 << 20, 4096);
     let ino = file(&fs, "file", &text(40 * BLOCK as usize));
     let open = open(&fs);

@@ -196,7 +196,7 @@ impl Adapter {
                 self.note_close(ino, opened.cached, opened.direct);
                 return Err(error.into());
             }
-            // What is damaged or read-only closes no window, and is no error of an open.
+            // A mount that has become read-only closes no window.
             Err(_) => false,
         };
         if closed

@@ -28,9 +28,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pramfs::SeekWhence;
 use pramfs::inode::{Fs, HeldLease, Ino, LeaseMode, Repeats};
-use pramfs::{Error, FileType};
+use pramfs::{Error, FileExtent, FileType};
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::flags::MappingFlags;
 use pramfs_fuse_protocol::wire::{RemovemappingOne, SetupmappingIn};
@@ -56,6 +55,9 @@ const ATTEMPTS: usize = 64;
 
 /// Bytes that are flushed without a break, of a file that others have mapped.
 const FLUSHED_AT_ONCE: u64 = 64 << 20;
+
+/// Extents that are looked up at once.
+const EXTENTS_AT_ONCE: usize = 64;
 
 /// In the place of more nodes than are remembered. No file has it.
 const EVERY_NODE: u64 = 0;
@@ -360,9 +362,14 @@ impl Dax {
 
     /// Makes durable what this guest has stored to a file, as far as it is mapped.
     pub(super) fn persist(&self, fs: &Fs, node: u64) -> Result<(), Error> {
-        if self.has_lost.load(Ordering::Relaxed) {
-            self.tell_lost(|lost| lost.remove(&node) || lost.remove(&EVERY_NODE))?;
+        let done = self.persist_mapped(fs, node);
+        match self.has_lost.load(Ordering::Relaxed) {
+            true => done.and(self.tell_lost(node)),
+            false => done,
         }
+    }
+
+    fn persist_mapped(&self, fs: &Fs, node: u64) -> Result<(), Error> {
         if !self.has(node) {
             return Ok(());
         }
@@ -373,30 +380,37 @@ impl Dax {
         ranges.iter().try_for_each(|range| range.persist(fs))
     }
 
-    /// Fails if files were taken from those whose stores are lost.
+    /// Fails if stores to a file are lost: once, if it is known which files they were.
     #[cold]
-    fn tell_lost(&self, take: impl FnOnce(&mut BTreeSet<u64>) -> bool) -> Result<(), Error> {
+    fn tell_lost(&self, node: u64) -> Result<(), Error> {
         let mut table = self.lock();
-        let taken = take(&mut table.lost);
-        self.has_lost
-            .store(!table.lost.is_empty(), Ordering::Relaxed);
-        match taken {
+        let is_lost = table.lost.remove(&node) || table.lost.contains(&EVERY_NODE);
+        let has_more = !table.lost.is_empty();
+        self.has_lost.store(has_more, Ordering::Relaxed);
+        match is_lost {
             false => Ok(()),
-            true => Err(Error::io(
-                "stores through a mapping could not be made durable when it was removed",
-            )),
+            true => Err(stores_lost()),
         }
     }
 
-    /// The same for all files.
+    /// Forgets whose stores are lost, for another session.
+    pub(super) fn forget_lost(&self) {
+        self.lock().lost.clear();
+        self.has_lost.store(false, Ordering::Relaxed);
+    }
+
+    /// Makes durable what this guest has stored to any file.
     pub(super) fn persist_all(&self, fs: &Fs) -> Result<(), Error> {
-        if self.has_lost.load(Ordering::Relaxed) {
-            self.tell_lost(|lost| !std::mem::take(lost).is_empty())?;
-        }
+        // Each file's own fsync tells it, too: sync(2) tells nobody.
+        let told = match self.has_lost.load(Ordering::Relaxed) {
+            true => Err(stores_lost()),
+            false => Ok(()),
+        };
         let nodes: Vec<u64> = self.leased().keys().copied().collect();
-        nodes
-            .into_iter()
-            .try_for_each(|node| self.persist(fs, node))
+        for node in nodes {
+            self.persist_mapped(fs, node)?;
+        }
+        told
     }
 
     /// Notes that the guest sets the times of a file: stores so far set no other ones later.
@@ -440,7 +454,8 @@ impl Dax {
                 Ok(()) | Err(Error::Stale(_)) => {}
                 Err(error) => {
                     tracing::debug!("stores to node {} are not flushed: {error}", range.node);
-                    let is_full = table.lost.len() >= MAX_LEASES;
+                    let is_new = !table.lost.contains(&range.node);
+                    let is_full = is_new && table.lost.len() >= MAX_LEASES;
                     table.lost.insert(match is_full {
                         true => EVERY_NODE,
                         false => range.node,
@@ -466,14 +481,17 @@ impl Dax {
         for (at, len) in pieces {
             if let Err(error) = self.window.unmap(*at, *len) {
                 tracing::debug!("the VMM does not unmap {len} bytes at {at}: {error}");
-                self.stuck.fetch_add(1, Ordering::Relaxed);
+                // While the device is being stopped, the VMM is still asked.
+                if error.kind() != io::ErrorKind::Interrupted {
+                    self.stuck.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
     }
 }
 
 /// Whether processes that an earlier server has given leases may store to files without a request.
-pub fn have_others_stores(fs: &Fs) -> bool {
+pub fn others_may_store(fs: &Fs) -> bool {
     let stores = |lease: &HeldLease| lease.mode == LeaseMode::Write;
     fs.has_unknown_lease() || fs.leases().iter().any(stores)
 }
@@ -500,20 +518,30 @@ pub(super) fn flush_others(fs: &Fs, own: Option<&Dax>, node: Option<u64>) -> Res
     Ok(files.len())
 }
 
-/// A guest chooses the size of a file, and holes cost it nothing: only what has blocks takes time.
+/// A guest chooses the size of a file, and holes cost it nothing: only what has blocks takes time,
+/// whatever they hold.
 fn flush_file(fs: &Fs, ino: Ino) -> Result<(), Error> {
     let mut at = 0;
     loop {
-        at = match fs.seek(ino, at, SeekWhence::Data) {
-            Ok(data) => data,
-            // No data follows.
-            Err(Error::NoSuchAddress(_)) => return Ok(()),
-            Err(error) => return Err(error),
+        let found = fs.first_extents(ino, at, EXTENTS_AT_ONCE)?;
+        let Some(last) = found.last() else {
+            return Ok(());
         };
-        let end = at.saturating_add(FLUSHED_AT_ONCE);
-        fs.flush_stores(ino, at..end)?;
-        at = end;
+        at = last.file_offset.saturating_add(last.len);
+        let is_written = |e: &&FileExtent| e.region_offset.is_some() && !e.unwritten;
+        for extent in found.iter().filter(is_written) {
+            let (mut from, end) = (extent.file_offset, extent.file_offset + extent.len);
+            while from < end {
+                let to = end.min(from + FLUSHED_AT_ONCE);
+                fs.flush_stores(ino, from..to)?;
+                from = to;
+            }
+        }
     }
+}
+
+fn stores_lost() -> Error {
+    Error::io("stores through a mapping could not be made durable when it was removed")
 }
 
 /// Why a range is not mapped.

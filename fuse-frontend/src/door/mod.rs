@@ -43,7 +43,7 @@ use dax::Dax;
 use nodes::{Forgotten, Nodes};
 use reply::DoorReply;
 
-pub use dax::{LARGEST_WINDOW, Window, have_others_stores};
+pub use dax::{LARGEST_WINDOW, Window, others_may_store};
 pub use ids::IdMap;
 pub use reply::Outlet;
 pub use xattr_map::XattrMap;
@@ -200,6 +200,7 @@ impl Door {
     fn give_back(&self) {
         if let Some(dax) = self.dax.get() {
             dax.remove_all(self.adapter.fs());
+            dax.forget_lost();
         }
         for remains in self.nodes.take_all() {
             let Forgotten { node, lookups } = remains.forgotten;

@@ -21,7 +21,7 @@ use pramfs::pmem::SourceKind;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
 use crate::adapter::{Adapter, Notifier};
-use crate::door::{Door, DoorSettings, have_others_stores};
+use crate::door::{Door, DoorSettings, others_may_store};
 use crate::exit::Failure;
 use crate::memory;
 use crate::oom;
@@ -136,7 +136,7 @@ pub fn serve(invocation: &Invocation) -> Result<(), Failure> {
 /// Whether files may be stored to without a request: by guests, or by what a lease of an earlier
 /// server allows.
 fn may_be_stored_to(invocation: &Invocation, fs: &Fs) -> bool {
-    invocation.window.is_some() || have_others_stores(fs)
+    invocation.window.is_some() || others_may_store(fs)
 }
 
 /// Checks that files of the region can be mapped by guests.

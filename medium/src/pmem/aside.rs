@@ -79,7 +79,7 @@ impl AsideSlot {
 pub enum AsideEnd {
     /// The reader released nothing while an operation waited, or too little.
     Slow,
-    /// One operation needed much more memory for copies than there may be.
+    /// The operations under way needed much more memory for copies than there may be.
     Excess,
     /// The system has no memory for a copy.
     NoMemory,

@@ -36,7 +36,7 @@ impl Mount {
     }
 }
 
-/// Returns all mounts that this process sees, in the order in which they were made.
+/// Returns all mounts that this process sees, in the order of the table.
 ///
 /// # Errors
 /// If `/proc` cannot be read.

@@ -157,11 +157,11 @@ impl Tune {
         let mut report = Report::default();
         let changed = self.change(&fs, &mut report);
         let closed = open::close(&self.place, fs);
-        // What went wrong first is said.
+        // What went wrong first is said, and what has been changed even so.
         changed
             .map_err(|e| Failure::about(shown(&self.place), e))
-            .map_err(|failure| report.told_with(failure))
-            .and(closed)?;
+            .and(closed)
+            .map_err(|failure| report.told_with(failure))?;
         Ok(report)
     }
 

@@ -28,8 +28,9 @@ const XATTR: &str = "SCHILY.xattr.";
 const MTIME: &[u8] = b"mtime";
 /// Name and value of an extended attribute.
 type Xattr = (Vec<u8>, Vec<u8>);
-/// Most bytes of the headers of one entry. The library reads them into memory.
-const MOST_HEADERS: u64 = 1 << 20;
+/// Most bytes of the headers of one entry. The library reads them into memory, with the map of a
+/// sparse file, which takes 24 bytes for a piece.
+const MOST_HEADERS: u64 = 64 << 20;
 /// Largest file that is taken from an archive if the region is not larger, bytes: what it holds may be
 /// zeros that the archive does not.
 const MOST_SPARSE: u64 = 1 << 40;
@@ -382,10 +383,9 @@ impl<'a> Filler<'a> {
                     ),
                 ));
             }
+            // If it is empty, or written in another way, the header's time counts.
             if extension.key_bytes() == MTIME {
-                let wrong = || io::Error::other("a time of change that is no number");
-                let time = time(extension.value_bytes()).ok_or_else(|| self.wrong(&wrong()))?;
-                found.mtime = Some(time);
+                found.mtime = time(extension.value_bytes());
             }
             if let Some(name) = extension.key().ok().and_then(|key| key.strip_prefix(XATTR)) {
                 let value = extension.value_bytes().to_vec();

@@ -53,6 +53,7 @@ const THREADS_OF_OTHERS: usize = 2;
 
 /// A connection that both sides have agreed upon.
 pub(super) struct Session {
+    adapter: Arc<Adapter>,
     lanes: Vec<Lane>,
     yielding: Arc<Yielding>,
     /// Serves what does not come by the rings.
@@ -90,7 +91,7 @@ pub(super) fn negotiate(
     let shared = Arc::new(connection.as_fd().try_clone_to_owned()?);
     let made = match offer.has(InitFlags::OVER_IO_URING) {
         true => own_shares(settings)
-            .and_then(|shares| make(&adapter, &shared, shares, &yielding))
+            .and_then(|shares| make(&shared, shares, &yielding))
             .map_err(|error| error.to_string()),
         false => Err(why_not_offered()),
     };
@@ -107,8 +108,9 @@ pub(super) fn negotiate(
     Ok(match lanes {
         Ok(lanes) => {
             // One thread for what does not come by the rings.
-            let device = dev::Session::new(adapter, connection, agreed, 1);
+            let device = dev::Session::new(Arc::clone(&adapter), connection, agreed, 1);
             let session = Session {
+                adapter,
                 lanes,
                 yielding,
                 device,
@@ -187,7 +189,6 @@ fn first_of_each(lanes: &[Lane]) -> usize {
 
 /// Starts the threads, which make their rings.
 fn make(
-    adapter: &Arc<Adapter>,
     connection: &Arc<OwnedFd>,
     shares: Vec<Share>,
     yielding: &Arc<Yielding>,
@@ -195,8 +196,7 @@ fn make(
     let mut lanes = Vec::with_capacity(shares.len());
     let mut failed = None;
     for share in shares {
-        let (adapter, connection) = (Arc::clone(adapter), Arc::clone(connection));
-        match Lane::start(adapter, connection, share, Arc::clone(yielding)) {
+        match Lane::start(Arc::clone(connection), share, Arc::clone(yielding)) {
             Ok(lane) => lanes.push(lane),
             Err(error) => failed = Some(error),
         }
@@ -278,8 +278,10 @@ impl Session {
         let mut threads = Threads::new();
         let watcher = self.yielding.watch();
         for lane in self.lanes {
-            lane.serve(self.rules, &mut threads);
+            lane.serve(Arc::clone(&self.adapter), self.rules, &mut threads);
         }
+        // Whoever closes the region waits for the last reference.
+        drop(self.adapter);
         self.device.start(&mut threads)?;
         threads.wait()?;
         if let Some(watcher) = watcher {

@@ -30,6 +30,8 @@ pub(super) enum Step {
     },
     /// Serves until the end of the connection.
     Serve {
+        /// Serves them. A thread that never comes here keeps no reference to the file system.
+        adapter: Arc<Adapter>,
         /// What requests keep to.
         rules: Rules,
         /// Reports the end.
@@ -64,7 +66,6 @@ impl Lane {
     /// # Errors
     /// No thread can be started.
     pub(super) fn start(
-        adapter: Arc<Adapter>,
         connection: Arc<OwnedFd>,
         share: Share,
         yielding: Arc<Yielding>,
@@ -77,7 +78,7 @@ impl Lane {
         };
         let thread = std::thread::Builder::new().name(name).spawn({
             let share = share.clone();
-            move || live(&adapter, &connection, &share, &yielding, &next, &report)
+            move || live(&connection, &share, &yielding, &next, &report)
         })?;
         Ok(Lane {
             steps,
@@ -110,9 +111,13 @@ impl Lane {
     }
 
     /// Serves from now on.
-    pub(super) fn serve(self, rules: Rules, threads: &mut Threads) {
+    pub(super) fn serve(self, adapter: Arc<Adapter>, rules: Rules, threads: &mut Threads) {
         let report = threads.report();
-        self.order(Step::Serve { rules, report });
+        self.order(Step::Serve {
+            adapter,
+            rules,
+            report,
+        });
         threads.adopt(self.thread);
     }
 
@@ -133,7 +138,6 @@ impl Lane {
 }
 
 fn live(
-    adapter: &Adapter,
     connection: &OwnedFd,
     share: &Share,
     yielding: &Arc<Yielding>,
@@ -155,10 +159,14 @@ fn live(
     for step in steps {
         match step {
             Step::Register { payload } => say(ring.register(&share.queues, payload)),
-            Step::Serve { rules, report } => {
+            Step::Serve {
+                adapter,
+                rules,
+                report,
+            } => {
                 let reporter = share.bound_to.and_then(|_| yielding.join());
                 return report.of(|| {
-                    let served = serve(adapter, &mut ring, &rules, reporter.as_ref());
+                    let served = serve(&adapter, &mut ring, &rules, reporter.as_ref());
                     served.or_else(|error| unless_ended(connection, error))
                 });
             }

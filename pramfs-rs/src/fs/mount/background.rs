@@ -97,7 +97,7 @@ impl Background {
                         tracing::warn!(error = %e, "could not write the times of changed files");
                     }
                     if !engine.is_read_only() {
-                        engine.find_marked(LOOKED_AT);
+                        engine.find_marked(LOOKED_AT, || !stopped.is_empty());
                     }
                     if pause > 0 {
                         pause -= 1;

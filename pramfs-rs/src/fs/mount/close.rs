@@ -203,7 +203,7 @@ impl Fs {
             }
         }
         if engine.is_up() && !engine.is_read_only() {
-            engine.find_marked(LOOKED_AT);
+            engine.find_marked(LOOKED_AT, || false);
             if engine.sum_marked(|| false) != Summed::All {
                 tracing::debug!(
                     "files that are mapped for writing, or large, stay marked as unsummed"

@@ -27,7 +27,7 @@ use pramfs_medium::types::{BlockRun, Bno, Ino, LeaseMode};
 pub enum SnapshotEnd {
     /// Programs that write waited for memory, and the reader released none for ten seconds.
     Slow,
-    /// An operation changed much more at once than the memory for copies holds.
+    /// The operations under way changed much more than the memory for copies holds.
     Excess,
     /// The system had no memory for a copy.
     NoMemory,
@@ -278,7 +278,7 @@ impl Snapshot {
                 "the save was given up: programs that write waited 10 s for memory, and it took too little; save to a faster disk, or with more memory"
             }
             Some(SnapshotEnd::Excess) => {
-                "the save was given up: a program changed so much at once that the copies needed 64 MiB more memory than they may have; save with more memory, or when less is written"
+                "the save was given up: programs changed so much at once that the copies needed 64 MiB more memory than they may have; save with more memory, or when less is written"
             }
             Some(SnapshotEnd::NoMemory) => {
                 "the save was given up: the system had no memory for copies of what programs changed"

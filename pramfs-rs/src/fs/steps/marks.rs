@@ -18,11 +18,12 @@ use crate::fs::inode::Inode;
 use crate::fs::inode::marks::bytes_of;
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::policy::chattr;
+use crate::fs::steps::sums::has_failed;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::media::inode::{ALL_BLOCKS, NO_BLOCKS};
-use pramfs_medium::pmem::{PmemError, RegionAccess as _};
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{FileBlock, Ino};
 
 /// Bytes of a file that one record sums.
@@ -36,6 +37,9 @@ const ASIDE: u64 = 1 << 20;
 
 /// A step takes the time of so many bytes at least.
 const LEAST: u64 = 64 << 10;
+
+/// Inodes that take as long as the look at a group.
+const OF_GROUP: u64 = 64;
 
 /// Inodes that one tick of the timer looks at, in its search for marked ones.
 pub(crate) const LOOKED_AT: u64 = 1 << 16;
@@ -144,11 +148,16 @@ impl Engine {
     }
 
     /// Goes on to search the files that the last mount has left marked, so that they are summed
-    /// though nobody uses them. Looks at so many inodes at most.
-    pub(crate) fn find_marked(&self, mut most: u64) {
+    /// though nobody uses them. Looks at so many inodes at most, and until `stop` returns true.
+    pub(crate) fn find_marked(&self, mut most: u64, stop: impl Fn() -> bool) {
         let vol = &self.vol;
         let per_group = vol.geo.bits_per_group();
         while let Some(from) = self.marks.search() {
+            if most == 0 || stop() {
+                return;
+            }
+            // A group takes the time of some inodes, though it may have none.
+            most = most.saturating_sub(OF_GROUP);
             let group = from.0 / per_group;
             let words = match vol.inodes.check_group(vol.medium(), group) {
                 Ok(Some(words)) => words,
@@ -168,7 +177,7 @@ impl Engine {
                     if most == 0 {
                         return self.marks.searched(Some(ino));
                     }
-                    most -= 1;
+                    most = most.saturating_sub(1);
                     if self.look_at_mark(ino).is_err() {
                         self.marks.miss();
                     }
@@ -237,15 +246,18 @@ impl Engine {
     pub(crate) fn sum_marked(&self, stop: impl Fn() -> bool) -> Summed {
         let (mut all, mut has_room) = (true, true);
         let mut left = TICK;
-        for ino in self.marks.waiting() {
+        'files: for ino in self.marks.waiting() {
             loop {
                 if stop() || left == 0 {
-                    return Summed::Part;
+                    all = false;
+                    break 'files;
                 }
                 let step = self.op(Need::Write, || self.sum_step(ino));
-                let bytes = match step {
-                    Ok(Step::Done(bytes) | Step::More(bytes)) => bytes,
-                    _ => STEP,
+                let bytes = match &step {
+                    Ok(Step::Done(bytes) | Step::More(bytes)) => *bytes,
+                    // Of which nothing was read.
+                    Ok(Step::Later) | Err(Error::Stale(_)) => 0,
+                    Err(_) => STEP,
                 };
                 left = left.saturating_sub(bytes.max(LEAST));
                 match step {
@@ -358,11 +370,6 @@ impl Engine {
         }
         Ok(Step::More(summed))
     }
-}
-
-/// Whether a page of a range has failed.
-pub(crate) fn has_failed(e: &Error) -> bool {
-    matches!(e, Error::Pmem(PmemError::Faulted { .. }))
 }
 
 /// How far the marked files are.

@@ -13,11 +13,11 @@ use crate::fs::Engine;
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::marks::bytes_of;
 use crate::fs::inode::state::InodeState;
-use crate::fs::steps::marks::has_failed;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::inode::{ALL_BLOCKS, FL_UNSUMMED, NO_BLOCKS};
 use pramfs_medium::media::sums::{SumState, check_word, data_crc, sum_word};
+use pramfs_medium::pmem::PmemError;
 use pramfs_medium::types::{Bno, FileBlock, Ino};
 use pramfs_medium::volume::{Plan, Record};
 
@@ -26,6 +26,11 @@ const BLOCK_MAX: usize = 4096;
 
 /// Sums that are put at once.
 const AT_ONCE: usize = 512;
+
+/// Whether a page of a range has failed.
+pub(crate) fn has_failed(e: &Error) -> bool {
+    matches!(e, Error::Pmem(PmemError::Faulted { .. }))
+}
 
 impl Engine {
     /// Puts the sums of the written blocks that hold a byte range, as they will be after the
