@@ -217,7 +217,10 @@ fn is_fuse(fd: c_int, device: u64) -> bool {
         return true;
     }
     // Before the first call that a filter is likely to kill for.
-    process::look_for_filter();
+    if !process::look_for_filter() {
+        exclude(device, FAILED_MS);
+        return false;
+    }
     if process::is_sealed() {
         return false;
     }

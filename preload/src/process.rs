@@ -8,7 +8,7 @@
 //! tells of those.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pramfs_medium::pmem::OpenState;
@@ -26,8 +26,8 @@ static FORKS: AtomicBool = AtomicBool::new(false);
 /// and locks that it held stay locked for ever.
 static IS_SPLIT: AtomicBool = AtomicBool::new(false);
 
-/// Set when a seccomp filter is in force, or about to be.
-static SEALED: AtomicBool = AtomicBool::new(false);
+/// Number of seccomp filters in force, or about to be.
+static SEALED: AtomicUsize = AtomicUsize::new(0);
 
 /// Pause of a thread that waits for the one inside, which asks a server.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -172,9 +172,13 @@ pub(crate) fn owns_memory() -> bool {
 /// them. `end` runs first, and may make some.
 ///
 /// No other thread begins anything from the first store on. Those that have begun before, which
-/// are inside or change a descriptor, have ended when this returns.
+/// are inside or change a descriptor, have ended when this returns; not so in a signal handler, or
+/// while another thread does the same.
 pub(crate) fn seal(end: impl FnOnce()) {
-    SEALED.store(true, Ordering::SeqCst);
+    if SEALED.fetch_add(1, Ordering::SeqCst) != 0 {
+        // Another filter may be in force.
+        return;
+    }
     // A signal handler must not wait for the thread that it has interrupted.
     if !may_wait() || SEALS.try_with(|seals| seals.replace(true)) != Ok(false) {
         return;
@@ -187,22 +191,27 @@ pub(crate) fn seal(end: impl FnOnce()) {
 
 /// Seals a process that was started with a filter, or has set one in a way that was not seen. It
 /// has no leases yet. `/proc` tells: prctl(2) is what a filter may kill for, and the program has
-/// opened a file itself.
-pub(crate) fn look_for_filter() {
+/// opened a file itself. False if that cannot be found out now, as without a free descriptor.
+pub(crate) fn look_for_filter() -> bool {
     static LOOKED: AtomicBool = AtomicBool::new(false);
     if LOOKED.load(Ordering::Acquire) {
-        return;
+        return true;
     }
-    // Without /proc there are no leases either.
-    if !settings::filter_is_harmless() && has_filter().unwrap_or(true) {
-        SEALED.store(true, Ordering::SeqCst);
+    if !settings::filter_is_harmless() {
+        match has_filter() {
+            None => return false,
+            Some(true) => drop(SEALED.fetch_add(1, Ordering::SeqCst)),
+            Some(false) => {}
+        }
     }
     // Only now: another thread that comes first looks as well.
     LOOKED.store(true, Ordering::Release);
+    true
 }
 
-/// Whether the process has a filter. `None` if that cannot be found out.
+/// Whether the process has a filter. `None` if that cannot be found out now.
 fn has_filter() -> Option<bool> {
+    let _thread = NotCancelled::begin();
     let (path, flags) = (
         c"/proc/thread-self/status",
         libc::O_RDONLY | libc::O_CLOEXEC,
@@ -218,15 +227,18 @@ fn has_filter() -> Option<bool> {
     let len = unsafe { real::read(fd, text.as_mut_ptr().cast(), text.len()) };
     // SAFETY: opened above, and nobody else knows of it.
     unsafe { real::close(fd) };
-    let lines = text.get(..usize::try_from(len).ok()?)?;
-    let mut lines = lines.split(|byte| *byte == b'\n');
-    let mode = lines.find_map(|line| line.strip_prefix(b"Seccomp:"))?;
-    Some(mode.trim_ascii() != b"0")
+    let read = text.get(..usize::try_from(len).ok()?)?;
+    let mut lines = read.split(|byte| *byte == b'\n');
+    match lines.find_map(|line| line.strip_prefix(b"Seccomp:")) {
+        Some(mode) => Some(mode.trim_ascii() != b"0"),
+        // A kernel without filters has no such line; or there was no room for it.
+        None => Some(read.len() == text.len()),
+    }
 }
 
 /// Takes a [`seal`] back: no filter was set.
 pub(crate) fn unseal() {
-    SEALED.store(false, Ordering::SeqCst);
+    SEALED.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// A word that is 1 in the process that has set it, and 0 in its forked children.
@@ -316,7 +328,7 @@ pub(crate) fn pause(time: Duration) {
 /// Whether the library must not make system calls of its own.
 #[inline]
 pub(crate) fn is_sealed() -> bool {
-    SEALED.load(Ordering::SeqCst) && SEALS.try_with(Cell::get) != Ok(true)
+    SEALED.load(Ordering::SeqCst) != 0 && SEALS.try_with(Cell::get) != Ok(true)
 }
 
 pub(crate) fn start() {

@@ -395,8 +395,9 @@ unsafe extern "C-unwind" fn sendmmsg(
 /// Makes a call that may set a filter. From then on, the library makes no calls of its own.
 /// `sets`: whether it can, as its arguments are. `failed`: whether it has not.
 fn filtered<T>(sets: bool, call: impl FnOnce() -> T, failed: impl FnOnce(&T) -> bool) -> T {
-    let was = process::is_sealed();
-    if sets && !was {
+    // A child of vfork does not seal its parent. Under a filter, nobody asks which process it is.
+    let sets = sets && (process::is_sealed() || process::owns_memory());
+    if sets {
         // Before: afterwards it could be killed for what it takes to end a lease, and another
         // thread for what it has begun.
         let errno = real::errno();
@@ -404,7 +405,7 @@ fn filtered<T>(sets: bool, call: impl FnOnce() -> T, failed: impl FnOnce(&T) -> 
         real::set_errno(errno);
     }
     let done = call();
-    if sets && !was && failed(&done) {
+    if sets && failed(&done) {
         process::unseal();
     }
     done
