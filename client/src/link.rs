@@ -22,8 +22,8 @@ pub(crate) struct Link {
     connection: Mutex<Option<(Kept, Connection)>>,
 }
 
-/// As whom a process connects. The server compares it with who has asked for the ticket, and
-/// learns it once for each connection.
+/// The user and the group of a connection. The server learns them when the process connects, and
+/// compares them with those of the process that has asked for the ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct User {
     user: Uid,

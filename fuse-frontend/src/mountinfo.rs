@@ -8,11 +8,12 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use pramfs_contents::printable;
 use pramfs_control::Identity;
+use pramfs_medium::pmem::mount_table::unescape;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -185,7 +186,7 @@ pub fn descriptor_path(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
-/// Returns all mounts, in the order in which they were made.
+/// Returns all mounts, in the order of the table.
 ///
 /// # Errors
 /// If `/proc` cannot be read.
@@ -247,29 +248,6 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
 
 fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(field).into_owned()
-}
-
-/// `\040` and the like: three octal digits after a backslash.
-fn unescape(field: &[u8]) -> OsString {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, tail)) = rest.split_first() {
-        rest = tail;
-        let digits = tail.first_chunk::<3>().filter(|_| byte == b'\\');
-        let value = digits.and_then(|digits| {
-            digits.iter().try_fold(0u32, |value, digit| {
-                Some(value * 8 + char::from(*digit).to_digit(8)?)
-            })
-        });
-        match value.and_then(|value| u8::try_from(value).ok()) {
-            Some(value) => {
-                out.push(value);
-                rest = &tail[3..];
-            }
-            None => out.push(byte),
-        }
-    }
-    OsString::from_vec(out)
 }
 
 /// Returns a source for display, with control characters escaped, and those that reorder text: any

@@ -20,7 +20,7 @@ use pramfs_medium::media::lease::NO_WINDOW;
 use pramfs_medium::pmem::Region;
 
 /// Inodes that an unmount looks at, for marks that a crash has left.
-const LOOKED_AT: u64 = 4 << 20;
+const LOOKED_AT_BY_UNMOUNT: u64 = 4 << 20;
 
 /// A counted reference of an open file, a view, or an [`InodeRef`](crate::fs::InodeRef).
 #[derive(Debug)]
@@ -203,7 +203,7 @@ impl Fs {
             }
         }
         if engine.is_up() && !engine.is_read_only() {
-            engine.find_marked(LOOKED_AT, || false);
+            engine.find_marked(LOOKED_AT_BY_UNMOUNT, || false);
             if engine.sum_marked(|| false) != Summed::All {
                 tracing::debug!(
                     "files that are mapped for writing, or large, stay marked as unsummed"
