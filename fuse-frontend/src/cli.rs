@@ -78,6 +78,14 @@ struct Arguments {
     /// has nosuid,nodev then (docs/virtiofs.md)
     #[arg(long, value_name = "SOCKET")]
     virtiofs: Vec<PathBuf>,
+    /// With --virtiofs: let guests map files (DAX), in a window of this many bytes (suffixes M,
+    /// G); the mount has no page cache then
+    #[arg(long, value_name = "BYTES")]
+    dax_window: Option<String>,
+    /// With --dax-window: whoever runs the VMM may reach the whole region. Needed where others
+    /// can reach the socket
+    #[arg(long)]
+    trust_vmm: bool,
     /// auto, libpmem2 or native
     #[arg(long, value_name = "BACKEND")]
     backend: Option<String>,
@@ -206,6 +214,8 @@ fn settings(arguments: &Arguments, ignored: &mut Vec<String>) -> Result<MountSet
         return Err(refusal(Refused::Unknown(name.clone())));
     }
     settings.virtiofs.clone_from(&arguments.virtiofs);
+    settings.window = crate::virtiofsd::cli::window(arguments.dax_window.as_deref())?;
+    settings.trusts_vmm = arguments.trust_vmm;
     settings.check().map_err(refusal)?;
     if settings.takeover && pramfs_medium::pmem::is_physical(&arguments.region) {
         return Err(Failure::usage(format!(
@@ -298,6 +308,12 @@ mod tests {
         assert!(run("mount.pramfs /r /m --require-dax").settings.require_dax);
         let beside = run("mount.pramfs /r /m --virtiofs /s --virtiofs /t").settings;
         assert_eq!(beside.virtiofs.len(), 2);
+        assert_eq!(beside.window, None);
+        let mapping =
+            "mount.pramfs /r /m --virtiofs /s --dax-window 256M --trust-vmm -o direct=all";
+        let mapping = run(mapping).settings;
+        assert_eq!(mapping.window, Some(256 << 20));
+        assert!(mapping.trusts_vmm && mapping.direct != crate::direct::DirectPolicy::Off);
         assert!(!beside.suid && !beside.dev);
         assert_eq!(
             run("mount.pramfs --serve-in-background /r /m").process,
@@ -332,8 +348,13 @@ mod tests {
                 "cache=writeback",
             ),
             (
-                "mount.pramfs /r /m --virtiofs /s -o direct=owner",
-                "direct=",
+                "mount.pramfs /r /m --virtiofs /s --dax-window 3M",
+                "--dax-window=3M",
+            ),
+            ("mount.pramfs /r /m --dax-window 2M", "--virtiofs"),
+            (
+                "mount.pramfs /r /m --virtiofs /s --dax-window 2M -o ro",
+                "ro",
             ),
             ("mount.pramfs /r /m --virtiofs /s -o suid", "nosuid,nodev"),
             ("mount.pramfs /r /m --virtiofs /s -o dev", "nosuid,nodev"),

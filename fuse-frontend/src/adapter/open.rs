@@ -26,7 +26,7 @@ use super::caller::CallerIds;
 use super::convert::{Handle, Node, ino};
 use super::namespace::{HeldEntry, labels};
 use super::serve::{Refusal, Served};
-use super::{Adapter, CacheMode, OpenedBy};
+use super::{Adapter, CacheMode, OpenedBy, stores};
 
 /// Bit of a handle whose file is open for reading.
 const READABLE: u64 = 1;
@@ -361,8 +361,19 @@ impl Adapter {
     }
 
     /// Makes everything durable. Only the kernels of guests send it.
+    /// A guest's own requests do so in its door.
+    fn flush_stores_of_guests(&self, fs: &Fs, node: Option<u64>) -> pramfs::Result<()> {
+        match self.flushes {
+            true => stores::flush(fs, node, |_| false).map(drop),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn on_syncfs(&self, reply: impl Reply) {
-        let work = |fs: &Fs, _: &mut _| Ok(fs.sync()?);
+        let work = |fs: &Fs, _: &mut _| {
+            self.flush_stores_of_guests(fs, None)?;
+            Ok(fs.sync()?)
+        };
         self.serve("syncfs", Node::ROOT, reply, work, |reply, ()| {
             reply.send(Answer::Done)
         });
@@ -375,7 +386,10 @@ impl Adapter {
         data_only: bool,
         reply: impl Reply,
     ) {
-        let work = |fs: &Fs, _: &mut _| Ok(fs.fsync(ino(node)?, data_only)?);
+        let work = |fs: &Fs, _: &mut _| {
+            self.flush_stores_of_guests(fs, Some(node.0))?;
+            Ok(fs.fsync(ino(node)?, data_only)?)
+        };
         self.serve(request, node, reply, work, |reply, ()| {
             reply.send(Answer::Done)
         });

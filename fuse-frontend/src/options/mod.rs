@@ -80,6 +80,10 @@ pub struct MountSettings {
     pub require_dax: bool,
     /// Sockets of guests that use the region beside the mount.
     pub virtiofs: Vec<PathBuf>,
+    /// Bytes of the window in which each of these guests maps files.
+    pub window: Option<u64>,
+    /// Whoever runs the VMM of such a guest may reach the whole region.
+    pub trusts_vmm: bool,
     /// Mount over a directory that has entries.
     pub nonempty: bool,
     /// Freed blocks are returned to the host at once.
@@ -139,6 +143,8 @@ impl Default for MountSettings {
             protect: Protect::Off,
             require_dax: false,
             virtiofs: Vec::new(),
+            window: None,
+            trusts_vmm: false,
             nonempty: false,
             discard: false,
             no_recovery: false,
@@ -198,6 +204,16 @@ impl MountSettings {
                 "opens=kernel cannot be combined with direct={}: the server has to know which files are open through the page cache, which sees no direct store; leave one of them out",
                 self.direct.name()
             ));
+        }
+        if self.virtiofs.is_empty() && self.window.is_some() {
+            return wrong(
+                "--dax-window needs --virtiofs SOCKET: it is the window of a guest; leave it out, or name the socket",
+            );
+        }
+        if self.window.is_some() && self.read_only {
+            return wrong(
+                "--dax-window needs a mount that can be written: the blocks of a mapped file are allocated; leave ro out, or the window",
+            );
         }
         if !self.virtiofs.is_empty() {
             self.check_beside_guests()?;
@@ -275,7 +291,6 @@ impl MountSettings {
         let alone = [
             (self.cache == CacheMode::Writeback, "cache=writeback"),
             (self.opens == OpenedBy::Kernel, "opens=kernel"),
-            (self.direct != DirectPolicy::Off, "direct="),
         ];
         if let Some((_, option)) = alone.iter().find(|(given, _)| *given) {
             return wrong(format!(
