@@ -86,6 +86,9 @@ struct Arguments {
     /// can reach the socket
     #[arg(long)]
     trust_vmm: bool,
+    /// With --virtiofs: the tag, for a VMM that asks the server; most have an option of their own
+    #[arg(long)]
+    tag: Option<String>,
     /// auto, libpmem2 or native
     #[arg(long, value_name = "BACKEND")]
     backend: Option<String>,
@@ -216,6 +219,8 @@ fn settings(arguments: &Arguments, ignored: &mut Vec<String>) -> Result<MountSet
     settings.virtiofs.clone_from(&arguments.virtiofs);
     settings.window = crate::virtiofsd::cli::window(arguments.dax_window.as_deref())?;
     settings.trusts_vmm = arguments.trust_vmm;
+    crate::virtiofsd::cli::check_tag(arguments.tag.as_deref())?;
+    settings.tag.clone_from(&arguments.tag);
     settings.check().map_err(refusal)?;
     if settings.takeover && pramfs_medium::pmem::is_physical(&arguments.region) {
         return Err(Failure::usage(format!(
@@ -352,6 +357,8 @@ mod tests {
                 "--dax-window=3M",
             ),
             ("mount.pramfs /r /m --dax-window 2M", "--virtiofs"),
+            ("mount.pramfs /r /m --tag t", "--virtiofs"),
+            ("mount.pramfs /r /m --virtiofs /s --tag=", "1 to 36"),
             (
                 "mount.pramfs /r /m --virtiofs /s --dax-window 2M -o ro",
                 "ro",

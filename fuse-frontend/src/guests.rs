@@ -21,12 +21,13 @@ use crate::options::MountSettings;
 use crate::transport::virtio::{Gate, GuestSettings, Socket, Stop};
 
 /// How guests are served beside a mount.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Beside {
     read_only: bool,
     /// Bytes of the window of each.
     window: Option<u64>,
     trusts_vmm: bool,
+    tag: Option<String>,
     /// Files are stored to without a request, by guests or by programs with leases.
     others_store: bool,
 }
@@ -37,7 +38,25 @@ impl Beside {
             read_only: settings.read_only,
             window: settings.window,
             trusts_vmm: settings.trusts_vmm,
+            tag: settings.tag.clone(),
             others_store: settings.window.is_some() || settings.direct != DirectPolicy::Off,
+        }
+    }
+
+    /// A VMM that asks the server makes as many queues as it is told to. Most requests of a guest
+    /// with a window are loads and stores.
+    fn guest_settings(&self) -> GuestSettings {
+        let settings = match self.window {
+            None => GuestSettings::of_processors(),
+            Some(_) => GuestSettings {
+                request_queues: 1,
+                ..GuestSettings::default()
+            },
+        };
+        GuestSettings {
+            window: self.window,
+            tag: self.tag.clone(),
+            ..settings
         }
     }
 }
@@ -73,6 +92,7 @@ impl Sockets {
         };
         for (number, socket) in self.0.into_iter().enumerate() {
             let (adapter, stop) = (Arc::clone(adapter), Arc::clone(&guests.stop));
+            let how = how.clone();
             let serve = move || {
                 let settings = DoorSettings {
                     shared: true,
@@ -85,10 +105,7 @@ impl Sockets {
                 let gate = Gate {
                     number,
                     socket,
-                    settings: GuestSettings {
-                        window: how.window,
-                        ..GuestSettings::of_processors()
-                    },
+                    settings: how.guest_settings(),
                     once: false,
                     trusts_vmm: how.trusts_vmm,
                     door: &door,

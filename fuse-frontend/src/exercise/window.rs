@@ -175,7 +175,7 @@ impl Scene {
         let vmm = Arc::new(Vmm::default());
         let door = Door::new(adapter, settings, Translations::default());
         door.open_window(Arc::clone(&vmm) as Arc<dyn Window>);
-        let files = FILES.map(|name| make(&fs, name));
+        let files = FILES.map(|name| make(&fs, name).expect("there is room"));
         let mut scene = Scene {
             fs,
             door,
@@ -360,8 +360,10 @@ impl Scene {
                 match self.fs.unlink(Ino::ROOT, FILES[name]) {
                     Ok(()) => Ok(()),
                     Err(_) => {
-                        self.files[name] = make(&self.fs, FILES[name]);
-                        self.request(Opcode::Lookup, TOP, &[FILES[name], b"\0"].concat());
+                        if let Some(made) = make(&self.fs, FILES[name]) {
+                            self.files[name] = made;
+                            self.request(Opcode::Lookup, TOP, &[FILES[name], b"\0"].concat());
+                        }
                         Ok(())
                     }
                 }
@@ -447,13 +449,12 @@ impl Scene {
     }
 }
 
-fn make(fs: &Fs, name: &[u8]) -> Ino {
-    let ino = fs.create(ROOT, Ino::ROOT, name, 0o644);
-    let ino = ino.expect("a new file").ino;
+/// Makes a file, unless the region is full.
+fn make(fs: &Fs, name: &[u8]) -> Option<Ino> {
+    let ino = fs.create(ROOT, Ino::ROOT, name, 0o644).ok()?.ino;
     let bytes = [name[0]; 3 * PAGE as usize];
-    // A full region has room for names.
     let _full = fs.write(ROOT, ino, 0, &bytes);
-    ino
+    Some(ino)
 }
 
 /// Runs a case. Returns how many ranges were mapped.

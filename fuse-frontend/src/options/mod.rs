@@ -84,6 +84,8 @@ pub struct MountSettings {
     pub window: Option<u64>,
     /// Whoever runs the VMM of such a guest may reach the whole region.
     pub trusts_vmm: bool,
+    /// Tag of the devices of these guests, for a VMM that asks for it.
+    pub tag: Option<String>,
     /// Mount over a directory that has entries.
     pub nonempty: bool,
     /// Freed blocks are returned to the host at once.
@@ -145,6 +147,7 @@ impl Default for MountSettings {
             virtiofs: Vec::new(),
             window: None,
             trusts_vmm: false,
+            tag: None,
             nonempty: false,
             discard: false,
             no_recovery: false,
@@ -205,10 +208,17 @@ impl MountSettings {
                 self.direct.name()
             ));
         }
-        if self.virtiofs.is_empty() && self.window.is_some() {
-            return wrong(
-                "--dax-window needs --virtiofs SOCKET: it is the window of a guest; leave it out, or name the socket",
-            );
+        let of_guests = [
+            (self.window.is_some(), "--dax-window"),
+            (self.tag.is_some(), "--tag"),
+            (self.trusts_vmm, "--trust-vmm"),
+        ];
+        if let Some((_, option)) = of_guests.iter().find(|(given, _)| *given)
+            && self.virtiofs.is_empty()
+        {
+            return wrong(format!(
+                "{option} needs --virtiofs SOCKET: it is about the devices of guests; leave it out, or name the socket"
+            ));
         }
         if self.window.is_some() && self.read_only {
             return wrong(

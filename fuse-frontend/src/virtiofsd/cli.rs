@@ -357,11 +357,7 @@ fn invocation(arguments: Arguments) -> Result<Invocation, Failure> {
             arguments.thread_pool_size
         ));
     }
-    if let Some(tag) = &arguments.tag
-        && (tag.is_empty() || tag.len() > MAX_TAG || tag.contains('\0'))
-    {
-        return wrong(format!("--tag={tag}: a tag has 1 to {MAX_TAG} bytes"));
-    }
+    check_tag(arguments.tag.as_deref())?;
     let mut translations = Translations::default();
     for (option, maps, all) in [
         ("uid", &arguments.translate_uid, &mut translations.users),
@@ -396,6 +392,19 @@ fn invocation(arguments: Arguments) -> Result<Invocation, Failure> {
         sandbox,
         log_level: arguments.log_level,
     })
+}
+
+/// Checks the tag of a device.
+///
+/// # Errors
+/// It does not fit.
+pub(crate) fn check_tag(tag: Option<&str>) -> Result<(), Failure> {
+    match tag {
+        Some(tag) if tag.is_empty() || tag.len() > MAX_TAG || tag.contains('\0') => Err(
+            Failure::usage(format!("--tag={tag}: a tag has 1 to {MAX_TAG} bytes")),
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Reads the size of a window.

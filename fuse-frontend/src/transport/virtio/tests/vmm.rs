@@ -1,5 +1,7 @@
 //! A server in threads of this process.
 
+use std::io;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,9 +12,9 @@ use pramfs::pmem::{HeapBackend, Region, RegionOptions};
 pub(super) use pramfs_tests::vmm::*;
 use tempfile::TempDir;
 
-use super::super::*;
+use super::super::{Gate, GuestSettings, Socket, Stop};
 use crate::adapter::{Adapter, CacheMode, Notifier};
-use crate::door::{DoorSettings, Translations};
+use crate::door::{Door, DoorSettings, Translations};
 
 /// The server, in threads of this process.
 pub(super) struct Server {
