@@ -78,8 +78,8 @@ struct Arguments {
     /// has nosuid,nodev then (docs/virtiofs.md)
     #[arg(long, value_name = "SOCKET")]
     virtiofs: Vec<PathBuf>,
-    /// With --virtiofs: let guests map files (DAX), in a window of this many bytes (suffixes M,
-    /// G); the mount has no page cache then
+    /// With --virtiofs: let guests map files (DAX), in a window of this many bytes (2M to 512M, a
+    /// power of two); the mount has no page cache then
     #[arg(long, value_name = "BYTES")]
     dax_window: Option<String>,
     /// With --dax-window: whoever runs the VMM may reach the whole region. Needed where others
@@ -358,6 +358,10 @@ mod tests {
             ),
             ("mount.pramfs /r /m --dax-window 2M", "--virtiofs"),
             ("mount.pramfs /r /m --tag t", "--virtiofs"),
+            (
+                "mount.pramfs /r /m --virtiofs /s --trust-vmm",
+                "--dax-window",
+            ),
             ("mount.pramfs /r /m --virtiofs /s --tag=", "1 to 36"),
             (
                 "mount.pramfs /r /m --virtiofs /s --dax-window 2M -o ro",

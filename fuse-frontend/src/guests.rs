@@ -46,9 +46,10 @@ impl Beside {
     /// A VMM that asks the server makes as many queues as it is told to. Most requests of a guest
     /// with a window are loads and stores.
     fn guest_settings(&self) -> GuestSettings {
-        let settings = match self.window {
-            None => GuestSettings::of_processors(),
-            Some(_) => GuestSettings {
+        let asks = self.window.is_some() || self.tag.is_some();
+        let settings = match asks {
+            false => GuestSettings::of_processors(),
+            true => GuestSettings {
                 request_queues: 1,
                 ..GuestSettings::default()
             },

@@ -22,6 +22,7 @@ use pramfs_control::{
 };
 use pramfs_fuse_protocol::Opcode;
 
+use crate::adapter::stores::others_may_store;
 use crate::adapter::{Adapter, CacheMode, Counts, Notifier, OpenedBy};
 use crate::direct::{Direct, DirectPolicy, Opens, Policy};
 use crate::exit::Failure;
@@ -127,7 +128,10 @@ pub fn mount(
         None => policy.of_root(),
     };
     // Before the first thread starts, which is the engine's.
-    let foreign = admitted.is_some_and(|users| users.owner() != 0);
+    // The server opens the region anew for each of their leases.
+    let owner = permissions(&region)?.map_or(0, |region| region.owner);
+    let foreign =
+        admitted.is_some_and(|users| users.owner() != 0) || settings.window.is_some() && owner != 0;
     let privileges = Privileges::shed(settings, foreign);
     let fs = open_engine(
         region,
@@ -198,7 +202,7 @@ pub fn mount(
         .with_opens(opens)
         .with_direct(direct)
         .with_other_doors(!settings.virtiofs.is_empty())
-        .with_maps_of_guests(settings.window.is_some());
+        .with_maps_of_guests(settings.window.is_some() || others_may_store(&fs));
     if let Some(memory) = memory {
         adapter = adapter.with_takeover(Arc::clone(memory));
     }

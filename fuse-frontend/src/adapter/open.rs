@@ -360,20 +360,17 @@ impl Adapter {
         });
     }
 
-    /// Makes everything durable. Only the kernels of guests send it.
-    /// A guest's own requests do so in its door.
-    fn flush_stores_of_guests(&self, fs: &Fs, node: Option<u64>) -> pramfs::Result<()> {
+    /// Makes durable what guests have stored to a file. Their own requests do so in their doors.
+    fn flush_stores_of_guests(&self, fs: &Fs, file: Ino) -> pramfs::Result<()> {
         match self.flushes {
-            true => stores::flush(fs, node, |_| false).map(drop),
+            true => stores::flush(fs, Some(file.0), |_| false).map(drop),
             false => Ok(()),
         }
     }
 
+    /// Makes everything durable. Only the kernels of guests send it.
     pub(super) fn on_syncfs(&self, reply: impl Reply) {
-        let work = |fs: &Fs, _: &mut _| {
-            self.flush_stores_of_guests(fs, None)?;
-            Ok(fs.sync()?)
-        };
+        let work = |fs: &Fs, _: &mut _| Ok(fs.sync()?);
         self.serve("syncfs", Node::ROOT, reply, work, |reply, ()| {
             reply.send(Answer::Done)
         });
@@ -387,8 +384,9 @@ impl Adapter {
         reply: impl Reply,
     ) {
         let work = |fs: &Fs, _: &mut _| {
-            self.flush_stores_of_guests(fs, Some(node.0))?;
-            Ok(fs.fsync(ino(node)?, data_only)?)
+            let file = ino(node)?;
+            self.flush_stores_of_guests(fs, file)?;
+            Ok(fs.fsync(file, data_only)?)
         };
         self.serve(request, node, reply, work, |reply, ()| {
             reply.send(Answer::Done)

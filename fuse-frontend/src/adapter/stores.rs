@@ -20,7 +20,8 @@ pub fn others_may_store(fs: &Fs) -> bool {
 }
 
 /// Makes durable what is stored to files with leases to write, or to one of them, but for the leases
-/// that `is_known`. Returns of how many files.
+/// that `is_known`, and those of programs: they flush their stores themselves. Returns of how many
+/// files.
 ///
 /// # Errors
 /// Those of the medium.
@@ -29,10 +30,11 @@ pub(crate) fn flush(
     node: Option<u64>,
     is_known: impl Fn(&HeldLease) -> bool,
 ) -> Result<usize, Error> {
-    let mut leases = fs.leases();
+    let (own, mut leases) = (std::process::id(), fs.leases());
     leases.retain(|lease| {
         let named = node.is_none_or(|node| lease.ino.0 == node);
-        named && lease.mode == LeaseMode::Write && !is_known(lease)
+        let of_guest = lease.is_adopted || lease.pid == own;
+        named && of_guest && lease.mode == LeaseMode::Write && !is_known(lease)
     });
     let mut files: Vec<Ino> = leases.iter().map(|lease| lease.ino).collect();
     files.sort_unstable();

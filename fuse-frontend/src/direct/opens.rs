@@ -291,6 +291,11 @@ impl Opens {
             || self.are_written() && self.lock().get(&ino).is_some_and(Uses::is_written)
     }
 
+    /// Whether every file counts as stored to: another kernel may have changed its size.
+    pub(crate) fn are_all_written(&self) -> bool {
+        self.all_written
+    }
+
     /// Whether the kernel may have an old size of a file, so that it tells a wrong offset for an
     /// append: a process has had a lease to write since the mount began.
     pub(crate) fn may_have_grown(&self, ino: Ino) -> bool {

@@ -19,8 +19,8 @@
 //! | 11 | operation (1), file (1), length (1), body | the guest sends a request with a right header |
 //!
 //! What must hold of every input: no panic, no wait without end; each byte of a range that was
-//! mapped and not removed is mapped, and shows the file as far as the file reaches, so that no
-//! store gets lost; ranges do not overlap, and a VMM has at most 512; after the end of the guest,
+//! mapped and not removed is mapped, and the first bytes of each page are those of the file, as far as
+//! the file reaches, so that no store gets lost; ranges do not overlap, and a VMM has at most 512; after the end of the guest,
 //! nothing is mapped and no lease is left, unless the VMM has kept its maps; the file system has no
 //! error.
 
@@ -170,6 +170,7 @@ impl Scene {
         let settings = DoorSettings {
             maps: true,
             shared: true,
+            copies: true,
             ..DoorSettings::default()
         };
         let vmm = Arc::new(Vmm::default());

@@ -220,6 +220,11 @@ impl MountSettings {
                 "{option} needs --virtiofs SOCKET: it is about the devices of guests; leave it out, or name the socket"
             ));
         }
+        if self.trusts_vmm && self.window.is_none() {
+            return wrong(
+                "--trust-vmm needs --dax-window: without a window, a VMM reaches files alone; leave it out, or give the window",
+            );
+        }
         if self.window.is_some() && self.read_only {
             return wrong(
                 "--dax-window needs a mount that can be written: the blocks of a mapped file are allocated; leave ro out, or the window",

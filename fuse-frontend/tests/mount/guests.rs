@@ -4,14 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use pramfs_client::Access;
 use pramfs_fuse_protocol::Operation;
-use pramfs_fuse_protocol::flags::MappingFlags;
+use pramfs_fuse_protocol::flags::{MappingFlags, OpenOutFlags, SetattrValid};
 use pramfs_fuse_protocol::numbers::ROOT_ID;
-use pramfs_fuse_protocol::wire::{EntryOut, FsyncIn, SetupmappingIn};
+use pramfs_fuse_protocol::wire::{
+    EntryOut, FsyncIn, OpenIn, OpenOut, ReleaseIn, SetattrIn, SetupmappingIn,
+};
 use pramfs_tests::mounted::{Mounted, wait_until};
 use pramfs_tests::vmm::{Guest, WINDOW, read};
 use pramfs_tests::watchdog::Watchdog;
@@ -19,7 +22,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use zerocopy::FromBytes;
 
 use crate::direct::{BLOCK, connection, contents, file, leases};
-use crate::direct_write::opened;
+use crate::direct_write::{open as try_open, opened};
 use crate::unmounted;
 
 const MIB: u64 = 1 << 20;
@@ -244,11 +247,23 @@ fn append_window_is_refused_while_guest_maps_the_file() {
             expect.extend([n; 100]);
         }
     };
-    append(&mut expect);
+    let writes = || connection(&mount).requests().unwrap().get("WRITE").copied();
+    // Some go through the mount before the window is there.
+    assert!(wait_until(|| {
+        let before = writes();
+        append(&mut expect);
+        writes() == before
+    }));
     let guest = guest(&socket);
     let node = lookup(&guest, b"file");
     map(&guest, node);
+    let before = writes().unwrap_or(0);
     append(&mut expect);
+    assert_eq!(
+        writes().unwrap_or(0),
+        before + 20,
+        "an append without a request"
+    );
     assert!(load(&guest, 0, expect.len()) == expect);
     assert!(guest.ask(node, read(0, 1 << 20)).unwrap() == expect);
     assert!(fs::read(mount.at("file")).unwrap() == expect);
@@ -256,5 +271,67 @@ fn append_window_is_refused_while_guest_maps_the_file() {
     append(&mut expect);
     assert!(fs::read(mount.at("file")).unwrap() == expect);
     drop(client);
+    mount.unmount();
+}
+
+#[test]
+fn file_that_guest_has_open_without_window_gets_no_lease_to_write() {
+    let Some((mount, _dog)) = unmounted("guest without a window") else {
+        return;
+    };
+    let socket = mount.region().with_file_name("guest");
+    let out = mount.run(["--virtiofs", socket.to_str().unwrap(), "-o", "direct=owner"]);
+    assert!(out.status.success(), "{out:?}");
+    drop(file(&mount, "file", 2));
+    let guest = guest(&socket);
+    let node = lookup(&guest, b"file");
+    let open = || {
+        let arg = OpenIn {
+            flags: libc::O_RDWR.cast_unsigned(),
+            ..OpenIn::default()
+        };
+        let opened = guest.ask(node, Operation::Open(arg)).unwrap();
+        OpenOut::read_from_bytes(&opened).unwrap()
+    };
+    let cached = open();
+    assert!(!cached.open_flags.contains(OpenOutFlags::DIRECT_IO));
+    let refused = try_open(&mount, "file");
+    assert_eq!(refused.unwrap_err().errno(), libc::EBUSY);
+    let release = ReleaseIn {
+        fh: cached.fh,
+        ..ReleaseIn::default()
+    };
+    guest.ask(node, Operation::Release(release)).unwrap();
+    let client = opened(&mount, "file");
+    assert!(open().open_flags.contains(OpenOutFlags::DIRECT_IO));
+    client.write_at(b"stored", 10).unwrap();
+    assert_eq!(guest.ask(node, read(10, 6)).unwrap(), b"stored");
+    drop((guest, client));
+    mount.unmount();
+}
+
+/// A guest shortens a log that a program of this machine has open.
+#[test]
+fn append_of_mount_after_truncation_by_guest_goes_to_the_end() {
+    let Some((mount, socket, _dog)) = with_window("guest that truncates", "direct=owner") else {
+        return;
+    };
+    drop(file(&mount, "file", 2));
+    let log = File::options().append(true).open(mount.at("file")).unwrap();
+    let guest = guest(&socket);
+    let node = lookup(&guest, b"file");
+    let arg = SetattrIn {
+        valid: SetattrValid::SIZE,
+        size: 5,
+        ..SetattrIn::default()
+    };
+    guest.ask(node, Operation::Setattr(arg)).unwrap();
+    (&log).write_all(b"line").unwrap();
+    assert_eq!(fs::metadata(mount.at("file")).unwrap().len(), 9);
+    assert_eq!(
+        guest.ask(node, read(0, 100)).unwrap(),
+        b"\x01\x01\x01\x01\x01line"
+    );
+    drop((guest, log));
     mount.unmount();
 }
