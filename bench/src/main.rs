@@ -8,6 +8,7 @@ mod charts;
 mod count;
 mod fio;
 mod fixture;
+mod freeze;
 mod harness;
 mod minimal;
 mod protect;
@@ -86,6 +87,8 @@ enum Cmd {
     },
     /// Measure what protection against stray stores costs, in each way that the machine has
     Protect(Common),
+    /// Measure how long programs wait when a live save begins, up to a region of 1 TiB
+    Freeze(Common),
     /// Write existing results into the tables of docs/benchmarks.md, and draw its charts
     Report(Document),
     /// Draw the charts in docs/charts from the tables of docs/benchmarks.md
@@ -230,6 +233,11 @@ fn real_main() -> Result<ExitCode> {
         }
         Cmd::Takeover { common, own } => {
             takeover::run(&set_up(&common)?, &own)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::Freeze(common) => {
+            let rounds = common.rounds.unwrap_or(if common.quick { 5 } else { 21 });
+            freeze::run(common.quick, rounds)?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::Protect(common) => {

@@ -78,6 +78,17 @@ struct Arguments {
     /// has nosuid,nodev then (docs/virtiofs.md)
     #[arg(long, value_name = "SOCKET")]
     virtiofs: Vec<PathBuf>,
+    /// With --virtiofs: let guests map files (DAX), in a window of this many bytes (2M to 512M, a
+    /// power of two); the mount has no page cache then
+    #[arg(long, value_name = "BYTES")]
+    dax_window: Option<String>,
+    /// With --dax-window: whoever runs the VMM may reach the whole region. Needed where others
+    /// can reach the socket
+    #[arg(long)]
+    trust_vmm: bool,
+    /// With --virtiofs: the tag, for a VMM that asks the server; most have an option of their own
+    #[arg(long)]
+    tag: Option<String>,
     /// auto, libpmem2 or native
     #[arg(long, value_name = "BACKEND")]
     backend: Option<String>,
@@ -206,6 +217,10 @@ fn settings(arguments: &Arguments, ignored: &mut Vec<String>) -> Result<MountSet
         return Err(refusal(Refused::Unknown(name.clone())));
     }
     settings.virtiofs.clone_from(&arguments.virtiofs);
+    settings.window = crate::virtiofsd::cli::window(arguments.dax_window.as_deref())?;
+    settings.trusts_vmm = arguments.trust_vmm;
+    crate::virtiofsd::cli::check_tag(arguments.tag.as_deref())?;
+    settings.tag.clone_from(&arguments.tag);
     settings.check().map_err(refusal)?;
     if settings.takeover && pramfs_medium::pmem::is_physical(&arguments.region) {
         return Err(Failure::usage(format!(
@@ -298,6 +313,12 @@ mod tests {
         assert!(run("mount.pramfs /r /m --require-dax").settings.require_dax);
         let beside = run("mount.pramfs /r /m --virtiofs /s --virtiofs /t").settings;
         assert_eq!(beside.virtiofs.len(), 2);
+        assert_eq!(beside.window, None);
+        let mapping =
+            "mount.pramfs /r /m --virtiofs /s --dax-window 256M --trust-vmm -o direct=all";
+        let mapping = run(mapping).settings;
+        assert_eq!(mapping.window, Some(256 << 20));
+        assert!(mapping.trusts_vmm && mapping.direct != crate::direct::DirectPolicy::Off);
         assert!(!beside.suid && !beside.dev);
         assert_eq!(
             run("mount.pramfs --serve-in-background /r /m").process,
@@ -332,8 +353,19 @@ mod tests {
                 "cache=writeback",
             ),
             (
-                "mount.pramfs /r /m --virtiofs /s -o direct=owner",
-                "direct=",
+                "mount.pramfs /r /m --virtiofs /s --dax-window 3M",
+                "--dax-window=3M",
+            ),
+            ("mount.pramfs /r /m --dax-window 2M", "--virtiofs"),
+            ("mount.pramfs /r /m --tag t", "--virtiofs"),
+            (
+                "mount.pramfs /r /m --virtiofs /s --trust-vmm",
+                "--dax-window",
+            ),
+            ("mount.pramfs /r /m --virtiofs /s --tag=", "1 to 36"),
+            (
+                "mount.pramfs /r /m --virtiofs /s --dax-window 2M -o ro",
+                "ro",
             ),
             ("mount.pramfs /r /m --virtiofs /s -o suid", "nosuid,nodev"),
             ("mount.pramfs /r /m --virtiofs /s -o dev", "nosuid,nodev"),

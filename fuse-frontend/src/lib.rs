@@ -33,6 +33,8 @@ pub mod daemon;
 pub mod defaults;
 pub mod direct;
 pub mod door;
+#[doc(hidden)]
+pub mod exercise;
 pub mod exit;
 pub mod guests;
 pub mod kernel;

@@ -22,10 +22,11 @@ use pramfs_control::{
 };
 use pramfs_fuse_protocol::Opcode;
 
+use crate::adapter::stores::others_may_store;
 use crate::adapter::{Adapter, CacheMode, Counts, Notifier, OpenedBy};
 use crate::direct::{Direct, DirectPolicy, Opens, Policy};
 use crate::exit::Failure;
-use crate::guests::Sockets;
+use crate::guests::{Beside, Sockets, check_window};
 use crate::kernel::{self, OwnMount};
 use crate::memory;
 use crate::mountinfo;
@@ -66,8 +67,8 @@ pub struct Mounted {
     pub(crate) link: Option<Link>,
     /// What outlives this server, with `takeover=on`.
     pub(crate) memory: Option<Arc<Memory>>,
-    /// Guests beside the mount, and what serves them.
-    pub(crate) guests: (Sockets, Arc<Adapter>, bool),
+    /// Guests beside the mount, what serves them, and how.
+    pub(crate) guests: (Sockets, Arc<Adapter>, Beside),
     /// Messages to show in any case.
     pub notices: Vec<String>,
     /// The part of the summary to show even without `-v`.
@@ -127,7 +128,10 @@ pub fn mount(
         None => policy.of_root(),
     };
     // Before the first thread starts, which is the engine's.
-    let foreign = admitted.is_some_and(|users| users.owner() != 0);
+    // The server opens the region anew for each of their leases.
+    let owner = permissions(&region)?.map_or(0, |region| region.owner);
+    let foreign =
+        admitted.is_some_and(|users| users.owner() != 0) || settings.window.is_some() && owner != 0;
     let privileges = Privileges::shed(settings, foreign);
     let fs = open_engine(
         region,
@@ -145,13 +149,16 @@ pub fn mount(
         );
     }
     check_opens(&fs, &path, settings)?;
+    if settings.window.is_some() {
+        check_window(&fs, &path)?;
+    }
     let serving = memory::affordable(&path, transport_settings(settings))?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
     let notifier = connection.try_clone().map(Notifier::new);
     let notifier = notifier
         .map_err(|error| Failure::system(format!("cannot copy the connection: {error}")))?;
-    let opens = Opens::of(&fs, notifier.clone());
+    let opens = Opens::of(&fs, notifier.clone(), settings.window.is_some());
     let direct = match direct_access(&fs, policy, settings, &opens) {
         Ok(direct) => direct,
         Err(why) => {
@@ -194,7 +201,8 @@ pub fn mount(
         .with_files_opened_by(settings.opens)
         .with_opens(opens)
         .with_direct(direct)
-        .with_other_doors(!settings.virtiofs.is_empty());
+        .with_other_doors(!settings.virtiofs.is_empty())
+        .with_maps_of_guests(settings.window.is_some() || others_may_store(&fs));
     if let Some(memory) = memory {
         adapter = adapter.with_takeover(Arc::clone(memory));
     }
@@ -240,7 +248,7 @@ pub fn mount(
         control,
         link,
         memory: survives.map(|(memory, _)| memory),
-        guests: (sockets, adapter, settings.read_only),
+        guests: (sockets, adapter, Beside::of(settings)),
         notices,
     })
 }
@@ -494,8 +502,8 @@ impl Mounted {
         let mut session = self.session;
         // Set while another server can go on when this one ends.
         let mut supervised = None;
-        let (sockets, adapter, read_only) = self.guests;
-        let guests = sockets.serve(&adapter, read_only);
+        let (sockets, adapter, beside) = self.guests;
+        let guests = sockets.serve(&adapter, beside);
         let guests = guests.map_err(|error| {
             detach(&self.own_mount);
             Failure::system(format!("cannot start a thread that serves guests: {error}"))

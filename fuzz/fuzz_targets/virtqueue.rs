@@ -1,6 +1,6 @@
-//! Queues of a guest out of any bytes: `fuse-frontend/src/transport/virtio/exercise.rs`.
+//! Queues of a guest out of any bytes: `fuse-frontend/src/exercise/virtqueue.rs`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    pramfs_fuse::transport::virtio::exercise::exercise(input);
+    let _reached = pramfs_fuse::exercise::virtqueue::exercise(input);
 });

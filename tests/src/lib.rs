@@ -23,6 +23,7 @@
 //! * [`sums`]: file systems with checksums of file data, and stray stores to them.
 //! * [`syscalls`]: system calls on what a tree holds, by descriptor.
 //! * [`tree`]: everything a file system shows, to be compared.
+//! * [`vmm`]: a VMM and its guest.
 //! * [`watchdog`]: a test that hangs ends with a message instead.
 //! * [`wild`]: stores through stray pointers, and what is said of those that are refused.
 //! * [`windows`]: append windows of the lease table, made without the engine.
@@ -58,6 +59,7 @@ pub mod suite;
 pub mod sums;
 pub mod syscalls;
 pub mod tree;
+pub mod vmm;
 pub mod watchdog;
 #[cfg(target_arch = "x86_64")]
 pub mod wild;

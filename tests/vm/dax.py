@@ -4,11 +4,16 @@
 dax.py work DIR      all of it
 dax.py check DIR     what `work` has left, after another boot
 dax.py live DIR FILE stores numbers, and tells the last one in FILE, until the machine ends
+
+On the host, under the preload library:
+
+dax.py watch DIR PRAMFS  sees these numbers in a mapping, while the server is asked nothing
 """
 
 import mmap
 import os
 import sqlite3
+import subprocess
 import sys
 import time
 
@@ -166,6 +171,50 @@ def live(at, told):
         time.sleep(0.01)
 
 
+def watch(at, pramfs):
+    fd = os.open(at + "/live", os.O_RDWR)
+    view = mmap.mmap(fd, 4 * MIB)
+
+    def last():
+        return int.from_bytes(view[4 * MIB - 8 : 4 * MIB], "little")
+
+    def requests():
+        told = subprocess.run([pramfs, "requests", "--json", at], check=True, capture_output=True)
+        return told.stdout
+
+    seen = last()
+    # The guest has made and mapped its file some time ago.
+    before, first, changes = requests(), seen, 0
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        now = last()
+        assert now >= seen, (now, seen)
+        changes += now != seen
+        seen = now
+    assert requests() == before, (before, requests())
+    print("dax: this machine saw %d stores of the guest in 5 s, without a request" % changes)
+    assert changes >= 20, (first, seen)
+    os.close(fd)
+    view.close()
+
+
+def lmdb(at):
+    """LMDB, whose whole database is a shared mapping, written through it."""
+    try:
+        import lmdb
+    except ImportError:
+        print("   dax: *** SKIPPED: Python has no module lmdb: LMDB is not tested ***")
+        return
+    with lmdb.open(at + "/lmdb", map_size=32 * MIB, writemap=True, map_async=False) as env:
+        for n in range(100):
+            with env.begin(write=True) as change:
+                for i in range(10):
+                    change.put(b"%08d" % (n * 10 + i), b"x" * 500)
+    with lmdb.open(at + "/lmdb", map_size=32 * MIB, readonly=True) as env, env.begin() as view:
+        found = [(int(key), value) for key, value in view.cursor()]
+        assert found == [(n, b"x" * 500) for n in range(1000)], len(found)
+
+
 def check(at):
     with open(at + "/left", "rb") as file:
         assert file.read() == pattern(5, 2 * MIB)
@@ -182,11 +231,14 @@ def check(at):
 if __name__ == "__main__":
     what, where = sys.argv[1:3]
     if what == "work":
-        for step in [touched, grown, holes, shortened, many, sqlite]:
+        for step in [touched, grown, holes, shortened, many, sqlite, lmdb]:
             step(where)
             print("   dax: %s: %s" % (step.__name__, step.__doc__), flush=True)
         kept = left(where)
         os._exit(0)
     elif what == "live":
         live(where, sys.argv[3])
+    elif what == "watch":
+        watch(where, sys.argv[3])
+        sys.exit()
     check(where)

@@ -254,7 +254,7 @@ boots=0 cuts_done=0
 # --plain, it has neither. With
 # --dax, the device has a window for mapped files; --dax-kill-server is as --kill-server.
 boot() {
-    local cut='' more='' kill_server='' device emulator=(qemu-system-x86_64)
+    local cut='' more='' kill_server='' beside='' device emulator=(qemu-system-x86_64)
     [[ $1 != --cut ]] || { cut=1 && shift; }
     device=(-machine "q35,nvdimm=on,nvdimm-persistence=$persistence" -m 1G,slots=2,maxmem=4G
         -object "memory-backend-file,id=nvdimm,share=on,mem-path=$work/nvdimm,size=${device_mib}M"
@@ -266,8 +266,9 @@ boot() {
             -object "memory-backend-memfd,id=memory,size=1G,share=on"
             -chardev "socket,id=door,path=$virtiofs_dir/socket"
             -device vhost-user-fs-pci,chardev=door,tag=pramfs)
-    elif [[ $1 == --dax || $1 == --dax-kill-server ]]; then
+    elif [[ $1 == --dax || $1 == --dax-kill-server || $1 == --dax-beside ]]; then
         [[ $1 != --dax-kill-server ]] || kill_server=1
+        [[ $1 != --dax-beside ]] || beside=1
         shift
         emulator=("${newer_qemu[@]}")
         device=(-machine q35,memory-backend=memory -m 1G
@@ -313,15 +314,17 @@ boot() {
         show
         return
     fi
-    if [[ -n $kill_server ]]; then
+    if [[ -n $kill_server$beside ]]; then
         wait_for "the guest's writes" bytes_of "$work/shared/writes" 3
-        kill -KILL "$virtiofs_server"
-        wait "$virtiofs_server" 2>/dev/null || true
-        virtiofs_server=
-        say "the server is killed after $(cat "$work/shared/writes") writes"
+        if [[ -n $kill_server ]]; then
+            kill -KILL "$virtiofs_server"
+            wait "$virtiofs_server" 2>/dev/null || true
+            virtiofs_server=
+            say "the server is killed after $(cat "$work/shared/writes") writes"
+        fi
         # The machine still runs, and QEMU still obeys.
-        ${after_kill:-sleep 2}
-        ! has_ended || fail "QEMU ends with the server"
+        ${meanwhile:-sleep 2}
+        ! has_ended || fail "QEMU has ended"
         kill -TERM "$qemu"
         wait_for "QEMU to end" has_ended
         wait "$qemu" || true

@@ -158,9 +158,9 @@ dax() {
     # The server is killed, and another one takes the region while the guest goes on storing.
     virtiofs_serve --tag pramfs --num-request-queues 1 --dax-window 256M
     rm -f "$work/shared/writes"
-    after_kill=dax_goes_on
+    meanwhile=dax_goes_on
     boot --dax-kill-server "virtiofs_dax always live"
-    after_kill=
+    meanwhile=
     sleep 1
     virtiofs_end
     virtiofs_check -n 0
@@ -169,7 +169,34 @@ dax() {
     stored=$(od -An -tu8 -N8 "$virtiofs_dir/live")
     say "the file has store $((stored)) of at least $(cat "$work/shared/writes")"
     ((stored >= $(cat "$work/shared/writes"))) || fail "a store is lost"
+    dax_beside_mount
     rm -rf "$virtiofs_dir"
+}
+
+# A guest stores to a file that it has mapped, beside a mount of this machine.
+dax_beside_mount() {
+    if ((EUID != 0)) || [[ ! -e /dev/fuse ]]; then
+        say "*** SKIPPED: not root, or no /dev/fuse: no guest with DAX beside a mount ***"
+        return
+    fi
+    local at=$virtiofs_dir/mount
+    mkdir -p "$at" && rm -f "$work/shared/writes"
+    "$target/debug/mount-pramfs" "$virtiofs_dir/region" "$at" --virtiofs "$virtiofs_dir/socket" \
+        --tag pramfs --dax-window 256M -o direct=owner
+    virtiofs_mounted=$at
+    meanwhile="dax_seen_on_host $at"
+    boot --dax-beside "virtiofs_dax always live"
+    meanwhile=
+    umount "$at"
+    virtiofs_mounted=
+    flock -w 20 "$virtiofs_dir/region" true
+    virtiofs_check -n 0
+}
+
+# A program of this machine loads what the guest stores, and the server is asked nothing meanwhile.
+dax_seen_on_host() {
+    "$target/debug/pramfs" run -- python3 tests/vm/dax.py watch "$1" "$target/debug/pramfs" |
+        sed 's/^/  /' || fail "the stores of the guest are not seen on this machine"
 }
 
 # The programs of the guest store what they have mapped without a server, and beside the next one,

@@ -133,7 +133,7 @@ impl Adapter {
                 && let Some(opens) = &self.opens
                 && opens.may_have_grown(ino)
             {
-                wait_for_earlier_parts(fs, ino, offset)?;
+                wait_for_earlier_parts(fs, ino, offset, opens.are_all_written())?;
                 self.removals
                     .wait_for_space(fs, || fs.append(&caller, ino, data))?;
                 data.len()
@@ -296,11 +296,15 @@ fn appended_before(fs: &Fs, ino: Ino, offset: u64, data: &[u8]) -> Served<usize>
 
 /// Waits until a file that is appended to has the bytes before `offset`, by the kernel's idea of
 /// its size. The kernel sends the parts of an append by libaio or io_uring concurrently.
-fn wait_for_earlier_parts(fs: &Fs, ino: Ino, offset: u64) -> Served<()> {
+fn wait_for_earlier_parts(fs: &Fs, ino: Ino, offset: u64, others_shorten: bool) -> Served<()> {
     let begun = Instant::now();
     while fs.getattr(ino)?.size < offset {
         // With one serving thread, an earlier part waits behind this one. The kernel then
         // reports what was written before this part.
+        if begun.elapsed() > EARLIER_PARTS && others_shorten {
+            // The kernel does not know that a guest has truncated the file.
+            break;
+        }
         if begun.elapsed() > EARLIER_PARTS {
             return Err(Refusal::Request(
                 Errno::EAGAIN,

@@ -34,6 +34,7 @@ mod notifier;
 mod open;
 mod refused_pages;
 mod serve;
+pub(crate) mod stores;
 #[cfg(test)]
 mod tests;
 mod xattr;
@@ -118,6 +119,8 @@ pub struct Adapter {
     takeover: Option<Arc<Memory>>,
     /// The region has other doors, whose changes this kernel does not know of.
     shared: bool,
+    /// Guests may map files: what makes a file durable flushes their stores, too.
+    flushes: bool,
 }
 
 impl Adapter {
@@ -139,6 +142,7 @@ impl Adapter {
             opens: None,
             takeover: None,
             shared: false,
+            flushes: false,
         }
     }
 
@@ -147,6 +151,13 @@ impl Adapter {
     #[must_use]
     pub fn with_other_doors(mut self, shared: bool) -> Adapter {
         self.shared = shared;
+        self
+    }
+
+    /// Serves a region whose files guests may map. Such a mount has [`with_opens`](Self::with_opens).
+    #[must_use]
+    pub fn with_maps_of_guests(mut self, may_map: bool) -> Adapter {
+        self.flushes = may_map;
         self
     }
 

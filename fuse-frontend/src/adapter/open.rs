@@ -26,7 +26,7 @@ use super::caller::CallerIds;
 use super::convert::{Handle, Node, ino};
 use super::namespace::{HeldEntry, labels};
 use super::serve::{Refusal, Served};
-use super::{Adapter, CacheMode, OpenedBy};
+use super::{Adapter, CacheMode, OpenedBy, stores};
 
 /// Bit of a handle whose file is open for reading.
 const READABLE: u64 = 1;
@@ -360,6 +360,14 @@ impl Adapter {
         });
     }
 
+    /// Makes durable what guests have stored to a file. Their own requests do so in their doors.
+    fn flush_stores_of_guests(&self, fs: &Fs, file: Ino) -> pramfs::Result<()> {
+        match self.flushes {
+            true => stores::flush(fs, Some(file.0), |_| false).map(drop),
+            false => Ok(()),
+        }
+    }
+
     /// Makes everything durable. Only the kernels of guests send it.
     pub(super) fn on_syncfs(&self, reply: impl Reply) {
         let work = |fs: &Fs, _: &mut _| Ok(fs.sync()?);
@@ -375,7 +383,11 @@ impl Adapter {
         data_only: bool,
         reply: impl Reply,
     ) {
-        let work = |fs: &Fs, _: &mut _| Ok(fs.fsync(ino(node)?, data_only)?);
+        let work = |fs: &Fs, _: &mut _| {
+            let file = ino(node)?;
+            self.flush_stores_of_guests(fs, file)?;
+            Ok(fs.fsync(file, data_only)?)
+        };
         self.serve(request, node, reply, work, |reply, ()| {
             reply.send(Answer::Done)
         });

@@ -381,8 +381,15 @@ impl Leases for Direct {
     }
 
     fn revoke(&self, lease: LeaseKey) -> Result<(), Refused> {
-        if !self.fs.leases().iter().any(|held| key(held) == lease) {
+        let leases = self.fs.leases();
+        let Some(held) = leases.iter().find(|held| key(held) == lease) else {
             return Err(Refused::new(Refusal::Ended, "there is no such lease"));
+        };
+        if held.pid == std::process::id() {
+            return Err(Refused::new(
+                Refusal::Unsupported,
+                "a guest has mapped the file, and nothing takes that from it; unmount it there, or stop the guest",
+            ));
         }
         lock(&self.revoked).insert(lease);
         // Stores through mappings cannot be ended; appends can.

@@ -58,7 +58,8 @@ pub struct Opens {
     files: Mutex<HashMap<Ino, Uses>>,
     /// Files with leases to write, so that most requests need no lock.
     written: AtomicUsize,
-    /// A process stores to a file that nobody knows. So every file counts as stored to.
+    /// A process stores to a file that nobody knows, or guests map files. So every file counts as
+    /// stored to.
     all_written: bool,
     grown: Grown,
     lending: Lending,
@@ -172,10 +173,11 @@ impl Opens {
         }
     }
 
-    /// Starts with the leases of earlier mounts, and follows the ends of all leases.
-    pub fn of(fs: &Fs, notifier: Notifier) -> Arc<Opens> {
+    /// Starts with the leases of earlier mounts, and follows the ends of all leases. Guests that
+    /// map files may store to any file at any time.
+    pub fn of(fs: &Fs, notifier: Notifier, guests_map: bool) -> Arc<Opens> {
         let mut opens = Opens::new(notifier);
-        opens.all_written = fs.has_unknown_lease();
+        opens.all_written = guests_map || fs.has_unknown_lease();
         let opens = Arc::new(opens);
         let weak = Arc::downgrade(&opens);
         fs.watch_leases(move |lease, event| {
@@ -287,6 +289,11 @@ impl Opens {
     pub(crate) fn is_written(&self, ino: Ino) -> bool {
         self.all_written
             || self.are_written() && self.lock().get(&ino).is_some_and(Uses::is_written)
+    }
+
+    /// Whether every file counts as stored to: another kernel may have changed its size.
+    pub(crate) fn are_all_written(&self) -> bool {
+        self.all_written
     }
 
     /// Whether the kernel may have an old size of a file, so that it tells a wrong offset for an

@@ -46,7 +46,7 @@ fn scene_with(policy: Policy, features: &[&str]) -> Scene {
     let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o600);
     let file = file.unwrap().ino;
     fs.write(&Credentials::ROOT, file, 0, &[7; 10_000]).unwrap();
-    let opens = Opens::of(&fs, crate::adapter::nowhere());
+    let opens = Opens::of(&fs, crate::adapter::nowhere(), false);
     Scene {
         direct: Direct::new(Arc::clone(&fs), policy, "file-0-1-2.sock".into(), opens),
         file,

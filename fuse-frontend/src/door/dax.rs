@@ -29,10 +29,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pramfs::inode::{Fs, HeldLease, Ino, LeaseMode, Repeats};
-use pramfs::{Error, FileExtent, FileType};
+use pramfs::{Error, FileType};
 use pramfs_fuse_protocol::Errno;
 use pramfs_fuse_protocol::flags::MappingFlags;
 use pramfs_fuse_protocol::wire::{RemovemappingOne, SetupmappingIn};
+
+use crate::adapter::stores;
 
 /// Most places that the blocks of a range lie in.
 const MAX_PIECES: usize = 16;
@@ -52,12 +54,6 @@ pub const LARGEST_WINDOW: u64 = MAX_MAPS as u64 / 2 * LEAF;
 
 /// How often the blocks of a range are filled, if the file grows meanwhile.
 const ATTEMPTS: usize = 64;
-
-/// Bytes that are flushed without a break, of a file that others have mapped.
-const FLUSHED_AT_ONCE: u64 = 64 << 20;
-
-/// Extents that are looked up at once.
-const EXTENTS_AT_ONCE: usize = 64;
 
 /// In the place of more nodes than are remembered. No file has it.
 const EVERY_NODE: u64 = 0;
@@ -490,54 +486,11 @@ impl Dax {
     }
 }
 
-/// Whether processes that an earlier server has given leases may store to files without a request.
-pub fn others_may_store(fs: &Fs) -> bool {
-    let stores = |lease: &HeldLease| lease.mode == LeaseMode::Write;
-    fs.has_unknown_lease() || fs.leases().iter().any(stores)
-}
-
 /// Makes durable what others have stored to leased files, or to one of them: guests of other doors,
-/// and those that have mapped files through an earlier server. Nobody knows which parts. The times
-/// are left to those that have stored. Returns of how many files.
+/// and those that have mapped files through an earlier server. The times are left to those that
+/// have stored. Returns of how many files.
 pub(super) fn flush_others(fs: &Fs, own: Option<&Dax>, node: Option<u64>) -> Result<usize, Error> {
-    let mut leases = fs.leases();
-    leases.retain(|lease| {
-        let named = node.is_none_or(|node| lease.ino.0 == node);
-        named && lease.mode == LeaseMode::Write && !own.is_some_and(|dax| dax.owns(lease))
-    });
-    let mut files: Vec<Ino> = leases.iter().map(|lease| lease.ino).collect();
-    files.sort_unstable();
-    files.dedup();
-    for ino in &files {
-        match flush_file(fs, *ino) {
-            // The last lease has just ended, and the file with it.
-            Ok(()) | Err(Error::Stale(_)) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(files.len())
-}
-
-/// A guest chooses the size of a file, and holes cost it nothing: only what has blocks takes time,
-/// whatever they hold.
-fn flush_file(fs: &Fs, ino: Ino) -> Result<(), Error> {
-    let mut at = 0;
-    loop {
-        let found = fs.first_extents(ino, at, EXTENTS_AT_ONCE)?;
-        let Some(last) = found.last() else {
-            return Ok(());
-        };
-        at = last.file_offset.saturating_add(last.len);
-        let is_written = |e: &&FileExtent| e.region_offset.is_some() && !e.unwritten;
-        for extent in found.iter().filter(is_written) {
-            let (mut from, end) = (extent.file_offset, extent.file_offset + extent.len);
-            while from < end {
-                let to = end.min(from + FLUSHED_AT_ONCE);
-                fs.flush_stores(ino, from..to)?;
-                from = to;
-            }
-        }
-    }
+    stores::flush(fs, node, |lease| own.is_some_and(|dax| dax.owns(lease)))
 }
 
 fn stores_lost() -> Error {

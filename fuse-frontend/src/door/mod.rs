@@ -18,7 +18,7 @@
 //!
 //! Not here: where requests come from (`transport/virtio`).
 
-mod dax;
+pub(crate) mod dax;
 mod ids;
 mod nodes;
 mod reply;
@@ -43,7 +43,8 @@ use dax::Dax;
 use nodes::{Forgotten, Nodes};
 use reply::DoorReply;
 
-pub use dax::{LARGEST_WINDOW, Window, others_may_store};
+pub use crate::adapter::stores::others_may_store;
+pub use dax::{LARGEST_WINDOW, Window};
 pub use ids::IdMap;
 pub use reply::Outlet;
 pub use xattr_map::XattrMap;

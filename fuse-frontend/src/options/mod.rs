@@ -80,6 +80,12 @@ pub struct MountSettings {
     pub require_dax: bool,
     /// Sockets of guests that use the region beside the mount.
     pub virtiofs: Vec<PathBuf>,
+    /// Bytes of the window in which each of these guests maps files.
+    pub window: Option<u64>,
+    /// Whoever runs the VMM of such a guest may reach the whole region.
+    pub trusts_vmm: bool,
+    /// Tag of the devices of these guests, for a VMM that asks for it.
+    pub tag: Option<String>,
     /// Mount over a directory that has entries.
     pub nonempty: bool,
     /// Freed blocks are returned to the host at once.
@@ -139,6 +145,9 @@ impl Default for MountSettings {
             protect: Protect::Off,
             require_dax: false,
             virtiofs: Vec::new(),
+            window: None,
+            trusts_vmm: false,
+            tag: None,
             nonempty: false,
             discard: false,
             no_recovery: false,
@@ -198,6 +207,28 @@ impl MountSettings {
                 "opens=kernel cannot be combined with direct={}: the server has to know which files are open through the page cache, which sees no direct store; leave one of them out",
                 self.direct.name()
             ));
+        }
+        let of_guests = [
+            (self.window.is_some(), "--dax-window"),
+            (self.tag.is_some(), "--tag"),
+            (self.trusts_vmm, "--trust-vmm"),
+        ];
+        if let Some((_, option)) = of_guests.iter().find(|(given, _)| *given)
+            && self.virtiofs.is_empty()
+        {
+            return wrong(format!(
+                "{option} needs --virtiofs SOCKET: it is about the devices of guests; leave it out, or name the socket"
+            ));
+        }
+        if self.trusts_vmm && self.window.is_none() {
+            return wrong(
+                "--trust-vmm needs --dax-window: without a window, a VMM reaches files alone; leave it out, or give the window",
+            );
+        }
+        if self.window.is_some() && self.read_only {
+            return wrong(
+                "--dax-window needs a mount that can be written: the blocks of a mapped file are allocated; leave ro out, or the window",
+            );
         }
         if !self.virtiofs.is_empty() {
             self.check_beside_guests()?;
@@ -275,7 +306,6 @@ impl MountSettings {
         let alone = [
             (self.cache == CacheMode::Writeback, "cache=writeback"),
             (self.opens == OpenedBy::Kernel, "opens=kernel"),
-            (self.direct != DirectPolicy::Off, "direct="),
         ];
         if let Some((_, option)) = alone.iter().find(|(given, _)| *given) {
             return wrong(format!(

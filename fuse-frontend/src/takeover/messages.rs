@@ -221,7 +221,12 @@ impl Channel {
         self.put(tag, &[&minor.to_le_bytes(), state].concat(), &all)
     }
 
-    fn put(&self, tag: u8, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn put(
+        &self,
+        tag: u8,
+        bytes: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         if bytes.len() > MAX_BYTES || descriptors.len() > MAX_DESCRIPTORS {
             return Err(io::ErrorKind::InvalidInput.into());
         }

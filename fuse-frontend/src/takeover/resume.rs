@@ -26,7 +26,7 @@ use super::state::{Found, State};
 use crate::adapter::{Adapter, Counts, Notifier};
 use crate::direct::{Opens, Policy};
 use crate::exit::Failure;
-use crate::guests::Sockets;
+use crate::guests::{Beside, Sockets};
 use crate::kernel::OwnMount;
 use crate::mountinfo::{self, Mount};
 use crate::oom;
@@ -85,7 +85,7 @@ pub fn resume(held: Held, settings: &MountSettings, link: Link) -> Result<Mounte
     let path = &state.region;
     let fs = open_engine(region, path, &settings, protected, Some(&memory), |_| None)?;
     let notifier = Notifier::new(connection.try_clone().map_err(failed)?);
-    let opens = Opens::of(&fs, notifier.clone());
+    let opens = Opens::of(&fs, notifier.clone(), false);
     let counts = Arc::new(Counts::new(settings.metrics, settings.slow));
     let reporter = Reporter::new(&fs, &counts, &own_mount, &settings);
     let answer = |listener| {
@@ -136,7 +136,7 @@ pub fn resume(held: Held, settings: &MountSettings, link: Link) -> Result<Mounte
         control,
         link: Some(link),
         memory: Some(memory),
-        guests: (Sockets::bind(&[])?, adapter, settings.read_only),
+        guests: (Sockets::bind(&[])?, adapter, Beside::of(&settings)),
         notices,
     })
 }

@@ -12,11 +12,11 @@
 //! [`virtio`] serves guests. It is no mount option, and knows the handlers through a
 //! [`Door`](crate::door::Door) only.
 
-mod dev;
+pub(crate) mod dev;
 mod fuser;
 mod handshake;
 mod threads;
-mod uring;
+pub(crate) mod uring;
 pub mod virtio;
 
 use std::io;

@@ -323,18 +323,7 @@ fn invocation(arguments: Arguments) -> Result<Invocation, Failure> {
             ));
         }
     };
-    let window = match &arguments.dax_window {
-        None => None,
-        Some(text) => {
-            let size = window_size(text);
-            Some(size.ok_or_else(|| {
-                Failure::usage(format!(
-                    "--dax-window={text}: a window has 2M to {}M, a power of two",
-                    LARGEST_WINDOW >> 20
-                ))
-            })?)
-        }
-    };
+    let window = window(arguments.dax_window.as_deref())?;
     if window.is_some() && arguments.readonly {
         return wrong(
             "--dax-window needs a region that can be written: the blocks of a mapped file are allocated; leave --readonly out, or the window"
@@ -368,11 +357,7 @@ fn invocation(arguments: Arguments) -> Result<Invocation, Failure> {
             arguments.thread_pool_size
         ));
     }
-    if let Some(tag) = &arguments.tag
-        && (tag.is_empty() || tag.len() > MAX_TAG || tag.contains('\0'))
-    {
-        return wrong(format!("--tag={tag}: a tag has 1 to {MAX_TAG} bytes"));
-    }
+    check_tag(arguments.tag.as_deref())?;
     let mut translations = Translations::default();
     for (option, maps, all) in [
         ("uid", &arguments.translate_uid, &mut translations.users),
@@ -407,6 +392,34 @@ fn invocation(arguments: Arguments) -> Result<Invocation, Failure> {
         sandbox,
         log_level: arguments.log_level,
     })
+}
+
+/// Checks the tag of a device.
+///
+/// # Errors
+/// It does not fit.
+pub(crate) fn check_tag(tag: Option<&str>) -> Result<(), Failure> {
+    match tag {
+        Some(tag) if tag.is_empty() || tag.len() > MAX_TAG || tag.contains('\0') => Err(
+            Failure::usage(format!("--tag={tag}: a tag has 1 to {MAX_TAG} bytes")),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Reads the size of a window.
+///
+/// # Errors
+/// It is no size of a window.
+pub(crate) fn window(text: Option<&str>) -> Result<Option<u64>, Failure> {
+    let Some(text) = text else { return Ok(None) };
+    let refused = || {
+        Failure::usage(format!(
+            "--dax-window={text}: a window has 2M to {}M, a power of two",
+            LARGEST_WINDOW >> 20
+        ))
+    };
+    window_size(text).map(Some).ok_or_else(refused)
 }
 
 fn window_size(text: &str) -> Option<u64> {

@@ -23,6 +23,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use crate::adapter::{Adapter, Notifier};
 use crate::door::{Door, DoorSettings, others_may_store};
 use crate::exit::Failure;
+use crate::guests::check_window;
 use crate::memory;
 use crate::oom;
 use crate::opening::{name_of, open_engine, open_region};
@@ -137,23 +138,6 @@ pub fn serve(invocation: &Invocation) -> Result<(), Failure> {
 /// server allows.
 fn may_be_stored_to(invocation: &Invocation, fs: &Fs) -> bool {
     invocation.window.is_some() || others_may_store(fs)
-}
-
-/// Checks that files of the region can be mapped by guests.
-fn check_window(fs: &Fs, path: &Path) -> Result<(), Failure> {
-    let refused = |why: String| {
-        Err(Failure::mount(format!(
-            "{}: guests cannot map files of this region: {why}; leave --dax-window out",
-            path.display()
-        )))
-    };
-    if fs.is_read_only() {
-        return refused("it is read-only".into());
-    }
-    match fs.try_lease_lock() {
-        Ok(()) => Ok(()),
-        Err(error) => refused(format!("its locks do not work for it: {error}")),
-    }
 }
 
 /// Starts the thread that ends the leases of what guests have unmapped. It ends with the engine.

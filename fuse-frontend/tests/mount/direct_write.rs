@@ -22,7 +22,7 @@ use crate::mounted;
 
 const B: u64 = BLOCK as u64;
 
-fn open(mount: &Mounted, name: &str) -> pramfs_client::Result<pramfs_client::File> {
+pub(super) fn open(mount: &Mounted, name: &str) -> pramfs_client::Result<pramfs_client::File> {
     let options = pramfs_client::OpenOptions::new().write(true);
     options.open(mount.at(name))
 }

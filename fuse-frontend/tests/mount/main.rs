@@ -18,6 +18,7 @@ mod direct_policy;
 mod direct_window;
 mod direct_write;
 mod grow;
+mod guests;
 mod idmapped;
 mod kernel_opens;
 mod lifecycle;

@@ -11,10 +11,10 @@ mod programs;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use killer::Killer;
-use pramfs_tests::mounted::{Mounted, program};
+use pramfs_tests::mounted::{Mounted, program, wait_until};
 use pramfs_tests::random::Random;
 use pramfs_tests::suite::{mount_for, number, say, unmount_and_check};
 
@@ -110,6 +110,62 @@ fn death_of_supervisor_and_server_ends_the_mount() {
     mount.detach();
     mount.mount("");
     assert_eq!(std::fs::read(mount.at("another")).unwrap(), b"contents");
+    unmount_and_check(&mount);
+}
+
+/// Under a load as well: calls fail from then on, none hangs, and what had returned is there.
+#[test]
+fn death_of_supervisor_and_server_under_load_keeps_what_had_returned() {
+    let Some(mount) = mount_for("the death of the supervisor, load", &[], 256, OPTIONS) else {
+        return;
+    };
+    let killer = Killer::of(&mount);
+    let counts: [AtomicU64; 8] = Default::default();
+    let wait_for_more = |than: &[u64]| {
+        let more = || counts.iter().map(|n| n.load(Ordering::Relaxed));
+        assert!(wait_until(|| more()
+            .zip(than)
+            .all(|(n, than)| n > than + 20)));
+        more().collect::<Vec<u64>>()
+    };
+    std::thread::scope(|scope| {
+        for (nth, count) in counts.iter().enumerate() {
+            let dir = mount.at(format!("dir{nth}"));
+            std::fs::create_dir(&dir).unwrap();
+            scope.spawn(move || {
+                let part = dir.join("part");
+                let write = |n: u64| {
+                    std::fs::write(&part, n.to_string().repeat(1000))?;
+                    std::fs::rename(&part, dir.join(n.to_string()))
+                };
+                let error = loop {
+                    match write(count.load(Ordering::Relaxed)) {
+                        Ok(()) => _ = count.fetch_add(1, Ordering::Relaxed),
+                        Err(error) => break error,
+                    }
+                };
+                let ends = [libc::ENOTCONN, libc::ECONNABORTED, libc::EIO];
+                let errno = error.raw_os_error().unwrap_or_default();
+                assert!(ends.contains(&errno), "{error}");
+            });
+        }
+        let before = wait_for_more(&[0; 8]);
+        killer.kill_supervisor();
+        wait_for_more(&before);
+        for process in mount.processes() {
+            rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+        }
+        mount.wait_for_end();
+    });
+    mount.detach();
+    mount.mount("");
+    for (nth, count) in counts.iter().enumerate() {
+        for n in 0..count.load(Ordering::Relaxed) {
+            let file = mount.at(format!("dir{nth}/{n}"));
+            let contents = std::fs::read_to_string(&file).unwrap();
+            assert!(contents == n.to_string().repeat(1000), "{}", file.display());
+        }
+    }
     unmount_and_check(&mount);
 }
 

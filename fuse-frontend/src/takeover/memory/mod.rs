@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use parking_lot::Mutex;
@@ -203,7 +203,7 @@ impl Memory {
             }
         }
         self.old_len.store(old.len(), Release);
-        self.requests[SERVERS].store(server + 1, Release);
+        self.requests[SERVERS].store(server.wrapping_add(1), Release);
     }
 
     /// Descriptors of both parts. The second one exists once the file system is open.
@@ -261,7 +261,7 @@ impl Memory {
         let made = self.word(at, MADE).load(Acquire);
         if made != 0 && self.word(at, RAISED).load(Acquire) == 0 {
             if let Some(count) = self.count(Ino(made)) {
-                count.fetch_add(1, AcqRel);
+                count.store(count.load(Relaxed).saturating_add(1), Release);
             }
             self.word(at, RAISED_OF).store(made, Release);
             self.word(at, RAISED).store(1, Release);
@@ -534,7 +534,7 @@ impl Survivor for Memory {
     fn list_lazy(&self, of: Ino) {
         let at = self.requests[LISTED[1]].load(Relaxed);
         self.requests[LIST + at as usize % LIST_LEN].store(of.0, Release);
-        self.requests[LISTED[1]].store(at + 1, Release);
+        self.requests[LISTED[1]].store(at.wrapping_add(1), Release);
     }
 
     fn listed_lazy(&self) -> Vec<(Ino, Time)> {

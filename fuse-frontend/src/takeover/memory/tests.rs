@@ -1,5 +1,14 @@
 //! Deaths at the moments that matter, without processes.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use pramfs::MountOptions;
+use pramfs::format::{FormatOptions, format};
+use pramfs::inode::{Credentials, Fs};
+use pramfs::pmem::RegionOptions;
+use pramfs_tests::region;
+
 use super::*;
 
 const INODES: u64 = 1000;
@@ -14,11 +23,16 @@ fn memory() -> Memory {
 /// What the next server finds when this one is killed.
 fn killed(memory: &Memory) -> Memory {
     SERVED.set(0);
-    let [requests, references] = memory.descriptors().unwrap();
-    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
-    let next = Memory::adopt(copy(requests), copy(references)).unwrap();
+    let next = adopted(memory);
     next.prepare(INODES).unwrap();
     next
+}
+
+/// The same memory, for a server that adopts it.
+fn adopted(memory: &Memory) -> Memory {
+    let [requests, references] = memory.descriptors().unwrap();
+    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+    Memory::adopt(copy(requests), copy(references)).unwrap()
 }
 
 fn record(lsn: u64) -> RecordId {
@@ -250,6 +264,67 @@ fn slots_of_answered_requests_are_freed_after_the_last_resend() {
     assert_eq!(second.free.lock().len(), SLOTS);
     assert_eq!(second.begin(2 | UNIQUE_RESEND).outcome, Outcome::Open);
     std::mem::forget(many);
+}
+
+/// A server of a region, with this memory.
+fn serve(region: &Path, memory: Memory) -> (Arc<Memory>, Fs) {
+    let memory = Arc::new(memory);
+    let options = MountOptions {
+        survivor: Some(Arc::clone(&memory) as Arc<dyn Survivor>),
+        ..region::quiet()
+    };
+    let region = RegionOptions::new().open(region).unwrap();
+    (memory, Fs::open(region, options).unwrap())
+}
+
+/// The kernel sends no FORGET twice, and does not say what it has released.
+#[test]
+fn orphan_of_lost_forget_stays_until_unmount_and_no_longer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |n: u32| dir.path().join(format!("region{n}"));
+    let region = RegionOptions::new().create(path(0), 8 << 20).unwrap();
+    format(&region, &FormatOptions::default()).unwrap();
+    let root = &Credentials::ROOT;
+    let left = |fs: &Fs| fs.statfs().unwrap().free;
+    let make = |fs: &Fs, name: &[u8]| {
+        let ino = fs.create(root, Ino::ROOT, name, 0o644).unwrap().ino;
+        fs.write(root, ino, 0, &[7; 100_000]).unwrap();
+        ino
+    };
+    let fs = Fs::open(region, region::quiet()).unwrap();
+    // Tables have grown afterwards.
+    make(&fs, b"first");
+    fs.unlink(Ino::ROOT, b"first").unwrap();
+    fs.sync().unwrap();
+    let free = left(&fs);
+    fs.close().unwrap();
+
+    let (mut memory, mut fs) = serve(&path(0), Memory::create().unwrap());
+    let file = make(&fs, b"file");
+    let (found, _) = fs.holding().lookup(Ino::ROOT, b"file").unwrap();
+    found.into_count();
+    fs.unlink(Ino::ROOT, b"file").unwrap();
+    fs.sync().unwrap();
+    // It has read FORGET, and dies before it does anything. So do two more, which have nothing to
+    // forget. A copy is what their deaths leave: the old ones still have their locks here.
+    let mut dead = Vec::new();
+    for n in 0..3 {
+        std::fs::copy(path(n), path(n + 1)).unwrap();
+        let next = serve(&path(n + 1), adopted(&memory));
+        dead.push(std::mem::replace(&mut fs, next.1));
+        memory = next.0;
+        assert_eq!(memory.references(file), 1);
+        fs.sync().unwrap();
+        assert_eq!(fs.getattr(file).unwrap().nlink, 0);
+        assert!(left(&fs) < free);
+    }
+    fs.close().unwrap();
+    let region = RegionOptions::new().open(path(3)).unwrap();
+    let fs = Fs::open(region, region::quiet()).unwrap();
+    assert!(fs.getattr(file).is_err());
+    fs.sync().unwrap();
+    assert_eq!(left(&fs), free);
+    fs.close().unwrap();
 }
 
 #[test]

@@ -22,21 +22,21 @@ struct Page([u8; PAGE]);
 ///
 /// Memory is touched by the requests that need it.
 #[derive(Debug)]
-pub(in crate::transport) struct Buffer {
+pub(crate) struct Buffer {
     pages: Vec<Page>,
     len: usize,
 }
 
 /// There is no memory for a buffer.
 #[derive(Debug)]
-pub(in crate::transport) struct NoMemory;
+pub(crate) struct NoMemory;
 
 impl Buffer {
     /// Allocates a buffer for requests of `len` bytes.
     ///
     /// # Errors
     /// Out of memory.
-    pub(in crate::transport) fn new(len: usize) -> Result<Buffer, NoMemory> {
+    pub(crate) fn new(len: usize) -> Result<Buffer, NoMemory> {
         let pages = len.saturating_add(START).div_ceil(PAGE);
         // Zeroed by the allocator, so that no page is touched here.
         let pages = Page::new_vec_zeroed(pages).map_err(|_| NoMemory)?;
@@ -53,7 +53,7 @@ impl Buffer {
     }
 
     /// The room.
-    pub(in crate::transport) fn room(&mut self) -> &mut [u8] {
+    pub(crate) fn room(&mut self) -> &mut [u8] {
         let all = self.pages.as_mut_slice().as_mut_bytes();
         &mut all[START..START + self.len]
     }

@@ -4,7 +4,7 @@
 //! threads do not contend for the list of requests that wait for a reply. A reply is one
 //! writev(2), whose data may lie in the medium.
 
-pub(super) mod buffer;
+pub(crate) mod buffer;
 mod reply;
 
 use std::io::{self, IoSlice};
@@ -196,11 +196,27 @@ fn serve(
 ) -> io::Result<()> {
     loop {
         look_for_request(channel, busy_poll)?;
-        let Some(bytes) = next(channel, &mut buffer, Errno::NODEV)? else {
+        if !serve_next(adapter, channel, &mut buffer, rules)? {
             return Ok(());
-        };
-        serve_one(adapter, channel, bytes, rules);
+        }
     }
+}
+
+/// Reads a request, and serves it. Returns false at the end of the connection.
+///
+/// # Errors
+/// The read failed.
+pub(crate) fn serve_next(
+    adapter: &Adapter,
+    channel: &OwnedFd,
+    buffer: &mut Buffer,
+    rules: &Rules,
+) -> io::Result<bool> {
+    let Some(bytes) = next(channel, buffer, Errno::NODEV)? else {
+        return Ok(false);
+    };
+    serve_one(adapter, channel, bytes, rules);
+    Ok(true)
 }
 
 /// Looks for a request for a while, without sleep. Another thread may take it.

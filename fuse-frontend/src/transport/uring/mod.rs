@@ -37,6 +37,7 @@ use super::handshake::Offer;
 use super::threads::Threads;
 use super::{Kind, Settings, dev};
 use crate::adapter::Adapter;
+pub(crate) use thread::serve_entry;
 use thread::{Lane, Outcome, Step};
 use yielding::Yielding;
 

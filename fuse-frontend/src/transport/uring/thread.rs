@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use pramfs_fuse_protocol::wire::{InHeader, OutHeader};
+use pramfs_fuse_protocol::wire::{InHeader, OutHeader, UringReqHeader};
 use pramfs_fuse_protocol::{Data, Errno, Opcode, Parts, Request, Rules};
 use pramfs_kernel_sys::fuse_ring::{Arrived, FuseRing};
 use pramfs_kernel_sys::processors;
@@ -219,6 +219,19 @@ fn answer(
     kept: &mut Vec<u8>,
 ) -> io::Result<()> {
     let headers = *arrived.headers();
+    let (out, body) = serve_entry(adapter, &headers, arrived.payload(), rules, kept);
+    arrived.reply(&out, body)
+}
+
+/// Serves the request of an entry. Puts the body of the reply into the payload, and returns its
+/// header and its length.
+pub(crate) fn serve_entry(
+    adapter: &Adapter,
+    headers: &UringReqHeader,
+    room: &mut [u8],
+    rules: &Rules,
+    kept: &mut Vec<u8>,
+) -> (OutHeader, usize) {
     let len = headers.ring_ent_in_out.payload_sz as usize;
     let header = InHeader::read_from_prefix(&headers.in_out[..]);
     let header = header.map_or_else(|_| InHeader::default(), |(header, _)| header);
@@ -227,7 +240,6 @@ fn answer(
         error: -error.number(),
         unique: header.unique,
     };
-    let room = arrived.payload();
     let (brings, rest) = room.split_at_mut(len.min(room.len()));
     let parts = Parts {
         header: &headers.in_out,
@@ -254,11 +266,8 @@ fn answer(
     }
     // Dismissed: the kernel waits for no reply, but gets its entry back.
     let (out, body) = sent.unwrap_or_else(|| (refused(Errno::ENOSYS), 0));
-    if !kept.is_empty() {
-        let room = arrived.payload();
-        for (to, byte) in room.iter_mut().zip(kept.drain(..)) {
-            *to = byte;
-        }
+    for (to, byte) in room.iter_mut().zip(kept.drain(..)) {
+        *to = byte;
     }
-    arrived.reply(&out, body)
+    (out, body)
 }

@@ -22,7 +22,7 @@ use crate::transport::dev::buffer::Buffer;
 const MAX_PIECES: usize = 1024;
 
 /// Has the request of a chain served. Returns how many bytes of a reply there are.
-pub(super) fn serve<M>(
+pub(crate) fn serve<M>(
     door: &Door,
     memory: &GuestMemoryMmap,
     chain: DescriptorChain<M>,

@@ -272,7 +272,7 @@ impl Guest {
     }
 }
 
-pub(super) fn buffer() -> io::Result<Buffer> {
+pub(crate) fn buffer() -> io::Result<Buffer> {
     Buffer::new(Door::max_request()).map_err(|NoMemory| io::ErrorKind::OutOfMemory.into())
 }
 

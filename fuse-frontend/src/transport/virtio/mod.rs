@@ -13,9 +13,7 @@
 //! Trust: the VMM may make this server wait, fail or end. The guest may not. It sees what is in the
 //! region, and nothing else of this machine (docs/security.md).
 
-mod chain;
-#[doc(hidden)]
-pub mod exercise;
+pub(crate) mod chain;
 mod guest;
 mod pool;
 mod socket;
@@ -32,6 +30,7 @@ use vhost_user_backend::{Error, ShutdownHandle};
 
 use crate::door::Door;
 pub use guest::GuestSettings;
+pub(crate) use guest::buffer;
 use guest::{Guest, TAG};
 pub use socket::Socket;
 

@@ -1,4 +1,4 @@
-//! Queues of a guest out of arbitrary bytes: the fuzz target `virtqueue`, and the test below.
+//! Queues of a guest out of arbitrary bytes: the fuzz target `virtqueue`.
 //!
 //! The input is a list of commands. The first byte of each says what it does:
 //!
@@ -29,11 +29,11 @@ use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use zerocopy::IntoBytes;
 
-use super::chain;
-use super::guest::buffer;
+use super::Input;
 use crate::adapter::{Adapter, CacheMode, Notifier};
 use crate::door::{Door, DoorSettings, Outlet, Translations};
 use crate::transport::dev::buffer::Buffer;
+use crate::transport::virtio::{buffer, chain};
 
 /// Bytes of the guest's memory.
 const MEMORY: usize = 1 << 18;
@@ -46,23 +46,6 @@ const USED: u64 = 0x800;
 /// Requests that are right, and their replies.
 const REQUEST: u64 = 0x1_0000;
 const REPLY: u64 = 0x2_0000;
-
-/// Takes numbers and bytes from the input.
-struct Input<'i>(&'i [u8]);
-
-impl<'i> Input<'i> {
-    fn bytes(&mut self, n: usize) -> Option<&'i [u8]> {
-        let (taken, rest) = self.0.split_at_checked(n)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn number(&mut self, n: usize) -> Option<u64> {
-        let mut number = [0; 8];
-        number.get_mut(..n)?.copy_from_slice(self.bytes(n)?);
-        Some(u64::from_le_bytes(number))
-    }
-}
 
 /// Hears nothing.
 struct Deaf;
@@ -78,6 +61,8 @@ struct Scene {
     queue: Queue,
     buffer: Buffer,
     available: u16,
+    /// Chains that were served.
+    served: usize,
 }
 
 impl Scene {
@@ -103,6 +88,7 @@ impl Scene {
             queue,
             buffer: buffer().expect("memory"),
             available: 0,
+            served: 0,
         };
         let init = Request {
             header: InHeader {
@@ -155,6 +141,7 @@ impl Scene {
             let head = chain.head_index();
             let written = chain::serve(&self.door, memory, chain, &mut self.buffer);
             let _ = self.queue.add_used(memory, head, written);
+            self.served += 1;
         }
     }
 
@@ -209,11 +196,11 @@ impl Scene {
     }
 }
 
-/// Runs a case.
+/// Runs a case. Returns how many chains were served.
 ///
 /// # Panics
 /// When something happens that must not happen to any input.
-pub fn exercise(input: &[u8]) {
+pub fn exercise(input: &[u8]) -> usize {
     let mut scene = Scene::new();
     let root = &Credentials::ROOT;
     let kept = scene.fs.create(root, Ino::ROOT, b"kept", 0o644);
@@ -240,6 +227,7 @@ pub fn exercise(input: &[u8]) {
         }
     }
     scene.fs.sync().expect("the file system has no error");
+    scene.served
 }
 
 /// Cases that a fuzzer can begin with.
@@ -282,50 +270,4 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("circle", circle),
         ("table", table),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The fuzzer's corpus, each file also cut, and random cases.
-    #[test]
-    fn queues_of_arbitrary_bytes_cause_no_panic() {
-        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/virtqueue");
-        for (name, bytes) in seeds() {
-            let path = format!("{corpus}/seed-{name}");
-            if std::env::var_os("PRAMFS_BLESS").is_some() {
-                std::fs::create_dir_all(corpus).unwrap();
-                std::fs::write(&path, &bytes).unwrap();
-            }
-            assert_eq!(std::fs::read(&path).expect(&path), bytes, "{path}");
-        }
-        let mut cases: Vec<Vec<u8>> = Vec::new();
-        for entry in std::fs::read_dir(corpus).unwrap() {
-            let bytes = std::fs::read(entry.unwrap().path()).unwrap();
-            cases.extend(
-                (0..=bytes.len())
-                    .step_by(7)
-                    .map(|len| bytes[..len].to_vec()),
-            );
-            cases.push(bytes);
-        }
-        // Concatenations of all with bytes between them that come from a simple generator.
-        let mut state = 1u64;
-        for round in 0..200 {
-            let mut case = Vec::new();
-            for _ in 0..8 {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(round);
-                let bytes = state.to_be_bytes();
-                case.extend(&cases[usize::from(bytes[0]) % cases.len()]);
-                case.extend(&bytes[1..1 + usize::from(bytes[7] % 7)]);
-            }
-            cases.push(case);
-        }
-        for case in &cases {
-            exercise(case);
-        }
-    }
 }
