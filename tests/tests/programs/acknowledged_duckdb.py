@@ -1,0 +1,51 @@
+# DuckDB, as it is installed.
+#
+# acknowledged_duckdb.py write DATABASE   a transaction for each line of the input, and a line of
+#                                         output when it has been committed
+# acknowledged_duckdb.py count DATABASE   how many there are, whole
+# acknowledged_duckdb.py settings         the settings that are about durability
+import os
+import sys
+
+import duckdb
+
+EACH = 20
+
+
+def value(n):
+    return f"{n} " * (1 + n * 37 % 100)
+
+
+def write(con):
+    # Checkpoints now and then, so that a kill may meet one.
+    con.execute("SET checkpoint_threshold = '1MB'")
+    con.execute("CREATE TABLE IF NOT EXISTS kept (n BIGINT PRIMARY KEY, text VARCHAR)")
+    (rows,) = con.execute("SELECT count(*) FROM kept").fetchone()
+    for turn, _ in enumerate(sys.stdin):
+        con.execute("BEGIN")
+        con.executemany("INSERT INTO kept VALUES (?, ?)", [(n, value(n)) for n in range(rows, rows + EACH)])
+        con.execute("COMMIT")
+        rows += EACH
+        # Before the first checkpoint, what is committed is in the log, beside the database.
+        assert turn > 0 or os.path.getsize(sys.argv[2] + ".wal") > 0
+        print("OK", flush=True)
+
+
+def count(con):
+    rows = con.execute("SELECT n, text FROM kept ORDER BY n").fetchall()
+    for expected, (n, text) in enumerate(rows):
+        assert n == expected and text == value(n), (n, expected)
+        # By the index, too.
+        if n % 97 == 0:
+            assert con.execute("SELECT text FROM kept WHERE n = ?", [n]).fetchone() == (text,), n
+    assert len(rows) % EACH == 0, len(rows)
+    con.execute("CHECKPOINT")
+    print(len(rows) // EACH)
+
+
+if sys.argv[1] == "settings":
+    for name, about in duckdb.sql("SELECT name, description FROM duckdb_settings() ORDER BY name").fetchall():
+        if any(word in f"{name} {about}".lower() for word in ("sync", "durab", "flush")):
+            print(name)
+else:
+    {"write": write, "count": count}[sys.argv[1]](duckdb.connect(sys.argv[2]))
