@@ -60,7 +60,7 @@ for switch; do
         mounted+=(redis-server redis-tools rocksdb-tools lmdb-utils python3-lmdb)
         # Debian has no package of DuckDB: pip installs it below target/.
         mounted+=(python3-venv)
-        modules+=(duckdb==1.5.6)
+        modules+=(duckdb==2.0.0)
         ;;
     # The kernel is not installed: tests/vm/run.sh unpacks its package.
     --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils kexec-tools systemd udev) ;;

@@ -1,6 +1,6 @@
-//! Databases that sync nothing: Redis, RocksDB and LMDB acknowledge writes one by one, and the
-//! server of the mount is killed meanwhile. What was acknowledged is there afterwards, because
-//! a write is durable when it returns. DuckDB has no setting for its syncs, and runs as it is.
+//! Databases that sync nothing: Redis, RocksDB, LMDB and DuckDB acknowledge writes one by one, and
+//! the server of the mount is killed meanwhile. What was acknowledged is there afterwards, because
+//! a write is durable when it returns.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -101,8 +101,8 @@ fn python_with_duckdb() -> Option<PathBuf> {
 }
 
 #[test]
-fn duckdb_keeps_what_it_has_committed() {
-    let test = "DuckDB";
+fn duckdb_without_syncs_keeps_what_it_has_committed() {
+    let test = "DuckDB without syncs";
     let _alone = alone();
     let Some(python) = python_with_duckdb() else {
         return missing(test, "no module duckdb below target/programs");
@@ -110,8 +110,12 @@ fn duckdb_keeps_what_it_has_committed() {
     let Some(mount) = mount_for(test, &[], 512, "") else {
         return;
     };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/acknowledged_duckdb.py");
-    let run = |what: &str| Run::new("acknowledged_duckdb.py", &python, TIMEOUT).args([script.as_os_str(), what.as_ref()]);
+    let script =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/acknowledged_duckdb.py");
+    let run = |what: &str| {
+        Run::new("acknowledged_duckdb.py", &python, TIMEOUT)
+            .args([script.as_os_str(), what.as_ref()])
+    };
     let (database, log) = (mount.at("db"), mount.at("db.wal"));
     let (mut acknowledged, mut kept) = (0, 0);
     for _ in 0..2 {
