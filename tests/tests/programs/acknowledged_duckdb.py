@@ -22,7 +22,8 @@ def write(con):
     (rows,) = con.execute("SELECT count(*) FROM kept").fetchone()
     for turn, _ in enumerate(sys.stdin):
         con.execute("BEGIN")
-        con.executemany("INSERT INTO kept VALUES (?, ?)", [(n, value(n)) for n in range(rows, rows + EACH)])
+        numbers = list(range(rows, rows + EACH))
+        con.execute("INSERT INTO kept SELECT unnest(?), unnest(?)", [numbers, [value(n) for n in numbers]])
         con.execute("COMMIT")
         rows += EACH
         # Before the first checkpoint, what is committed is in the log, beside the database.
