@@ -5,12 +5,12 @@
 #
 #   make test-python PYTHON="$(scripts/python-without-gil.sh)"
 #
-# SOURCE is an archive of CPython's sources. Without it, that of Debian's package is downloaded, of
-# the suite SUITE (forky), without a change to the sources of apt.
+# SOURCE is an archive of CPython's sources, of VERSION (3.13). Without it, that of Debian's package
+# python3.13 is downloaded, of the suite SUITE (trixie), without a change to the sources of apt.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-version=3.14
-base=$(realpath -m "${CARGO_TARGET_DIR:-target}")/python/without-gil
+version=${VERSION:-3.13}
+base=$(realpath -m "${CARGO_TARGET_DIR:-target}")/python/without-gil-$version
 python=$base/bin/python${version}t
 say() { printf 'python-without-gil: %s\n' "$*" >&2; }
 
@@ -29,7 +29,7 @@ if [[ ! -x $python ]]; then
     trap 'rm -rf "$work"' EXIT
     archive=${SOURCE:-}
     if [[ -z $archive ]]; then
-        suite=${SUITE:-forky} keys=/usr/share/keyrings/debian-archive-keyring.gpg
+        suite=${SUITE:-trixie} keys=/usr/share/keyrings/debian-archive-keyring.gpg
         mirror=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)
         say "downloading the sources of Debian's python$version ($suite)"
         mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/source"
@@ -37,16 +37,16 @@ if [[ ! -x $python ]]; then
         options=(-qq -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$work/lists"
             -o "Dir::Cache=$work/cache" -o APT::Sandbox::User=root)
         apt-get "${options[@]}" update >&2
-        (cd "$work/source" && apt-get "${options[@]}" source --download-only "python$version" >&2)
+        (cd "$work/source" && apt-get "${options[@]}" source --download-only --tar-only "python$version" >&2)
         archive=$(echo "$work/source/python$version"_*.orig.tar.xz)
     fi
     say "building $(basename "$archive")"
     mkdir "$work/tree"
     tar -C "$work/tree" --strip-components=1 -xf "$archive"
-    # In the place of its prefix only when it is complete.
+    # Quick to build, and not to run: it runs tests. In the place of its prefix only when it is complete.
     rm -rf "$base" "$base.new"
     (cd "$work/tree" &&
-        ./configure --quiet --disable-gil --prefix="$base" --with-ensurepip=install &&
+        ./configure CFLAGS=-O1 --quiet --disable-gil --prefix="$base" --with-ensurepip=install &&
         make -s -j"${JOBS:-$(nproc)}" && make -s install DESTDIR="$base.new") >"$work/log" 2>&1 || {
         tail -n 30 "$work/log" >&2
         say "the build has failed"
