@@ -49,12 +49,15 @@ for device in null zero full random urandom tty fuse; do
     mount --bind "/dev/$device" "$root/dev/$device"
 done
 ln -s /proc/self/fd "$root/dev/fd"
+mkdir "$root/dev/pts"
+mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx"
 mkdir -m 1777 "$root/dev/shm"
 mount -t tmpfs -o mode=1777,size=1300m tmpfs "$root/dev/shm"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 # As they are for programs of this machine.
 pass=()
-for name in {http,https,no,all}_proxy {HTTP,HTTPS,NO,ALL}_PROXY CARGO_HTTP_PROXY CARGO_HTTP_TIMEOUT RUSTUP_DIST_SERVER RUSTUP_UPDATE_ROOT; do
+for name in {http,https,no,all}_proxy {HTTP,HTTPS,NO,ALL}_PROXY CARGO_BUILD_JOBS CARGO_HTTP_PROXY CARGO_HTTP_TIMEOUT RUSTUP_DIST_SERVER RUSTUP_UPDATE_ROOT; do
     [[ -z ${!name:-} ]] || pass+=("$name=${!name}")
 done
 inside() {
