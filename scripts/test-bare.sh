@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs `make demo` in a bare Debian: one that has ca-certificates, git and make besides what apt
 # needs. The demo must install the rest by itself, a Rust among it. Needs root, mmdebstrap, Debian's
-# archive, crates.io, /dev/fuse, and 1300 MiB of free memory.
+# archive, crates.io, /dev/fuse, and 4 GiB of free memory: each program is linked as a whole.
 #
 #   sudo make test-bare                  in Debian 13
 #   sudo make test-bare SUITE=bookworm   in another one
