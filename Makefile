@@ -70,7 +70,7 @@ endif
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-python test-vm test-replication crash takeover mutants sanitize loom bench experiments scale instructions settings startup build build-python install install-programs install-lib install-preload install-manuals install-python uninstall deb test-deb test-packaging sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-python test-vm test-replication test-bare crash takeover mutants sanitize loom bench experiments scale instructions settings startup build build-python install install-programs install-lib install-preload install-manuals install-python uninstall deb test-deb test-packaging check-reproducible sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -135,8 +135,9 @@ experiments: deps-bench ## repeats the four published experiments, renews their 
 scale: deps-bench ## measures throughput with 1, 2, 4, ... threads
 	$(CARGO) run --release -p pramfs-bench -- scale
 
-instructions: deps-bench ## counts the instructions of each operation with valgrind
+instructions: deps-bench ## counts the instructions of each operation and request with valgrind
 	$(CARGO) run --release -p pramfs-bench -- count
+	$(CARGO) run --release -p pramfs-bench -- requests
 
 startup: ## measures how long a mount takes until it is live (after make build, as root)
 	@scripts/startup.sh $(or $(TIMES),100)
@@ -259,6 +260,12 @@ test-deb: ## installs, uses, upgrades and purges the Debian packages in a clean 
 
 test-packaging: ## builds the RPM, and checks the Nix flake and the PKGBUILD, where their tools are
 	@scripts/test-packaging.sh
+
+test-bare: ## runs `make demo` in a bare Debian 13, which installs all that it needs (as root)
+	@scripts/test-bare.sh
+
+check-reproducible: ## builds the Debian packages once more in another directory, and compares them
+	@scripts/check-reproducible.sh
 
 sbom: ## lists what is linked into the programs, as CycloneDX (cargo-cyclonedx)
 	@scripts/sbom.sh

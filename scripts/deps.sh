@@ -41,6 +41,7 @@ optional() {
 packages=(build-essential pkg-config libpmem2-dev fuse3 util-linux diffutils)
 mounted=()
 crates=()
+modules=()
 for switch; do
     case $switch in
     # mkfs.ext4 makes a file system that mkfs.pramfs must refuse to overwrite. The programs
@@ -57,6 +58,9 @@ for switch; do
         mounted+=("$(python_testsuite)")
         # For the tests of the preload library: 20 MB.
         mounted+=(redis-server redis-tools rocksdb-tools lmdb-utils python3-lmdb)
+        # Debian has no package of DuckDB: pip installs it below target/.
+        mounted+=(python3-venv)
+        modules+=(duckdb==2.0.0)
         ;;
     # The kernel is not installed: tests/vm/run.sh unpacks its package.
     --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils kexec-tools systemd udev) ;;
@@ -76,6 +80,36 @@ for switch; do
         ;;
     esac
 done
+
+# The version of a package that apt would install, as the program has it: without the epoch, and what
+# Debian adds. Nothing if there is no such package.
+candidate() {
+    apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: *\([0-9]*:\)\{0,1\}\([0-9][0-9.]*\).*/\2/p'
+}
+at_least() { [[ $(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]; }
+# Prints the package with a Rust that is new enough: cargo; cargo-web, with which Debian builds its web
+# browsers, and which is newer; or rustup, which downloads a Rust.
+toolchain_package() {
+    local name version
+    for name in cargo cargo-web; do
+        version=$(candidate "$name")
+        if [[ -n $version ]] && at_least "$rust_version" "$version"; then
+            echo "$name"
+            return
+        fi
+    done
+    if [[ -n $(candidate rustup) ]]; then echo rustup; fi
+}
+
+has_cargo() { command -v cargo >/dev/null || [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; }
+
+toolchain=
+if ! has_cargo && command -v apt-cache >/dev/null; then
+    # Without lists of packages, apt knows none.
+    if ((EUID == 0)) && [[ -z $(candidate cargo) ]]; then apt-get update -qq; fi
+    toolchain=$(toolchain_package)
+    [[ -z $toolchain ]] || packages+=("$toolchain")
+fi
 
 # Prints the arguments that are not installed packages.
 missing_of() {
@@ -128,16 +162,25 @@ else
     fi
 fi
 
-if ! command -v cargo >/dev/null && [[ ! -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; then
+if ! has_cargo; then
     say "No Rust toolchain (cargo) found. pramfs needs Rust $rust_version or newer. Type:"
     say "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile default"
-    say "or, if the distribution has it:  apt-get install rustup && rustup default stable"
     exit 1
+fi
+if [[ $toolchain == rustup && $EUID == 0 ]]; then
+    say "Installing a Rust by rustup"
+    rustup toolchain install stable --profile minimal >&2 && rustup default stable >&2
 fi
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 have=$(rustc --version | awk '{print $2}')
-if [[ $(printf '%s\n%s\n' "$rust_version" "${have%%-*}" | sort -V | head -n 1) != "$rust_version" ]]; then
-    say "Rust $have is too old: pramfs needs $rust_version or newer. Type:  rustup update stable"
+if ! at_least "$rust_version" "${have%%-*}"; then
+    package=$(toolchain_package)
+    # Debian's packages of Rust exclude each other: apt removes the old one.
+    case $package in
+    cargo*) how="sudo apt-get install $package rustc${package#cargo}" ;;
+    *) how="rustup update stable" ;;
+    esac
+    say "Rust $have is too old: pramfs needs $rust_version or newer. Type:  $how"
     exit 1
 fi
 
@@ -152,3 +195,16 @@ for crate in "${crates[@]}"; do
         optional "Cannot build $name"
     rm -rf "$suites/build"
 done
+
+# Modules of Python that Debian lacks, for programs of the tests, in an environment of their own.
+environment=${CARGO_TARGET_DIR:-$root/target}/programs/python
+if ((${#modules[@]})) && [[ $(cat "$environment/installed" 2>/dev/null) != "${modules[*]}" ]]; then
+    say "Installing modules of Python below target/: ${modules[*]}"
+    rm -rf "$environment"
+    { /usr/bin/python3 -m venv "$environment" &&
+        "$environment/bin/pip" install --quiet --disable-pip-version-check "${modules[@]}" >&2 &&
+        printf '%s' "${modules[*]}" >"$environment/installed"; } || {
+        rm -rf "$environment"
+        optional "Cannot install ${modules[*]} by pip"
+    }
+fi

@@ -65,7 +65,9 @@ if command -v rpmbuild >/dev/null; then
     for rpm in "$top"/RPMS/x86_64/*.rpm; do
         mkdir -p "$work/unpacked"
         rpm2cpio "$rpm" | (cd "$work/unpacked" && cpio -idm --quiet)
-        printf 'test-packaging: %s: %d bytes, %d files\n' "$(basename "$rpm")" "$(stat -c %s "$rpm")" "$(rpm -qpl "$rpm" 2>/dev/null | wc -l)"
+        bytes=$(stat -c %s "$rpm")
+        printf 'test-packaging: %s: %d bytes, %d files\n' "$(basename "$rpm")" "$bytes" "$(rpm -qpl "$rpm" 2>/dev/null | wc -l)"
+        ((bytes <= 6000000)) || fail "$(basename "$rpm") has $bytes bytes, and 6 MB are allowed"
     done
     # Documentation is the text of the tree, and not made by the build.
     left=$(grep -raoE --exclude-dir=doc "($paths)[[:print:]]{0,60}" "$work/unpacked" | head -n 3 || true)

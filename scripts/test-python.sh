@@ -49,6 +49,9 @@ rm -rf "$wheels"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$wheels"/*.whl
 echo "test-python: $(cd "$wheels" && ls -s --block-size=K ./*.whl)"
 
+if [[ $tag != *t ]]; then
+    echo "test-python: Python $tag has a GIL; PYTHON=\"\$(scripts/python-without-gil.sh)\" tests a build without it"
+fi
 # Outside of python/, so that the installed package is tested.
 exec "$venv/bin/python" -X dev -m pytest -c python/pyproject.toml --rootdir python -p no:cacheprovider \
     --import-mode=append python/tests "$@"

@@ -114,10 +114,19 @@ pub fn each(program: &Path, number: usize) -> Result<f64> {
 
 /// Returns callgrind's count for a run of a program.
 fn instructions(program: &Path, number: usize, times: u64) -> Result<u64> {
+    let (number, times) = (number.to_string(), times.to_string());
+    instructions_of(program, &["count", "--only", &number, &times])
+}
+
+/// Returns callgrind's count for a run of a program with these arguments.
+///
+/// # Errors
+/// If valgrind is missing or fails.
+pub fn instructions_of(program: &Path, arguments: &[&str]) -> Result<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(program)
-        .args(["count", "--only", &number.to_string(), &times.to_string()])
+        .args(arguments)
         .stdin(Stdio::null())
         .output()
         .context("valgrind: apt-get install valgrind")?;
@@ -159,7 +168,7 @@ pub fn time_in(program: &Path, region: &Path, number: usize, times: u64) -> Resu
 /// Makes a file system on prefaulted pages, without work in the background. Buffers
 /// start at a cache line: otherwise their alignment depends on the build, and an
 /// unaligned overwrite takes a tenth longer.
-fn engine(summed: bool) -> Result<Fs> {
+pub fn engine(summed: bool) -> Result<Fs> {
     let path = PathBuf::from(format!("/dev/shm/pramfs-count.{}", std::process::id()));
     let zeros = vec![0; REGION as usize];
     std::fs::write(&path, zeros).with_context(|| path.display().to_string())?;

@@ -14,6 +14,7 @@ mod minimal;
 mod protect;
 mod raw_medium;
 mod reproductions;
+mod requests;
 mod rows;
 mod scale;
 mod settings;
@@ -74,6 +75,9 @@ enum Cmd {
     Unmapped(Reproduction<reproductions::unmapped::Args>),
     /// Count the instructions of one operation of the engine, with valgrind
     Count(count::Args),
+    /// Count the instructions of requests of a mount: without counts of them, and with metrics=off
+    /// and metrics=on; with valgrind
+    Requests(requests::Args),
     /// Measure what compiler settings are worth: build with each, compare instructions and time
     Settings(settings::Args),
     /// Measure the throughput of each operation with 1, 2, 4, ... threads, up to the processors
@@ -221,6 +225,10 @@ fn real_main() -> Result<ExitCode> {
         }),
         Cmd::Count(args) => {
             count::run(&args, &results_dir().join("instructions.json"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::Requests(args) => {
+            requests::run(&args, &results_dir().join("requests.json"))?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::Settings(args) => {

@@ -279,4 +279,22 @@ fn udev_rule_gives_properties_and_links() {
         !said.contains("60-pramfs.rules:") || !said.contains("Invalid"),
         "{said}"
     );
+    // A device that it does not know, and one whose superblocks are lost: nothing, and no error.
+    for byte in [0xff, 0] {
+        let contents = [byte; 128 << 10];
+        let region = fs::File::options().write(true).open(&device.0).unwrap();
+        region.write_all_at(&contents, 0).unwrap();
+        drop(region);
+        let said = test();
+        assert!(
+            !said.contains("ID_FS_TYPE=pramfs") && !said.contains("/dev/disk/by-uuid/0f1e"),
+            "{byte}: {said}"
+        );
+    }
+    // A rule whose program is gone.
+    let gone = rule().replace("@BINDIR@", "/nowhere");
+    fs::write(rules.join("60-pramfs.rules"), gone).unwrap();
+    let said = test();
+    assert!(!said.contains("ID_FS_TYPE=pramfs"), "{said}");
+    assert!(said.contains("/nowhere/pramfs"), "{said}");
 }

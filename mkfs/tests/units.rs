@@ -495,3 +495,53 @@ fn keep_region_brings_region_over_loss_of_its_memory() {
     assert!(!kept.region.exists());
     assert!(!kept.keep("other").status.success());
 }
+
+/// The first line of the fstab of docs/mounting.md, as systemd reads it at boot.
+#[test]
+fn boot_without_device_goes_on_with_nofail_and_fails_without() {
+    let generator = "/lib/systemd/system-generators/systemd-fstab-generator";
+    if !Path::new(generator).exists() {
+        println!("\n*** SKIPPED: {generator} is missing: no line of fstab has been read ***\n");
+        return;
+    }
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/mounting.md");
+    let page = fs::read_to_string(page).unwrap();
+    let line = page
+        .lines()
+        .find(|line| line.starts_with("UUID=") && line.contains("fuse.pramfs"))
+        .unwrap();
+    assert!(line.contains(",nofail"), "{line}");
+    let place = line.split_whitespace().nth(1).unwrap();
+    let unit = format!("{}.mount", place.trim_start_matches('/').replace('/', "-"));
+    let uuid = line.split(['=', ' ']).nth(1).unwrap();
+    for (line, required) in [
+        (line.to_owned(), false),
+        (line.replace(",nofail", ""), true),
+    ] {
+        let dir = scratch();
+        let fstab = dir.path().join("fstab");
+        fs::write(&fstab, format!("{line}\n")).unwrap();
+        let outs = ["normal", "early", "late"].map(|name| dir.path().join(name));
+        for out in &outs {
+            fs::create_dir(out).unwrap();
+        }
+        let made = Command::new(generator)
+            .args(&outs)
+            .env("SYSTEMD_FSTAB", &fstab)
+            .output();
+        let made = made.unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let text = fs::read_to_string(outs[0].join(&unit)).unwrap();
+        // systemd waits for the device of this name, which the rule of udev gives.
+        let what = format!("What=/dev/disk/by-uuid/{uuid}");
+        assert!(text.lines().any(|line| line == what), "{text}");
+        // Without nofail, the boot waits for the mount, and ends in an emergency shell if it fails.
+        let linked = |how: &str| {
+            let link = outs[0].join(format!("local-fs.target.{how}")).join(&unit);
+            link.symlink_metadata().is_ok()
+        };
+        assert_eq!((linked("requires"), linked("wants")), (required, !required));
+        let before = text.lines().any(|line| line == "Before=local-fs.target");
+        assert_eq!(before, required, "{text}");
+    }
+}

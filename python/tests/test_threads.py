@@ -121,5 +121,5 @@ def test_reading_lets_other_threads_run(fs):
 
 def test_import_keeps_the_gil_disabled():
     if not sysconfig.get_config_var("Py_GIL_DISABLED"):
-        pytest.skip("this Python has a GIL; make test-python tests a build without it, if one is there")
+        pytest.skip("this Python has a GIL; scripts/python-without-gil.sh builds one without")
     assert run("import sys, pramfs; print(sys._is_gil_enabled())") == "False\n"

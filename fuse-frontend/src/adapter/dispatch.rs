@@ -29,11 +29,19 @@ impl Adapter {
             reply,
             errno: &errno,
         };
+        self.serve_uncounted(header, asked, reply);
+        self.counts.end(begun, header.nodeid, errno.get());
+    }
+
+    /// Serves a request as [`serve_request`](Self::serve_request) does, without counting it: for
+    /// the measurement of what the counts cost, and for nothing else.
+    #[doc(hidden)]
+    #[inline]
+    pub fn serve_uncounted(&self, header: &InHeader, asked: Operation<'_>, reply: impl Reply) {
         match &self.takeover {
             None => self.dispatch(header, asked, reply),
             Some(memory) => self.dispatch_noted(memory, header, asked, reply),
         }
-        self.counts.end(begun, header.nodeid, errno.get());
     }
 
     /// Calls the handler.

@@ -1,9 +1,9 @@
-//! Databases that sync nothing: Redis, RocksDB and LMDB acknowledge writes one by one, and the
-//! server of the mount is killed meanwhile. What was acknowledged is there afterwards, because
+//! Databases that sync nothing: Redis, RocksDB, LMDB and DuckDB acknowledge writes one by one, and
+//! the server of the mount is killed meanwhile. What was acknowledged is there afterwards, because
 //! a write is durable when it returns.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use pramfs_tests::mounted::{Mounted, wait_until};
@@ -90,6 +90,47 @@ fn lmdb_without_syncs_keeps_what_it_has_committed() {
     let count = Run::new("acknowledged.py", PYTHON, TIMEOUT).arg(&script);
     let out = count.arg("count").arg(mount.at("db")).succeed();
     report(test, &mount, acknowledged, out.text.trim().parse().unwrap());
+}
+
+/// The Python for which `scripts/deps.sh --programs` has installed DuckDB.
+fn python_with_duckdb() -> Option<PathBuf> {
+    let test = std::env::current_exe().ok()?;
+    let python = test.ancestors().nth(3)?.join("programs/python/bin/python");
+    let probe = Run::new("import duckdb", &python, TIMEOUT).args(["-c", "import duckdb"]);
+    (python.is_file() && probe.output().status.success()).then_some(python)
+}
+
+#[test]
+fn duckdb_without_syncs_keeps_what_it_has_committed() {
+    let test = "DuckDB without syncs";
+    let _alone = alone();
+    let Some(python) = python_with_duckdb() else {
+        return missing(test, "no module duckdb below target/programs");
+    };
+    let Some(mount) = mount_for(test, &[], 512, "") else {
+        return;
+    };
+    let script =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/acknowledged_duckdb.py");
+    let run = |what: &str| {
+        Run::new("acknowledged_duckdb.py", &python, TIMEOUT)
+            .args([script.as_os_str(), what.as_ref()])
+    };
+    let (database, log) = (mount.at("db"), mount.at("db.wal"));
+    let (mut acknowledged, mut kept) = (0, 0);
+    for _ in 0..2 {
+        let mut writer = Command::new(&python);
+        writer.arg(&script).arg("write").arg(&database);
+        let (_, here) = life(&mount, &mut writer, |_| "next".to_owned(), "OK");
+        acknowledged = kept + here;
+        mount.mount("");
+        let out = run("count").arg(&database).succeed();
+        kept = out.text.trim().parse().unwrap();
+        assert!(kept >= acknowledged, "{test}: {kept} of {acknowledged}");
+        // Closed in order, it needs no log.
+        assert!(!log.exists());
+    }
+    report(test, &mount, acknowledged, kept);
 }
 
 #[test]
