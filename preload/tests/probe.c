@@ -23,20 +23,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define BLOCK 4096
-#define BLOCKS 64
-
-static const char *path;
-
-#define SAY(...) (printf(__VA_ARGS__), fflush(stdout))
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            SAY("line %d: %s: errno %d\n", __LINE__, #what, errno); \
-            exit(1); \
-        } \
-    } while (0)
+#include "probe.h"
 
 /* Set in a handler that could have interrupted malloc: whoever calls it then waits for ever. */
 static volatile int in_malloc;
@@ -75,25 +62,6 @@ void free(void *old)
 {
     may_allocate();
     __libc_free(old);
-}
-
-static void make(const char *name, int blocks)
-{
-    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
-    CHECK(fd >= 0);
-    for (int i = 0; i < blocks; i++) {
-        char block[BLOCK];
-        memset(block, 'a' + i % 26, BLOCK);
-        CHECK(write(fd, block, BLOCK) == BLOCK);
-    }
-    CHECK(close(fd) == 0);
-}
-
-static int opened(int flags)
-{
-    int fd = open(path, flags, 0644);
-    CHECK(fd >= 0);
-    return fd;
 }
 
 static uint64_t sum(const void *bytes, size_t n)
