@@ -115,6 +115,7 @@ scenarios! {
     handler_writes_at_the_end_meanwhile: "extends_in_handler" 0.0
     mapping_of_copied_descriptor_keeps_positions: "maps_with_copies" 0.0
     handler_that_interrupted_malloc_reads: "handler_in_malloc" 40.0
+    handler_that_interrupted_malloc_opens: "handler_that_opens_in_malloc" 30.0
     program_started_with_filter_is_not_killed: "starts_with_filter" 0.0
     append_mode_of_one_open_leaves_others: "sets_append" 0.0
     file_that_cannot_be_opened_again_hides_flag: "cannot_open_again" 0.0

@@ -1450,6 +1450,35 @@ static void handler_in_malloc(void)
     SAY("%d\n", handled);
 }
 
+/* A handler has interrupted malloc. It opens the first file of the process that has a lease, uses it in
+   all ways, and closes it. */
+static void opens_in_malloc(int number)
+{
+    char c = 0;
+    (void)number;
+    in_malloc = 1;
+    for (int i = 0; i < 3; i++) {
+        int fd = open(path, O_RDWR), reader = open(path, O_RDONLY);
+        CHECK(fd >= 0 && reader >= 0);
+        for (int k = 0; k < 100; k++)
+            CHECK(pwrite(fd, "h", 1, k) == 1 && pread(fd, &c, 1, k) == 1 && pread(reader, &c, 1, k) == 1);
+        CHECK(fsync(fd) == 0 && fdatasync(reader) == 0);
+        CHECK(ftruncate(fd, (BLOCKS - i) * BLOCK) == 0);
+        CHECK(close(reader) == 0 && close(fd) == 0);
+    }
+    in_malloc = 0;
+    handled++;
+}
+
+static void handler_that_opens_in_malloc(void)
+{
+    signal(SIGUSR1, opens_in_malloc);
+    for (int i = 0; i < 3; i++)
+        CHECK(raise(SIGUSR1) == 0);
+    SAY("%d\n", handled);
+    show("opens in malloc");
+}
+
 /* Has a lease, and uses the last two blocks until its input ends. Others have the rest. */
 static void holds_lease(void)
 {
@@ -1783,7 +1812,8 @@ int main(int count, char **arguments)
         {"forks_raw_and_opens", forks_raw_and_opens},
         {"holds_lease", holds_lease},
         {"changes_user", changes_user}, {"sets_append", sets_append}, {"cannot_open_again", cannot_open_again},
-        {"handler_in_malloc", handler_in_malloc}, {"starts_with_filter", starts_with_filter},
+        {"handler_in_malloc", handler_in_malloc}, {"handler_that_opens_in_malloc", handler_that_opens_in_malloc},
+        {"starts_with_filter", starts_with_filter},
         {"vforks_under_filter", vforks_under_filter}, {"maps_under_filter", maps_under_filter},
     };
     if (count != 3)
