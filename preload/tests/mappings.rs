@@ -73,7 +73,10 @@ fn traced(directory: &Path, file: &Path) -> (String, String, u64) {
     let out = Command::new("strace")
         .args(["-f", "-o"])
         .arg(&trace)
-        .args(["-e", "trace=msync,munmap,mmap,mremap,fsync,fdatasync,sync_file_range,sync,syncfs"])
+        .args([
+            "-e",
+            "trace=msync,munmap,mmap,mremap,fsync,fdatasync,sync_file_range,sync,syncfs",
+        ])
         .args(["-e", "signal=none"])
         .args(["-E", &format!("LD_PRELOAD={}", library().display())])
         .args(["-E", "PRAMFS_PRELOAD_STATS=1"])

@@ -133,7 +133,11 @@ fn file_open_through_page_cache_stays_with_mount() {
     let path = mount.at("file");
     fs::write(&path, [1; 4096]).unwrap();
     let cached = fs::File::options().read(true).write(true).open(&path);
-    let out = preloaded(probe("probe")).arg("data").arg(&path).output().unwrap();
+    let out = preloaded(probe("probe"))
+        .arg("data")
+        .arg(&path)
+        .output()
+        .unwrap();
     let plain = tempfile::tempdir_in("/dev/shm").unwrap();
     let on_tmpfs = Command::new(probe("probe"))
         .arg("data")

@@ -663,7 +663,7 @@ static void starts_with_filter(void)
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
         };
         struct sock_fprog program = {sizeof code / sizeof *code, code};
-        char *arguments[] = {"probe", "starts_with_filter", (char *)path, NULL};
+        char *arguments[] = {"probe", "starts_with_filter", path, NULL};
         setenv("PROBE_FILTERED", "1", 1);
         CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
         CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
@@ -691,7 +691,7 @@ static void executes(void)
     }
     int fd = opened(O_RDWR);
     CHECK(pwrite(fd, "inherit", 7, 0) == 7);
-    char number[16], *arguments[] = {"probe", "executes", (char *)path, NULL};
+    char number[16], *arguments[] = {"probe", "executes", path, NULL};
     sprintf(number, "%d", fd);
     setenv("PROBE_FD", number, 1);
     pid_t child;

@@ -9,7 +9,7 @@
 #define BLOCK 4096
 #define BLOCKS 64
 
-static const char *path;
+static char *path;
 
 #define SAY(...) (printf(__VA_ARGS__), fflush(stdout))
 #define CHECK(what) \

@@ -217,7 +217,12 @@ mod tests {
     fn view_that_moves_is_only_in_its_new_place() {
         let mut list = list(&[view(10, 20, 1), view(20, 30, 2)]);
         list.moved(&(12..24), &(50..62), false);
-        let moved = [view(10, 12, 1), view(24, 30, 2), view(50, 58, 1), view(58, 62, 2)];
+        let moved = [
+            view(10, 12, 1),
+            view(24, 30, 2),
+            view(50, 58, 1),
+            view(58, 62, 2),
+        ];
         assert_eq!(list.in_range(&(0..99)), moved);
         // Shortened on the way.
         list.moved(&(50..62), &(0..4), false);
