@@ -246,6 +246,9 @@ fn failed_page_is_the_error_of_the_mount() {
         "{with}"
     );
     assert!(with.contains("first block: 4096\n"), "{with}");
+    // Without the library, the first read may find the page in the kernel's cache.
+    let after_first = |said: &str| said.split_once('\n').unwrap().1.to_owned();
+    let (with, without) = (after_first(&with), after_first(&without));
     assert_eq!(with, without, "{served} calls were served");
 }
 
