@@ -25,8 +25,8 @@ pub fn built() -> PathBuf {
 pub fn library() -> PathBuf {
     let path = built().join("libpramfs_preload.so");
     let changed = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let newest = ["", "calls"]
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let newest = ["src", "src/calls", "core/src"]
         .iter()
         .flat_map(|dir| fs::read_dir(source.join(dir)).unwrap().flatten())
         .filter_map(|entry| changed(&entry.path()))
