@@ -73,7 +73,8 @@ miri() {
         MIRIFLAGS=$flags "${medium[@]}" --lib -- pmem::live &&
         MIRIFLAGS=$races "${engine[@]}" --test concurrent &&
         MIRIFLAGS=$seeds "${medium[@]}" --lib -- "${medium_units[@]}" &&
-        MIRIFLAGS=$seeds "${engine[@]}" --lib -- "${engine_units[@]}"
+        MIRIFLAGS=$seeds "${engine[@]}" --lib -- "${engine_units[@]}" &&
+        MIRIFLAGS="$seeds" cargo "+$nightly" miri test -p pramfs-preload-core --lib -- blocks users
 }
 
 thread() {

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 
-use crate::lease::{Refused, flags, guarded, stat, write_lease};
+use crate::devices::stat;
+use crate::lease::{Refused, flags, guarded, write_lease};
 use crate::process::{self, Changing, Inside, may_wait, owns_memory};
 use crate::slots::Held;
 use crate::table::{self, Entry};

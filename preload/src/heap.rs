@@ -12,6 +12,8 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use pramfs_preload_core::blocks;
+
 use crate::real;
 
 #[global_allocator]
@@ -94,28 +96,9 @@ fn size_of(layout: Layout) -> Option<usize> {
 
 /// Takes a block of a chunk. `None` if all are in use.
 fn take(chunk: &Header, size: usize) -> Option<usize> {
-    let blocks = CHUNK / size;
     // The header lies in these.
     let first = std::mem::size_of::<Header>().div_ceil(size);
-    for (at, word) in chunk.used.iter().enumerate().take(blocks.div_ceil(64)) {
-        let below = |n: usize| match n.saturating_sub(at * 64) {
-            n if n < 64 => (1 << n) - 1,
-            _ => u64::MAX,
-        };
-        let there: u64 = below(blocks) & !below(first);
-        loop {
-            let free = there & !word.load(Ordering::Relaxed);
-            if free == 0 {
-                break;
-            }
-            let bit = free & free.wrapping_neg();
-            // After what its last owner has done with it.
-            if word.fetch_or(bit, Ordering::Acquire) & bit == 0 {
-                return Some(at * 64 + bit.trailing_zeros() as usize);
-            }
-        }
-    }
-    None
+    blocks::take(&chunk.used, first, CHUNK / size)
 }
 
 /// Returns a block. Null if there is no memory.
@@ -168,10 +151,8 @@ unsafe impl GlobalAlloc for Heap {
         };
         let (offset, size) = (at.addr() % CHUNK, SMALLEST << number);
         let chunk: *const Header = at.wrapping_sub(offset).cast();
-        let found = offset / size;
         // SAFETY: `alloc` took the block from a chunk, which begins at a multiple of its length
         // and is never given back.
-        let used = unsafe { &(*chunk).used[found / 64] };
-        used.fetch_and(!(1 << (found % 64)), Ordering::Release);
+        blocks::give(unsafe { &(*chunk).used }, offset / size);
     }
 }

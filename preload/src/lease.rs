@@ -1,4 +1,4 @@
-//! How a file gets its lease, and loses it.
+//! How a file gets its lease.
 //!
 //! A file that is open for reading and writing gets its lease when it is opened: nothing else
 //! shares its description yet, and it has no position. A lease to write needs a descriptor
@@ -11,25 +11,21 @@ use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use libc::c_int;
 use pramfs_client::OpenOptions;
-use pramfs_medium::pmem::lease_ticket;
-use pramfs_medium::types::LeaseMode;
 
+use crate::devices::{is_ours, is_program, note_busy, stat, was_busy};
 pub(crate) use crate::give_up::{give_up, give_up_all, release};
 use crate::process::{self, Inside, is_inside, owns_memory};
 use crate::slots::{self, Held};
 use crate::table::{self, Entry};
-use crate::{real, settings, views};
+use crate::{real, settings};
 
 /// Reads by offset before a file that is open for reading gets a lease, which costs as much as
 /// many reads from the page cache.
 const CALLS: u16 = 64;
-
-const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
 /// Waits for the kernel to tell the server of a close, 8 ms in all.
 const CLOSING: [Duration; 8] = {
@@ -48,32 +44,6 @@ const CLOSING: [Duration; 8] = {
     ]
 };
 
-/// How long a file that was open through the page cache is not asked for again.
-const BUSY_MS: u64 = 1000;
-
-/// Files that were busy: a hash of the inode, and when.
-static BUSY: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-
-fn now_ms() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the time is written to a variable of this type.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
-}
-
-fn note_busy(inode: u16) {
-    let word = now_ms() << 16 | u64::from(inode);
-    BUSY[usize::from(inode) % BUSY.len()].store(word, Ordering::Relaxed);
-}
-
-fn was_busy(inode: u16) -> bool {
-    let word = BUSY[usize::from(inode) % BUSY.len()].load(Ordering::Relaxed);
-    word as u16 == inode && word != 0 && now_ms().saturating_sub(word >> 16) < BUSY_MS
-}
-
 /// Flags of open(2) that a second open of the same file keeps.
 pub(crate) const KEPT: c_int = libc::O_ACCMODE
     | libc::O_APPEND
@@ -81,56 +51,6 @@ pub(crate) const KEPT: c_int = libc::O_ACCMODE
     | libc::O_SYNC
     | libc::O_NOATIME
     | libc::O_NONBLOCK;
-
-/// How long it is believed whether a device gives leases. The kernel uses the number of a file
-/// system again after its umount, and a program may become another user.
-const DEVICE_MS: u64 = 10_000;
-/// The same, if it has failed in a way that may pass.
-const FAILED_MS: u64 = 1000;
-
-/// A device, and the time from which on nothing is believed of it.
-struct Known {
-    /// Changes first and last.
-    until: AtomicU64,
-    device: AtomicU64,
-}
-
-impl Known {
-    const fn new() -> Known {
-        Known {
-            until: AtomicU64::new(0),
-            device: AtomicU64::new(0),
-        }
-    }
-
-    fn is(&self, device: u64, now: u64) -> bool {
-        // Again afterwards: another thread may be noting another device.
-        let is_true = || now < self.until.load(Ordering::SeqCst);
-        is_true() && self.device.load(Ordering::SeqCst) == device && is_true()
-    }
-
-    fn set(&self, device: u64, ms: u64) {
-        self.until.store(0, Ordering::SeqCst);
-        self.device.store(device, Ordering::SeqCst);
-        self.until.store(now_ms() + ms, Ordering::SeqCst);
-    }
-}
-
-/// Devices whose files get no leases.
-static NOT_OURS: [Known; 16] = [const { Known::new() }; 16];
-static NEXT: AtomicU64 = AtomicU64::new(0);
-/// The last device that gave leases.
-static OURS: Known = Known::new();
-
-fn is_excluded(device: u64) -> bool {
-    let now = now_ms();
-    NOT_OURS.iter().any(|known| known.is(device, now))
-}
-
-fn exclude(device: u64, ms: u64) {
-    let at = NEXT.fetch_add(1, Ordering::Relaxed) as usize % NOT_OURS.len();
-    NOT_OURS[at].set(device, ms);
-}
 
 /// The limits that follow from RLIMIT_NOFILE when the first lease is taken.
 struct Limits {
@@ -159,30 +79,6 @@ fn limits() -> &'static Limits {
     })
 }
 
-pub(crate) fn stat(fd: c_int) -> Option<libc::stat64> {
-    // SAFETY: a zeroed stat is a valid value.
-    let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
-    // SAFETY: the result is written to a variable of this type.
-    match unsafe { libc::fstat64(fd, &raw mut stat) } {
-        0 => Some(stat),
-        _ => None,
-    }
-}
-
-/// Returns the hash of the file of a descriptor, if a mount may have it. Keeps errno.
-pub(crate) fn inode_of(fd: c_int) -> Option<u16> {
-    if process::is_sealed() {
-        return None;
-    }
-    let errno = real::errno();
-    let stat = stat(fd);
-    real::set_errno(errno);
-    let stat = stat.filter(|stat| {
-        stat.st_mode & libc::S_IFMT == libc::S_IFREG && libc::major(stat.st_dev) == 0
-    })?;
-    Some(table::hash(stat.st_dev, stat.st_ino))
-}
-
 /// Notes a descriptor that the program has just opened. Keeps errno.
 pub(crate) fn opened(fd: c_int, flags: c_int) {
     if !table::is_tracked(fd) || is_inside() || process::is_sealed() {
@@ -201,60 +97,6 @@ pub(crate) fn opened(fd: c_int, flags: c_int) {
         note(fd, flags, &stat);
     }
     real::set_errno(errno);
-}
-
-/// Whether a descriptor is a regular file of a mount that gives leases.
-fn is_ours(fd: c_int, stat: &libc::stat64) -> bool {
-    // File systems without a block device have the major number 0.
-    stat.st_mode & libc::S_IFMT == libc::S_IFREG
-        && libc::major(stat.st_dev) == 0
-        && !is_excluded(stat.st_dev)
-        && is_fuse(fd, stat.st_dev)
-}
-
-fn is_fuse(fd: c_int, device: u64) -> bool {
-    if OURS.is(device, now_ms()) {
-        return true;
-    }
-    // Before the first call that a filter is likely to kill for.
-    if !process::look_for_filter() {
-        exclude(device, FAILED_MS);
-        return false;
-    }
-    if process::is_sealed() {
-        return false;
-    }
-    // SAFETY: a zeroed statfs is a valid value.
-    let mut stat: libc::statfs64 = unsafe { std::mem::zeroed() };
-    // SAFETY: the result is written to a variable of this type.
-    let done = unsafe { libc::fstatfs64(fd, &raw mut stat) };
-    // The first ticket asks for nothing else than whether the mount gives any.
-    let gives = match done == 0 && stat.f_type == FUSE_SUPER_MAGIC {
-        true => gives_tickets(fd),
-        false => Some(false),
-    };
-    match gives {
-        Some(true) => OURS.set(device, DEVICE_MS),
-        Some(false) => exclude(device, DEVICE_MS),
-        None => exclude(device, FAILED_MS),
-    }
-    gives == Some(true)
-}
-
-/// Whether the mount gives tickets to this user. `None`: not this one, for now.
-fn gives_tickets(fd: c_int) -> Option<bool> {
-    // SAFETY: the program has just got this descriptor, and waits for this call.
-    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    let Err(error) = lease_ticket(fd, LeaseMode::Read) else {
-        return Some(true);
-    };
-    match error.raw_os_error() {
-        // Not open for reading: says nothing about the mount.
-        Some(libc::EBADF) => Some(true),
-        // Another file system, no direct access, not for this user.
-        Some(libc::ENOTTY | libc::EOPNOTSUPP | libc::ENOSYS | libc::EACCES) => Some(false),
-        _ => None,
-    }
 }
 
 fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
@@ -355,12 +197,6 @@ pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Resul
     })
 }
 
-/// Whether a lease to write could take a right away from the file: it drops suid, sgid and
-/// capabilities, as a write does, and the program may not write.
-fn is_program(stat: &libc::stat64) -> bool {
-    stat.st_mode & 0o6111 != 0
-}
-
 /// Sets O_DIRECT on a descriptor that does not use the page cache: without it, splice(2)
 /// would. The program does not see it (`calls/descriptors.rs`).
 fn set_direct(fd: c_int) {
@@ -425,11 +261,6 @@ fn own_flags(fd: c_int, write: bool) -> Option<c_int> {
         libc::O_RDONLY | direct
     };
     Some(access | libc::O_NONBLOCK)
-}
-
-/// Returns the number of the inode of a descriptor.
-pub(crate) fn inode_number(fd: c_int) -> Option<u64> {
-    stat(fd).map(|stat| stat.st_ino)
 }
 
 /// Opens the file of a descriptor again, and puts it in its place. It has no position yet,
@@ -508,50 +339,6 @@ pub(crate) fn prepare_append(held: &Held, bytes: u64) -> bool {
         return false;
     };
     guarded(|| held.file().prepare_append(bytes, OPENS).then_some(())).is_some()
-}
-
-/// Whether the program may have stored to a file through a mapping.
-fn is_mapped(held: &Held) -> bool {
-    held.stored_end() > 0
-}
-
-/// Whether fdatasync(2) of a file has nothing to do: a write is durable when it returns, by the
-/// library or by the mount; no page of the file is in the kernel's cache while there is a lease
-/// to write; and the program has stored nothing through a mapping.
-pub(crate) fn is_durable(held: &Held) -> bool {
-    !is_mapped(held) && guarded(|| held.file().fences_are_durable().then_some(())).is_some()
-}
-
-/// Makes what the program has stored through its mappings of a file durable, where it must be
-/// by the call that the program has made. False if that failed.
-pub(crate) fn persist(held: &Held, sync: unsafe fn(c_int) -> c_int) -> bool {
-    if !is_mapped(held) {
-        return true;
-    }
-    let Some(_inside) = Inside::enter() else {
-        // In a signal handler, or under a seccomp filter: the mtime is left alone.
-        let synced = guarded(|| {
-            held.file().with_region(|region| {
-                // SAFETY: the descriptor is open while it is borrowed.
-                unsafe { sync(region.as_raw_fd()) == 0 }
-            })
-        });
-        return synced == Some(true);
-    };
-    guarded(|| held.file().persist_mappings().ok()).is_some()
-}
-
-/// Notes that the program may have stored to its mappings in a range.
-pub(crate) fn note_stores(at: u64, len: u64) {
-    for held in slots::stored_to() {
-        if !views::shows(at, len, held.key()) {
-            continue;
-        }
-        let Some(_inside) = Inside::enter() else {
-            return;
-        };
-        guarded(|| held.file().note_change().ok());
-    }
 }
 
 /// Returns the flags of a descriptor as open(2) takes them.

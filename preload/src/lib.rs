@@ -7,21 +7,28 @@
 //!
 //! - `table`: what is known about the numbers of descriptors. `slots`: the leases that they name. `process`: threads that are
 //!   inside the library, forks.
-//! - `lease`: how a file gets its lease. `growing`: files that were empty. `give_up`: how a lease
-//!   is lost.
+//! - `devices`: which files can have leases. `lease`: how a file gets its lease. `growing`: files that
+//!   were empty. `give_up`: how a lease is lost.
 //! - `heap`: memory of its own, for signal handlers that have interrupted malloc.
-//! - `views`: mappings of the region, which must not grow.
+//! - `views`: which addresses show which files. `durable`: how stores to them become durable. `regions`:
+//!   which addresses must not grow.
 //! - `calls/`: the functions that take the place of those of the C library.
+//!
+//! What needs no function of the C library is in the crate `pramfs-preload-core`, with its unit
+//! tests.
 //!
 //! `docs/preload.md` lists the calls that are served.
 
 mod calls;
+mod devices;
+mod durable;
 mod give_up;
 mod growing;
 mod heap;
 mod lease;
 mod process;
 mod real;
+mod regions;
 mod settings;
 mod slots;
 mod stats;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use pramfs_medium::pmem::OpenState;
 
-use crate::{real, settings, stats, table};
+use crate::{real, settings, stats, table, views};
 
 /// Set while a thread is inside. Not a lock with a queue: a child of a fork has a copy of it,
 /// and none of the threads that wait.
@@ -368,9 +368,12 @@ extern "C" fn prepare() {
         lock();
         FORKS.store(true, Ordering::Relaxed);
     }
+    // Last: the thread inside notes mappings.
+    views::prepare_fork();
 }
 
 extern "C" fn parent() {
+    views::end_fork();
     if !is_inside() {
         FORKS.store(false, Ordering::Relaxed);
         unlock();
@@ -379,7 +382,6 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     note_process();
-    // SAFETY: null, or a word that is never unmapped.
     // The leases are the parent's. The descriptors are the child's, and work through the
     // mount.
     table::forget_all();

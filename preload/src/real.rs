@@ -120,9 +120,12 @@ functions! {
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
+    fn sync_file_range(fd: c_int, at: off64_t, len: off64_t, flags: c_uint) -> c_int;
+    fn syncfs(fd: c_int) -> c_int;
     fn munmap(at: *mut c_void, len: size_t) -> c_int;
     fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int;
     fn mprotect(at: *mut c_void, len: size_t, protection: c_int) -> c_int;
+    fn pkey_mprotect(at: *mut c_void, len: size_t, protection: c_int, key: c_int) -> c_int;
     fn _Fork() -> c_int;
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
@@ -198,6 +201,20 @@ pub(crate) unsafe fn mremap(
     let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
     // SAFETY: passed on from the caller.
     unsafe { function(at, old, new, flags, to) }
+}
+
+/// sync(2) of the next library. It returns nothing.
+///
+/// # Safety
+/// As for sync(2).
+pub(crate) unsafe fn sync() {
+    static SYMBOL: Symbol = Symbol::new(c"sync");
+    let found = SYMBOL.get();
+    if !found.is_null() {
+        // SAFETY: the symbol of this name has this type.
+        let function = unsafe { std::mem::transmute::<*mut c_void, extern "C-unwind" fn()>(found) };
+        function();
+    }
 }
 
 /// popen(3) of the next library.

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::sync::OnceLock;
 
 use pramfs_client::Protect;
+use pramfs_preload_core::settings::Protection;
 
 struct Settings {
     appends: bool,
@@ -42,13 +43,11 @@ pub(crate) fn start() {
     });
 }
 
-/// Returns what a value asks for. A misspelled one leaves no file unprotected: the strictest is
-/// meant.
 fn protection_of(value: &[u8]) -> Protect {
-    match value {
-        b"" | b"off" => Protect::Off,
-        b"auto" => Protect::Auto,
-        _ => Protect::Pkey,
+    match Protection::of(value) {
+        Protection::Off => Protect::Off,
+        Protection::Auto => Protect::Auto,
+        Protection::Key => Protect::Pkey,
     }
 }
 
@@ -62,19 +61,4 @@ fn variable(name: &CStr) -> &[u8] {
     // SAFETY: a variable that is set is a string, and the caller looks at it before the program
     // can change it.
     unsafe { CStr::from_ptr(value) }.to_bytes()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn misspelled_protection_is_the_strictest() {
-        assert_eq!(protection_of(b""), Protect::Off);
-        assert_eq!(protection_of(b"off"), Protect::Off);
-        assert_eq!(protection_of(b"auto"), Protect::Auto);
-        for strict in [&b"pkey"[..], b"Auto", b"1"] {
-            assert_eq!(protection_of(strict), Protect::Pkey);
-        }
-    }
 }

@@ -8,6 +8,8 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pramfs_client::File;
+use pramfs_preload_core::FileId;
+use pramfs_preload_core::users::Users;
 
 use crate::process::{Inside, is_sealed};
 use crate::table::{Entry, epoch, hash, may_be_locked};
@@ -20,7 +22,7 @@ static SLOTS: [Slot; LEASES] = [const { Slot::new() }; LEASES];
 /// In a forked child: the leases are its parent's, and are leaked. Async-signal-safe.
 pub(crate) fn forget_all() {
     for slot in &SLOTS {
-        slot.users.store(0, Ordering::Relaxed);
+        slot.users.forget();
         slot.is_used.store(false, Ordering::Release);
     }
 }
@@ -34,8 +36,8 @@ pub(crate) fn drop_use(slot: u16) {
 
 /// A lease of the process, shared by all descriptors of the file.
 struct Slot {
-    /// Entries and calls that use it. 0: no new ones may.
-    users: AtomicU64,
+    /// Entries and calls that use it.
+    users: Users,
     is_used: AtomicBool,
     generation: AtomicU64,
     device: AtomicU64,
@@ -61,7 +63,7 @@ unsafe impl Sync for Slot {}
 impl Slot {
     const fn new() -> Slot {
         Slot {
-            users: AtomicU64::new(0),
+            users: Users::new(),
             is_used: AtomicBool::new(false),
             generation: AtomicU64::new(0),
             device: AtomicU64::new(0),
@@ -76,19 +78,10 @@ impl Slot {
         }
     }
 
-    /// Counts one user more, unless there is none.
-    fn add_user(&self) -> bool {
-        self.users
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |users| {
-                (users != 0).then(|| users + 1)
-            })
-            .is_ok()
-    }
-
     /// `closing`: the program closes a descriptor of the file, which releases its record locks
     /// in any case.
     fn drop_user(&self, closing: bool) {
-        if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.users.end() {
             let (device, inode) = (&self.device, &self.inode);
             let hash = hash(
                 device.load(Ordering::Relaxed),
@@ -99,7 +92,7 @@ impl Slot {
                 // The lease stays until the process ends, or the file is opened again. Under a
                 // filter it cannot be ended, and stores through its mappings are still to be
                 // made durable.
-                false => self.users.store(1, Ordering::Release),
+                false => self.users.begin(),
             }
         }
     }
@@ -153,11 +146,6 @@ impl Held {
         }
     }
 
-    /// Returns a number that no other lease of the process has.
-    pub(crate) fn key(&self) -> u64 {
-        u64::from(self.number) | u64::from(self.generation) << 32
-    }
-
     /// Whether an entry is of a descriptor with this lease.
     pub(crate) fn is_of(&self, entry: Entry) -> bool {
         matches!(entry, Entry::Leased { slot, generation, .. }
@@ -172,7 +160,7 @@ impl Held {
     /// Counts the use of an entry besides this one.
     pub(crate) fn and_count(self) -> Held {
         // It cannot fail: this user is counted.
-        self.slot.add_user();
+        self.slot.users.add();
         self
     }
 
@@ -189,7 +177,7 @@ impl Held {
 
     /// Returns the number of entries and calls that use the lease.
     pub(crate) fn users(&self) -> u64 {
-        self.slot.users.load(Ordering::Acquire)
+        self.slot.users.count()
     }
 
     pub(crate) fn is_writable(&self) -> bool {
@@ -197,10 +185,16 @@ impl Held {
     }
 
     pub(crate) fn inode(&self) -> u16 {
-        hash(
-            self.slot.device.load(Ordering::Relaxed),
-            self.slot.inode.load(Ordering::Relaxed),
-        )
+        let FileId { device, inode } = self.id();
+        hash(device, inode)
+    }
+
+    /// Returns the file, also for other leases of it.
+    pub(crate) fn id(&self) -> FileId {
+        FileId {
+            device: self.slot.device.load(Ordering::Relaxed),
+            inode: self.slot.inode.load(Ordering::Relaxed),
+        }
     }
 
     /// Notes that the file is mapped up to here, perhaps for stores.
@@ -230,7 +224,7 @@ impl Held {
 
     pub(crate) fn of(number: u16, generation: u32) -> Option<Held> {
         let slot = SLOTS.get(usize::from(number))?;
-        if !slot.add_user() {
+        if !slot.users.add() {
             return None;
         }
         let held = Held {
@@ -252,7 +246,7 @@ impl Drop for Held {
 /// Notes that the program may store to what it has mapped there from now on.
 pub(crate) fn views_may_be_stored_to(at: u64, len: u64) {
     for held in writable(|slot| slot.viewed_end.load(Ordering::Acquire) != 0) {
-        if views::shows(at, len, held.key()) {
+        if views::shows(at, len, held.id()) {
             let end = held.slot.viewed_end.load(Ordering::Acquire);
             held.slot.stored_end.fetch_max(end, Ordering::AcqRel);
         }
@@ -316,15 +310,19 @@ pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) 
     slot.device.store(device, Ordering::Relaxed);
     slot.inode.store(inode, Ordering::Relaxed);
     slot.is_writable.store(write, Ordering::Relaxed);
-    slot.stored_end.store(0, Ordering::Relaxed);
-    slot.viewed_end.store(0, Ordering::Relaxed);
+    // Mappings by an earlier lease are mappings of this file too.
+    let mapped = views::mapped(FileId { device, inode });
+    slot.stored_end
+        .store(mapped.for_stores.into(), Ordering::Relaxed);
+    slot.viewed_end
+        .store(mapped.anyhow.into(), Ordering::Relaxed);
     slot.misses.store(0, Ordering::Relaxed);
     slot.growths.store(0, Ordering::Relaxed);
     slot.epoch.store(epoch().into(), Ordering::Relaxed);
     // SAFETY: nobody uses the slot: it has no users, and only the thread inside takes one.
     unsafe { (*slot.file.get()).write(file) };
     slot.is_used.store(true, Ordering::Relaxed);
-    slot.users.store(1, Ordering::Release);
+    slot.users.begin();
     Some(Held {
         slot,
         number: number as u16,

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+pub(crate) use pramfs_preload_core::entry::{Entry, hash};
+
 use crate::process::{Changing, is_inside, is_sealed, may_wait, notice_fork, owns_memory, pause};
 use crate::slots::{self, Held};
 use crate::views;
@@ -16,107 +18,6 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Hashes of inodes on which this process has taken record locks. Closing any descriptor
 /// of such a file would release them.
 static LOCKED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
-
-/// What is known about a descriptor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Entry {
-    /// Not a file of a mount, or not noted.
-    Unknown,
-    /// A file of a mount, without a lease. `hidden`: as for one that has a lease.
-    Mount { inode: u16, hidden: bool },
-    /// The same, open for reading: after some calls it gets a lease.
-    Candidate { inode: u16, calls: u16 },
-    /// The same, open for reading and writing, and empty when it was opened. If it is then
-    /// read and overwritten by offset, it gets a lease. Nothing has used the description
-    /// otherwise, as far as was seen.
-    Growing { inode: u16, calls: u8, epoch: u16 },
-    /// Its descriptor is being replaced.
-    Changing { inode: u16 },
-    /// A file with a lease.
-    Leased {
-        slot: u16,
-        generation: u32,
-        write: bool,
-        /// The program may read. False for O_WRONLY.
-        reads: bool,
-        /// O_DIRECT is set, and the program has not asked for it.
-        hidden: bool,
-    },
-}
-
-impl Entry {
-    pub(crate) fn encode(self) -> u64 {
-        match self {
-            Entry::Unknown => 0,
-            Entry::Mount { inode, hidden } => 1 | u64::from(hidden) << 5 | u64::from(inode) << 8,
-            Entry::Candidate { inode, calls } => 2 | u64::from(inode) << 8 | u64::from(calls) << 32,
-            Entry::Growing {
-                inode,
-                calls,
-                epoch,
-            } => 4 | u64::from(inode) << 8 | u64::from(calls) << 24 | u64::from(epoch) << 32,
-            Entry::Changing { inode } => 5 | u64::from(inode) << 8,
-            Entry::Leased {
-                slot,
-                generation,
-                write,
-                reads,
-                hidden,
-            } => {
-                3 | u64::from(write) << 4
-                    | u64::from(hidden) << 5
-                    | u64::from(reads) << 6
-                    | u64::from(slot) << 8
-                    | u64::from(generation) << 32
-            }
-        }
-    }
-
-    /// A file without a lease, whose descriptor is as the program has opened it.
-    pub(crate) fn plain(inode: u16) -> Entry {
-        Entry::Mount {
-            inode,
-            hidden: false,
-        }
-    }
-
-    /// Whether O_DIRECT is set, of which the program does not know.
-    pub(crate) fn hides_direct(self) -> bool {
-        matches!(
-            self,
-            Entry::Leased { hidden: true, .. } | Entry::Mount { hidden: true, .. }
-        )
-    }
-
-    #[inline]
-    pub(crate) fn decode(word: u64) -> Entry {
-        let (low, high) = ((word >> 8) as u16, (word >> 32) as u32);
-        match word & 7 {
-            1 => Entry::Mount {
-                inode: low,
-                hidden: word & 1 << 5 != 0,
-            },
-            2 => Entry::Candidate {
-                inode: low,
-                calls: high as u16,
-            },
-            3 => Entry::Leased {
-                slot: low,
-                generation: high,
-                write: word & 1 << 4 != 0,
-                hidden: word & 1 << 5 != 0,
-                reads: word & 1 << 6 != 0,
-            },
-            4 => Entry::Growing {
-                inode: low,
-                calls: (word >> 24) as u8,
-                epoch: high as u16,
-            },
-            5 => Entry::Changing { inode: low },
-            _ => Entry::Unknown,
-        }
-    }
-}
 
 fn word(fd: i32) -> Option<&'static AtomicU64> {
     TABLE.get(usize::try_from(fd).ok()?)
@@ -335,7 +236,7 @@ pub(crate) fn forget_all() {
         word.store(0, Ordering::Relaxed);
     }
     CHANGES.store(0, Ordering::Relaxed);
-    views::forget_all();
+    views::forked();
     slots::forget_all();
 }
 
@@ -357,12 +258,6 @@ fn drop_entry(entry: Entry) {
     }
 }
 
-/// Returns the hash of a file.
-pub(crate) fn hash(device: u64, inode: u64) -> u16 {
-    let mixed = (device.rotate_left(32) ^ inode).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 48) as u16
-}
-
 /// Notes that this process takes locks on the file of a descriptor: record locks, which end
 /// with any descriptor of the file, or locks of the description.
 pub(crate) fn note_lock(fd: i32) {
@@ -370,7 +265,7 @@ pub(crate) fn note_lock(fd: i32) {
     let entry = entry(fd);
     let inode = match entry {
         // Opened in a way that was not seen: by stdio, by the parent.
-        Entry::Unknown => match crate::lease::inode_of(fd) {
+        Entry::Unknown => match crate::devices::inode_of(fd) {
             Some(inode) => inode,
             None => return,
         },

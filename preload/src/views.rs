@@ -1,239 +1,337 @@
-//! The mappings of the region that stand for mappings of files.
+//! The mappings of the region that stand for mappings of files, and which file each shows. They
+//! outlive the descriptor and the lease that they were made with.
 //!
-//! For the kernel such a mapping is one of the region. If it grew, by mremap(2), it would show
-//! the blocks behind those of the file, which belong to other files. Invariant: no mapping of
-//! a region grows. The kernel's own list tells which addresses are such mappings, so nothing
-//! is kept for this that could be out of date.
+//! Invariant: the list changes together with the memory. A call that changes memory has the
+//! lock of the list from before the system call to after it, so no other thread maps something
+//! there in between. If the call fails, the list stays.
 //!
-//! Which file a mapping shows is noted here, for msync(2) and mprotect(2). A note that is out of
-//! date changes the mtime of a file, and nothing else.
+//! Whoever has the lock has all signals blocked: a handler that waited for its own thread would
+//! wait for ever. Under a seccomp filter they are not, because the filter may forbid that. There a
+//! handler that has interrupted such a call is refused ([`lock`]).
 
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_long};
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use crate::real;
+use pramfs_preload_core::{FileId, View, ViewList};
 
-/// Numbers of the inodes of regions that were mapped. 0: a free place. If all are taken, any
-/// shared mapping counts.
-static REGIONS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
-static COUNT: AtomicU64 = AtomicU64::new(0);
+use crate::process::{is_sealed, pause};
+use crate::{real, slots};
 
-/// Notes a region, before its first mapping.
-pub(crate) fn note_region(inode: u64) {
-    if is_region(inode) {
-        return;
+struct Shared {
+    is_locked: AtomicBool,
+    list: UnsafeCell<ViewList>,
+}
+
+// SAFETY: the list is used only by the thread that has set `is_locked`.
+unsafe impl Sync for Shared {}
+
+static VIEWS: Shared = Shared {
+    is_locked: AtomicBool::new(false),
+    list: UnsafeCell::new(ViewList::new()),
+};
+
+/// The number of views, for a look without the lock.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Set in a child of a fork that another thread's change has not ended before. The list is of no
+/// use there.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
+/// Set while a fork has the lock.
+static FORKS: AtomicBool = AtomicBool::new(false);
+/// Set when a change could not be noted: then each view may have become writable.
+static IS_UNSURE: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static HAS_LOCK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A set of signals, as the kernel has it.
+type Signals = u64;
+
+/// Changes the signals that the thread has blocked. Returns those of before.
+fn block(how: c_int, set: Signals) -> Signals {
+    let (mut old, errno): (Signals, c_int) = (0, real::errno());
+    // SAFETY: the sets are of the length that is said. Not by the C library, which spares the
+    // signals that it uses itself.
+    unsafe {
+        let (set, old) = ((&raw const set) as c_long, (&raw mut old) as c_long);
+        let (number, len) = (libc::SYS_rt_sigprocmask, size_of::<Signals>() as c_long);
+        real::syscall(number, how.into(), set, old, len, 0, 0);
     }
-    let at = COUNT.fetch_add(1, Ordering::AcqRel) as usize;
-    if let Some(place) = REGIONS.get(at) {
-        place.store(inode, Ordering::Release);
+    real::set_errno(errno);
+    old
+}
+
+/// The right to use the list.
+struct Locked {
+    /// The signals that were blocked before.
+    blocked: Option<Signals>,
+}
+
+/// `None` in a signal handler that has interrupted a change of its thread, and in a child whose
+/// list is lost.
+fn lock() -> Option<Locked> {
+    if IS_LOST.load(Ordering::Relaxed) {
+        return None;
+    }
+    let blocked = (!is_sealed()).then(|| block(libc::SIG_SETMASK, Signals::MAX));
+    let unblock = || {
+        if let Some(old) = blocked {
+            block(libc::SIG_SETMASK, old);
+        }
+    };
+    if HAS_LOCK.try_with(|has| has.replace(true)) != Ok(false) {
+        unblock();
+        return None;
+    }
+    let take = || {
+        let (from, to) = (Ordering::Acquire, Ordering::Relaxed);
+        VIEWS.is_locked.compare_exchange(false, true, from, to)
+    };
+    let mut attempts = 0;
+    while take().is_err() {
+        attempts += 1;
+        // The other thread is in a system call.
+        match attempts % 128 {
+            0 if !is_sealed() => pause(Duration::from_micros(20)),
+            _ => std::hint::spin_loop(),
+        }
+    }
+    Some(Locked { blocked })
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        COUNT.store(self.len(), Ordering::Release);
+        VIEWS.is_locked.store(false, Ordering::Release);
+        let _ = HAS_LOCK.try_with(|has| has.set(false));
+        if let Some(old) = self.blocked {
+            block(libc::SIG_SETMASK, old);
+        }
     }
 }
 
-fn is_region(inode: u64) -> bool {
-    REGIONS.iter().any(|r| r.load(Ordering::Acquire) == inode)
-}
+impl Deref for Locked {
+    type Target = ViewList;
 
-/// Whether the process has mapped any region.
-#[inline]
-pub(crate) fn are_any() -> bool {
-    COUNT.load(Ordering::Acquire) != 0
-}
-
-/// A mapping, and the [key](crate::table::Held::key) of the lease of its file.
-struct View {
-    start: AtomicU64,
-    /// 0: a free place. Stored last, and loaded first.
-    end: AtomicU64,
-    lease: AtomicU64,
-}
-
-static VIEWS: [View; 256] = [const {
-    View {
-        start: AtomicU64::new(0),
-        end: AtomicU64::new(0),
-        lease: AtomicU64::new(0),
-    }
-}; 256];
-
-/// Set if a mapping could not be noted: then each may be of any file.
-static INCOMPLETE: AtomicBool = AtomicBool::new(false);
-
-impl View {
-    fn range(&self) -> Range<u64> {
-        let end = self.end.load(Ordering::Acquire);
-        self.start.load(Ordering::Relaxed)..end
-    }
-
-    fn set(&self, range: Range<u64>, lease: u64) {
-        self.end.store(0, Ordering::Release);
-        self.start.store(range.start, Ordering::Relaxed);
-        self.lease.store(lease, Ordering::Relaxed);
-        self.end.store(range.end, Ordering::Release);
+    fn deref(&self) -> &ViewList {
+        // SAFETY: this thread has the lock.
+        unsafe { &*VIEWS.list.get() }
     }
 }
 
-fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
-    one.start < other.end && other.start < one.end
+impl DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut ViewList {
+        // SAFETY: this thread has the lock, and `self` is borrowed for change.
+        unsafe { &mut *VIEWS.list.get() }
+    }
+}
+
+/// A fork begins: no thread is in the middle of a change.
+pub(crate) fn prepare_fork() {
+    // A handler that has interrupted a change forks: its thread goes on in the child.
+    if let Some(mut locked) = lock() {
+        // The child and the parent have the signals of now.
+        if let Some(old) = locked.blocked.take() {
+            block(libc::SIG_SETMASK, old);
+        }
+        std::mem::forget(locked);
+        FORKS.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The fork has ended, in the parent or the child.
+pub(crate) fn end_fork() {
+    if FORKS.swap(false, Ordering::Relaxed) {
+        drop(Locked { blocked: None });
+    }
+}
+
+/// In a forked child. Its mappings are those of the parent, and so is the list.
+pub(crate) fn forked() {
+    end_fork();
+    if VIEWS.is_locked.load(Ordering::Relaxed) && HAS_LOCK.try_with(Cell::get) != Ok(true) {
+        IS_LOST.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Returns the whole pages of a range.
 fn pages(at: u64, len: u64) -> Range<u64> {
     let end = at.saturating_add(len);
-    at..end.checked_next_multiple_of(4096).unwrap_or(end)
+    at..end.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
 }
 
-/// Notes a mapping that the thread inside has made.
-pub(crate) fn note(at: u64, len: u64, lease: u64) {
-    forget(at, len);
-    match VIEWS.iter().find(|view| view.range().end == 0) {
-        Some(free) => free.set(pages(at, len), lease),
-        None => INCOMPLETE.store(true, Ordering::Release),
-    }
+/// Whether there are views. Of those of other threads, this thread knows those that it can know
+/// the addresses of.
+#[inline]
+fn are_any() -> bool {
+    COUNT.load(Ordering::Acquire) != 0
 }
 
-/// Forgets the mappings that are cut away as a whole. Of others, the rest stays.
-pub(crate) fn forget(at: u64, len: u64) {
-    let gone = pages(at, len);
-    for view in &VIEWS {
-        let range = view.range();
-        if range.end != 0 && gone.start <= range.start && range.end <= gone.end {
-            view.end.store(0, Ordering::Release);
-        }
-    }
-}
-
-/// Forgets all, in a forked child, whose leases are gone.
-pub(crate) fn forget_all() {
-    for view in &VIEWS {
-        view.end.store(0, Ordering::Relaxed);
-    }
-}
-
-/// Notes that mremap(2) has moved or cut memory.
-pub(crate) fn moved(old: (u64, u64), new: (u64, u64)) {
-    let (from, to) = (pages(old.0, old.1), pages(new.0, new.1));
-    for view in &VIEWS {
-        let range = view.range();
-        if !overlap(&range, &from) {
-            continue;
-        }
-        match range == from {
-            true => view.set(to.clone(), view.lease.load(Ordering::Relaxed)),
-            // Pieces of it lie in two places.
-            false => INCOMPLETE.store(true, Ordering::Release),
-        }
-    }
-}
-
-/// Whether a range may be mapped from the file of a lease.
-pub(crate) fn shows(at: u64, len: u64, lease: u64) -> bool {
-    let wanted = pages(at, len);
-    INCOMPLETE.load(Ordering::Acquire)
-        || VIEWS.iter().any(|view| {
-            overlap(&view.range(), &wanted) && view.lease.load(Ordering::Relaxed) == lease
-        })
-}
-
-/// Whether an address lies in a mapping of a region. True where that cannot be found out.
-/// Keeps errno.
-#[cold]
-pub(crate) fn is_view(at: u64) -> bool {
-    let errno = real::errno();
-    let found = look_up(at).unwrap_or(true);
-    real::set_errno(errno);
-    found
-}
-
-/// Looks an address up in /proc/self/maps. Allocates nothing, and calls no function that the
-/// library replaces.
-fn look_up(at: u64) -> Option<bool> {
-    let path = c"/proc/self/maps";
-    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as c_long;
-    let directory = libc::AT_FDCWD as c_long;
-    // SAFETY: opens a file by a path that ends with a zero.
-    let fd = unsafe {
-        let path = path.as_ptr() as c_long;
-        real::syscall(libc::SYS_openat, directory, path, flags, 0, 0, 0)
+/// Notes a mapping that this thread has just made, and nobody else knows of. False if that
+/// cannot be noted.
+pub(crate) fn note(at: u64, len: u64, file: FileId, stores: bool) -> bool {
+    let Range { start, end } = pages(at, len);
+    let Some(mut list) = lock() else {
+        return false;
     };
-    if fd < 0 {
+    let has_room = list.reserve(&(start..end));
+    if has_room {
+        list.add(View {
+            start,
+            end,
+            file,
+            stores,
+        });
+    }
+    has_room
+}
+
+/// What a call does to the views in a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Something else is there, or nothing.
+    Gone,
+    /// They can be stored to.
+    Writable,
+    /// They are in another place, or shorter.
+    Moved { len: u64, stays: bool },
+}
+
+/// Makes a call that changes memory, and notes the change if the call has made it: `done` says
+/// where. `None`, with ENOMEM, if there is no memory for the note; then the call is not made.
+pub(crate) fn changing<T: Copy>(
+    (at, len): (u64, u64),
+    change: Change,
+    call: impl FnOnce() -> T,
+    done: impl FnOnce(T) -> Option<u64>,
+) -> Option<T> {
+    if !are_any() {
+        return Some(call());
+    }
+    let range = pages(at, len);
+    match change {
+        Change::Gone => settle((at, len)),
+        Change::Moved { len: new, .. } if new < len => settle((at + new, len - new)),
+        Change::Moved { .. } | Change::Writable => {}
+    }
+    let Some(mut list) = lock() else {
+        // What is gone may stay in the list: that costs a system call in vain.
+        IS_UNSURE.store(true, Ordering::Relaxed);
+        return Some(call());
+    };
+    if !list.reserve(&range) {
+        drop(list);
+        real::set_errno(libc::ENOMEM);
         return None;
     }
-    let found = read_maps(fd as c_int, at);
-    // SAFETY: opened above, and nobody else knows of it.
-    unsafe { real::syscall(libc::SYS_close, fd, 0, 0, 0, 0, 0) };
-    found
+    let made = call();
+    let to = done(made);
+    let is_writable = change == Change::Writable && !list.in_range(&range).is_empty();
+    match (to, change) {
+        (None, _) => {}
+        (_, Change::Gone) => list.cut(&range),
+        (_, Change::Writable) => list.allow_stores(&range),
+        (Some(to), Change::Moved { len, stays }) => list.moved(&range, &pages(to, len), stays),
+    }
+    drop(list);
+    if to.is_some() && is_writable {
+        slots::views_may_be_stored_to(at, len);
+    }
+    Some(made)
 }
 
-fn read_maps(fd: c_int, at: u64) -> Option<bool> {
-    let (mut buffer, mut kept) = ([0u8; 4096], 0);
-    loop {
-        let room = &mut buffer[kept..];
-        // SAFETY: writes to the rest of the buffer.
-        let n = unsafe {
-            let (to, len) = (room.as_mut_ptr() as c_long, room.len() as c_long);
-            real::syscall(libc::SYS_read, fd.into(), to, len, 0, 0, 0)
-        };
-        let end = kept + usize::try_from(n).ok()?;
-        let mut start = 0;
-        while let Some(len) = buffer[start..end].iter().position(|byte| *byte == b'\n') {
-            if let Some(found) = judge(&buffer[start..start + len], at)? {
-                return Some(found);
-            }
-            start += len + 1;
+/// Makes the stores durable that no fsync could make durable later: the views of a range are about
+/// to go, and their files have no lease, which would have the whole region made durable. Whatever
+/// fails, the memory goes, as without the library.
+pub(crate) fn settle((at, len): (u64, u64)) {
+    let range = pages(at, len);
+    if !are_any() || is_sealed() {
+        return;
+    }
+    let mut at = range.start;
+    // Without the lock: the end of a use may end a lease.
+    while let Some(view) =
+        lock().and_then(|list| list.next(at, |view| view.start < range.end && is_stored_to(view)))
+    {
+        at = view.end;
+        let FileId { device, inode } = view.file;
+        if slots::find(device, inode, true).is_none() {
+            sync(view.start.max(range.start), view.end.min(range.end));
         }
-        if n == 0 {
-            // Not mapped: the kernel refuses by itself.
-            return Some(false);
-        }
-        if start == 0 && end == buffer.len() {
-            // A path that is too long: of a line that is not wanted, or not known.
-            return None;
-        }
-        buffer.copy_within(start..end, 0);
-        kept = end - start;
     }
 }
 
-/// Judges a line: "start-end perms offset device inode path". `Some(None)`: it is of other
-/// addresses.
-fn judge(line: &[u8], at: u64) -> Option<Option<bool>> {
-    let mut words = line
-        .split(|byte| *byte == b' ')
-        .filter(|word| !word.is_empty());
-    let mut range = words.next()?.split(|byte| *byte == b'-');
-    let hexadecimal = |digits: &[u8]| {
-        let digits = std::str::from_utf8(digits).ok()?;
-        u64::from_str_radix(digits, 16).ok()
+fn is_stored_to(view: &View) -> bool {
+    view.stores || IS_UNSURE.load(Ordering::Relaxed)
+}
+
+/// Has the kernel make the stores to a view durable. Not a point at which a thread can be
+/// cancelled. Keeps errno if that succeeds.
+fn sync(start: u64, end: u64) -> bool {
+    let errno = real::errno();
+    // SAFETY: takes addresses, and reads and writes no memory of the process.
+    let done = unsafe {
+        let (at, len) = (start as c_long, (end - start) as c_long);
+        let how = c_long::from(libc::MS_SYNC);
+        real::syscall(libc::SYS_msync, at, len, how, 0, 0, 0)
     };
-    let (start, end) = (hexadecimal(range.next()?)?, hexadecimal(range.next()?)?);
-    if at < start || at >= end {
-        return Some(None);
+    // ENOMEM: not there any more, because of a call that was not seen, or in a child to which it
+    // was not passed on.
+    let is_done = done == 0 || real::errno() == libc::ENOMEM;
+    if is_done {
+        real::set_errno(errno);
     }
-    let is_shared = words.next()?.get(3) == Some(&b's');
-    let inode: u64 = std::str::from_utf8(words.nth(2)?).ok()?.parse().ok()?;
-    let too_many = COUNT.load(Ordering::Acquire) as usize > REGIONS.len();
-    Some(Some(is_shared && (too_many || is_region(inode))))
+    is_done
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn line_of_region_is_recognized() {
-        note_region(4242);
-        note_region(4242);
-        let region = b"7f0000000000-7f0000002000 rw-s 00100000 00:1f 4242    /dev/shm/a b";
-        let other = b"7f0000000000-7f0000002000 rw-s 00100000 00:1f 4243    /dev/shm/a b";
-        let private = b"7f0000000000-7f0000002000 rw-p 00100000 00:1f 4242    /dev/shm/a b";
-        let anonymous = b"7f0000000000-7f0000002000 rw-p 00000000 00:00 0";
-        let at = 0x7f00_0000_1fff;
-        assert_eq!(judge(region, at), Some(Some(true)));
-        assert_eq!(judge(region, at + 1), Some(None));
-        for line in [&other[..], private, anonymous] {
-            assert_eq!(judge(line, at), Some(Some(false)));
-        }
-        assert_eq!(judge(b"strange", at), None);
+/// Makes the stores through views durable. False if that failed. Not under a filter: it may forbid
+/// the call.
+pub(crate) fn flush(is_wanted: impl Fn(FileId) -> bool) -> bool {
+    if !are_any() || is_sealed() {
+        return true;
     }
+    // With the lock: a view that moves meanwhile would be missed.
+    let Some(list) = lock() else {
+        return IS_LOST.load(Ordering::Relaxed);
+    };
+    let (mut at, mut is_done) = (0, true);
+    while let Some(view) = list.next(at, |view| is_stored_to(view) && is_wanted(view.file)) {
+        is_done &= sync(view.start, view.end);
+        at = view.end;
+    }
+    is_done
+}
+
+/// Whether a range may show a part of a file.
+pub(crate) fn shows(at: u64, len: u64, file: FileId) -> bool {
+    let range = pages(at, len);
+    are_any()
+        && (IS_UNSURE.load(Ordering::Relaxed) || lock().is_none_or(|list| list.shows(&range, file)))
+}
+
+/// How a file is mapped.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Mapped {
+    pub(crate) anyhow: bool,
+    pub(crate) for_stores: bool,
+}
+
+/// Returns how a file is mapped by views, those of earlier leases too.
+pub(crate) fn mapped(file: FileId) -> Mapped {
+    if !are_any() {
+        return Mapped::default();
+    }
+    let all = Mapped {
+        anyhow: true,
+        for_stores: true,
+    };
+    lock().map_or(all, |list| Mapped {
+        anyhow: list.next(0, |view| view.file == file).is_some(),
+        for_stores: list
+            .next(0, |view| view.file == file && is_stored_to(view))
+            .is_some(),
+    })
 }

@@ -26,6 +26,24 @@ for line in sys.stdin:
         os.ftruncate(fd, at)
     elif name == 'punch':
         assert libc.fallocate(fd, 3, ctypes.c_long(at), ctypes.c_long(n)) == 0
+    elif name == 'zero':
+        # FALLOC_FL_ZERO_RANGE, with and without FALLOC_FL_KEEP_SIZE.
+        mode = 0x11 if byte else 0x10
+        assert libc.fallocate(fd, mode, ctypes.c_long(at), ctypes.c_long(n)) == 0
+    elif name == 'append':
+        end = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
+        os.write(end, bytes([byte]) * n)
+        os.close(end)
+    elif name == 'copy':
+        # Copies within the file, where the ranges do not overlap.
+        answer = str(os.copy_file_range(fd, fd, n, at, at + 10000 + byte))
+    elif name == 'names':
+        # The file loses a name, gets another one, and then has its own again.
+        os.link(sys.argv[1], sys.argv[1] + '.2')
+        os.unlink(sys.argv[1])
+        os.rename(sys.argv[1] + '.2', sys.argv[1])
+    elif name == 'chmod':
+        os.fchmod(fd, 0o600 + byte % 2 * 0o44)
     elif name == 'map':
         try:
             with mmap.mmap(fd, 0) as view:
@@ -82,11 +100,34 @@ def main(path, library, seed):
             at = at // 4096 * 4096 + (kind == 86) * 17
             ask("truncate", at, 0, 0)
             model = model[:at] + bytes(max(0, at - len(model)))
-        elif kind < 92:
+        elif kind < 90:
             ask("punch", at, n, 0)
             end = min(at + n, len(model))
             if at < end:
                 model[at:end] = bytes(end - at)
+        elif kind < 92:
+            keeps = byte % 2
+            ask("zero", at, n, keeps)
+            if not keeps:
+                model.extend(bytes(max(0, at + n - len(model))))
+            end = min(at + n, len(model))
+            if at < end:
+                model[at:end] = bytes(end - at)
+        elif kind < 93 and len(model) < 300_000:
+            ask("append", 0, n, byte)
+            model.extend(bytes([byte]) * n)
+        elif kind < 95:
+            copied = int(ask("copy", at, n, byte))
+            source = model[at : at + n]
+            assert copied == len(source), (step, copied, len(source))
+            to = at + 10000 + byte
+            if copied:
+                model.extend(bytes(max(0, to + copied - len(model))))
+                model[to : to + copied] = source
+        elif kind < 96:
+            ask("names", 0, 0, 0)
+        elif kind < 97:
+            ask("chmod", 0, 0, byte)
         elif ask("map", at, n, byte) == "stored":
             model[at : at + n] = bytes([byte]) * n
     for process in processes:

@@ -7,34 +7,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use pramfs_tests::mounted::{self, Mounted, copy_program, wait_until};
 use pramfs_tests::skip::skipped;
 use pramfs_tests::watchdog::Watchdog;
-use support::{Share, built, end, is_there, library, preloaded, text};
+use support::{Share, built, end, is_there, library, preloaded, probe, text};
 
 const REGION: u64 = 128 << 20;
-
-/// The C program that uses files.
-fn probe() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("preload-probe");
-        let from = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probe.c");
-        // Fortified, as distributions build.
-        let done = Command::new("cc")
-            .args(["-O2", "-D_FORTIFY_SOURCE=2", "-pthread", "-o"])
-            .arg(&to)
-            .arg(from)
-            .status();
-        assert!(done.unwrap().success());
-        to
-    })
-}
 
 /// What the library says of its data calls: served, and all, of all processes.
 fn share(out: &Output) -> f64 {
@@ -55,14 +37,14 @@ fn same(scenario: &str, least: f64) {
         return;
     };
     let plain = tempfile::tempdir_in("/dev/shm").unwrap();
-    let on_tmpfs = Command::new(probe())
+    let on_tmpfs = Command::new(probe("probe"))
         .arg(scenario)
         .arg(plain.path().join("file"))
         .output()
         .unwrap();
     // A file may be found busy, on a machine under load. It must never look different.
     let mut shares = (0..3).map(|_| {
-        let mut on_mount = preloaded(probe());
+        let mut on_mount = preloaded(probe("probe"));
         if scenario == "cannot_open_again" {
             // The filter of the scenario allows what the library calls.
             on_mount.env("PRAMFS_PRELOAD_FILTERED", "1");
@@ -133,6 +115,7 @@ scenarios! {
     handler_writes_at_the_end_meanwhile: "extends_in_handler" 0.0
     mapping_of_copied_descriptor_keeps_positions: "maps_with_copies" 0.0
     handler_that_interrupted_malloc_reads: "handler_in_malloc" 40.0
+    handler_that_interrupted_malloc_opens: "handler_that_opens_in_malloc" 30.0
     program_started_with_filter_is_not_killed: "starts_with_filter" 0.0
     append_mode_of_one_open_leaves_others: "sets_append" 0.0
     file_that_cannot_be_opened_again_hides_flag: "cannot_open_again" 0.0
@@ -150,9 +133,13 @@ fn file_open_through_page_cache_stays_with_mount() {
     let path = mount.at("file");
     fs::write(&path, [1; 4096]).unwrap();
     let cached = fs::File::options().read(true).write(true).open(&path);
-    let out = preloaded(probe()).arg("data").arg(&path).output().unwrap();
+    let out = preloaded(probe("probe"))
+        .arg("data")
+        .arg(&path)
+        .output()
+        .unwrap();
     let plain = tempfile::tempdir_in("/dev/shm").unwrap();
-    let on_tmpfs = Command::new(probe())
+    let on_tmpfs = Command::new(probe("probe"))
         .arg("data")
         .arg(plain.path().join("file"))
         .output()
@@ -170,7 +157,7 @@ fn file_without_key_is_served_unprotected_or_not_at_all() {
         return;
     };
     let plain = tempfile::tempdir_in("/dev/shm").unwrap();
-    let on_tmpfs = Command::new(probe())
+    let on_tmpfs = Command::new(probe("probe"))
         .arg("data")
         .arg(plain.path().join("file"))
         .output()
@@ -180,7 +167,7 @@ fn file_without_key_is_served_unprotected_or_not_at_all() {
     for (value, is_served) in [("auto", true), ("pkey", has_keys), ("mistyped", has_keys)] {
         // A file may be found busy, on a machine under load.
         let mut served = (0..3).map(|_| {
-            let out = preloaded(probe())
+            let out = preloaded(probe("probe"))
                 .env("PRAMFS_PRELOAD_PROTECT", value)
                 .arg("data")
                 .arg(mount.at(value))
@@ -227,7 +214,7 @@ fn program_that_changes_its_user_gets_leases() {
     let others = PermissionsExt::from_mode(0o755);
     fs::set_permissions(mount.path().parent().unwrap(), others).unwrap();
     let run = || {
-        let out = preloaded(probe())
+        let out = preloaded(probe("probe"))
             .arg("changes_user")
             .arg(mount.at("file"))
             .output();
@@ -236,7 +223,7 @@ fn program_that_changes_its_user_gets_leases() {
         share(&out)
     };
     // Other users than root need Linux 6.16, by which the server says so.
-    let alone = preloaded(probe())
+    let alone = preloaded(probe("probe"))
         .arg("changes_user")
         .arg(mount.at("file"))
         .env("PROBE_LATE", "1")
@@ -256,7 +243,7 @@ fn mount_with_number_of_another_gets_leases_after_a_while() {
     let Some((mount, _dog)) = mount else {
         return;
     };
-    let mut child = preloaded(probe())
+    let mut child = preloaded(probe("probe"))
         .arg("waits_for_mount")
         .arg(mount.at("file"))
         .stdin(Stdio::piped())
@@ -307,7 +294,7 @@ fn death_of_server_is_an_error_to_program() {
     let Some((mount, _dog)) = mount("death of the server", &["cc"]) else {
         return;
     };
-    let mut child = preloaded(probe())
+    let mut child = preloaded(probe("probe"))
         .arg("survives")
         .arg(mount.at("file"))
         .stdout(Stdio::piped())
@@ -400,7 +387,7 @@ fn system_calls(kind: &str, opens: u32, directory: &Path, preload: bool) -> Syst
         strace.args(["-E", &format!("LD_PRELOAD={}", library().display())]);
     }
     let out = strace
-        .arg(probe())
+        .arg(probe("probe"))
         .arg("opens")
         .arg(directory.join("file"))
         .output()
@@ -523,7 +510,7 @@ fn asynchronous_engines_of_fio_verify_beside_lease() {
     let Some((mount, _dog)) = mount("asynchronous fio", &["fio", "cc"]) else {
         return;
     };
-    let mut holder = preloaded(probe())
+    let mut holder = preloaded(probe("probe"))
         .arg("holds_lease")
         .arg(mount.at("held"))
         .stdin(Stdio::piped())

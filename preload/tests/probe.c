@@ -23,20 +23,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define BLOCK 4096
-#define BLOCKS 64
-
-static const char *path;
-
-#define SAY(...) (printf(__VA_ARGS__), fflush(stdout))
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            SAY("line %d: %s: errno %d\n", __LINE__, #what, errno); \
-            exit(1); \
-        } \
-    } while (0)
+#include "probe.h"
 
 /* Set in a handler that could have interrupted malloc: whoever calls it then waits for ever. */
 static volatile int in_malloc;
@@ -75,25 +62,6 @@ void free(void *old)
 {
     may_allocate();
     __libc_free(old);
-}
-
-static void make(const char *name, int blocks)
-{
-    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
-    CHECK(fd >= 0);
-    for (int i = 0; i < blocks; i++) {
-        char block[BLOCK];
-        memset(block, 'a' + i % 26, BLOCK);
-        CHECK(write(fd, block, BLOCK) == BLOCK);
-    }
-    CHECK(close(fd) == 0);
-}
-
-static int opened(int flags)
-{
-    int fd = open(path, flags, 0644);
-    CHECK(fd >= 0);
-    return fd;
 }
 
 static uint64_t sum(const void *bytes, size_t n)
@@ -695,7 +663,7 @@ static void starts_with_filter(void)
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
         };
         struct sock_fprog program = {sizeof code / sizeof *code, code};
-        char *arguments[] = {"probe", "starts_with_filter", (char *)path, NULL};
+        char *arguments[] = {"probe", "starts_with_filter", path, NULL};
         setenv("PROBE_FILTERED", "1", 1);
         CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
         CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
@@ -723,7 +691,7 @@ static void executes(void)
     }
     int fd = opened(O_RDWR);
     CHECK(pwrite(fd, "inherit", 7, 0) == 7);
-    char number[16], *arguments[] = {"probe", "executes", (char *)path, NULL};
+    char number[16], *arguments[] = {"probe", "executes", path, NULL};
     sprintf(number, "%d", fd);
     setenv("PROBE_FD", number, 1);
     pid_t child;
@@ -1482,6 +1450,35 @@ static void handler_in_malloc(void)
     SAY("%d\n", handled);
 }
 
+/* A handler has interrupted malloc. It opens the first file of the process that has a lease, uses it in
+   all ways, and closes it. */
+static void opens_in_malloc(int number)
+{
+    char c = 0;
+    (void)number;
+    in_malloc = 1;
+    for (int i = 0; i < 3; i++) {
+        int fd = open(path, O_RDWR), reader = open(path, O_RDONLY);
+        CHECK(fd >= 0 && reader >= 0);
+        for (int k = 0; k < 100; k++)
+            CHECK(pwrite(fd, "h", 1, k) == 1 && pread(fd, &c, 1, k) == 1 && pread(reader, &c, 1, k) == 1);
+        CHECK(fsync(fd) == 0 && fdatasync(reader) == 0);
+        CHECK(ftruncate(fd, (BLOCKS - i) * BLOCK) == 0);
+        CHECK(close(reader) == 0 && close(fd) == 0);
+    }
+    in_malloc = 0;
+    handled++;
+}
+
+static void handler_that_opens_in_malloc(void)
+{
+    signal(SIGUSR1, opens_in_malloc);
+    for (int i = 0; i < 3; i++)
+        CHECK(raise(SIGUSR1) == 0);
+    SAY("%d\n", handled);
+    show("opens in malloc");
+}
+
 /* Has a lease, and uses the last two blocks until its input ends. Others have the rest. */
 static void holds_lease(void)
 {
@@ -1815,7 +1812,8 @@ int main(int count, char **arguments)
         {"forks_raw_and_opens", forks_raw_and_opens},
         {"holds_lease", holds_lease},
         {"changes_user", changes_user}, {"sets_append", sets_append}, {"cannot_open_again", cannot_open_again},
-        {"handler_in_malloc", handler_in_malloc}, {"starts_with_filter", starts_with_filter},
+        {"handler_in_malloc", handler_in_malloc}, {"handler_that_opens_in_malloc", handler_that_opens_in_malloc},
+        {"starts_with_filter", starts_with_filter},
         {"vforks_under_filter", vforks_under_filter}, {"maps_under_filter", maps_under_filter},
     };
     if (count != 3)

@@ -5,7 +5,7 @@
 //! `crash_explorer.rs` has sequences with other operations; it looks after each.
 
 use pramfs::Fallocate;
-use pramfs::inode::{Credentials, Fs, Ino, LeaseMode};
+use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, SetAttr};
 use pramfs_tests::appender::{Appended, Appender};
 use pramfs_tests::crash::sweep::{file, pattern, sweep_all};
 use pramfs_tests::leased_file::{case, lease, leased, set_size};
@@ -13,6 +13,8 @@ use pramfs_tests::leased_file::{case, lease, leased, set_size};
 const CX: Credentials<'_> = Credentials::ROOT;
 /// Not a whole number of blocks.
 const SIZE: usize = 700;
+/// `FS_IMMUTABLE_FL`.
+const IMMUTABLE: u32 = 0x10;
 
 fn holder(fs: &Fs) -> Appender {
     Appender::of(fs, fs.leases()[0].ino).unwrap()
@@ -91,6 +93,18 @@ fn crash_in_any_change_beside_append_window_keeps_what_was_appended() {
         case("fallocate keep", appended, |fs| {
             let what = Fallocate::Allocate { keep_size: true };
             fs.fallocate(&CX, leased(fs), what, 0, 6000).unwrap();
+        }),
+        case("chattr", appended, |fs| {
+            let set = SetAttr {
+                flags: Some(IMMUTABLE),
+                ..SetAttr::default()
+            };
+            fs.setattr(&CX, leased(fs), &set).unwrap();
+        }),
+        case("rename of the file", appended, |fs| {
+            let flags = pramfs::RenameFlags::default();
+            fs.rename(&CX, Ino::ROOT, b"f", Ino::ROOT, b"g", flags)
+                .unwrap();
         }),
         case("another lease", appended, |fs| lease(fs, LeaseMode::Read)),
         case("end of the lease", appended, |fs| {

@@ -20,6 +20,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketType,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::direct::BLOCK;
 
@@ -194,6 +195,17 @@ fn client_process() {
             say("holding");
             wait();
             drop((view, file));
+        }
+        "no-room" => {
+            let file = pramfs_client::OpenOptions::new().write(true).open(&path);
+            let file = file.unwrap();
+            let refusals = without_room(&path, &file);
+            // With room again, the same file is mapped.
+            let view = file.map(0..BLOCK as u64, Access::Write).unwrap();
+            view.store(8, 7u8).unwrap();
+            for refused in refusals {
+                say(&refused);
+            }
         }
         "hold-only-view" => {
             let file = pramfs_client::File::open(path).unwrap();
@@ -398,6 +410,61 @@ fn client_process() {
         "append" => crate::direct_append::append_records(&path, &say),
         other => panic!("unknown: {other}"),
     }
+}
+
+/// How often a process tries to use its last mapping: more than the usual `vm.max_map_count`.
+const MAPPINGS: usize = 70_000;
+
+/// What a client says that has no addresses left, and then no mappings, for a view and for
+/// another file.
+fn without_room(path: &str, file: &pramfs_client::File) -> Vec<String> {
+    let error = |refused: Result<(), pramfs_client::Error>| match refused {
+        Ok(()) => "no error".to_owned(),
+        Err(error) => format!("errno {}: {error}", error.errno()),
+    };
+    let all = || {
+        let opened = pramfs_client::OpenOptions::new().write(true).open(path);
+        let mapped = file.map(0..file.len().unwrap(), Access::Write);
+        [opened.map(drop), mapped.map(drop)]
+    };
+    let old = getrlimit(Resource::As);
+    let none = Rlimit {
+        current: Some(1 << 20),
+        ..old
+    };
+    setrlimit(Resource::As, none).unwrap();
+    let addresses = all();
+    setrlimit(Resource::As, old).unwrap();
+    let most = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    if most.trim().parse::<usize>().unwrap() >= MAPPINGS {
+        let mut said = addresses.map(error).to_vec();
+        said.push(format!(
+            "skipped: a process may have {} mappings",
+            most.trim()
+        ));
+        return said;
+    }
+    // Neighbours that differ do not join.
+    let mut used = Vec::with_capacity(MAPPINGS);
+    for n in 0..MAPPINGS {
+        let protection = [ProtFlags::empty(), ProtFlags::READ][n % 2];
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let at = unsafe {
+            let private = MapFlags::PRIVATE;
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), BLOCK, protection, private)
+        };
+        match at {
+            Ok(at) => used.push(at),
+            Err(_) => break,
+        }
+    }
+    let mappings = all();
+    for at in used {
+        // SAFETY: mapped above, and nobody else knows of it.
+        unsafe { rustix::mm::munmap(at, BLOCK).unwrap() };
+    }
+    let all = addresses.into_iter().chain(mappings);
+    all.map(error).collect()
 }
 
 /// Gets a lease to read, without the client library.

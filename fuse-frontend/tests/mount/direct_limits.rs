@@ -14,6 +14,7 @@ use pramfs_tests::watchdog::Watchdog;
 use tempfile::TempDir;
 
 use crate::direct::{BLOCK, OPTIONS, assert_checked, contents, file, leases};
+use crate::direct_client::start;
 use crate::direct_write::opened;
 use crate::{MIB, program};
 
@@ -95,6 +96,36 @@ fn file_of_ten_thousand_extents_is_read_stored_and_mapped() {
         assert_eq!(seen[4..8], (index as u32).to_le_bytes());
     }
     drop((view, direct, through));
+    end(&mount);
+}
+
+/// Each refusal is ENOMEM, and names what there is none of; then there is room again.
+#[test]
+fn client_without_addresses_or_mappings_gets_clear_error() {
+    let Some((mount, _dog)) = formatted("no room", 64 * MIB, &FormatOptions::default()) else {
+        return;
+    };
+    // In pieces: each is a mapping of its own.
+    scatter(&mount, "file", 300);
+    // A child that another lease does not disturb.
+    drop(opened(&mount, "file"));
+    let mut client = start(None, &mount, "no-room", &[]);
+    let mut said = vec![client.said.clone()];
+    while let Some(line) = client.says() {
+        said.push(line);
+    }
+    assert!(said.len() >= 3, "{said:?}");
+    for line in &said {
+        match line.strip_prefix("skipped: ") {
+            Some(why) => skipped(format_args!("no mappings left: {why}")),
+            None => assert!(
+                line.starts_with("errno 12: ") && line.contains("map"),
+                "{line}"
+            ),
+        }
+    }
+    assert!(fs::read(mount.at("file")).unwrap()[8] == 7, "{said:?}");
+    drop(client);
     end(&mount);
 }
 

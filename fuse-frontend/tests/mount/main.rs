@@ -15,6 +15,7 @@ mod direct_append;
 mod direct_client;
 mod direct_limits;
 mod direct_policy;
+mod direct_rights;
 mod direct_window;
 mod direct_write;
 mod grow;

@@ -1,9 +1,14 @@
 //! Behaviour common to all mapped sources, whichever backend serves them: fences,
 //! write-back, discarding memory, faults.
 
+use std::ffi::OsStr;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
 
 use super::backend::{Durability, Granularity};
@@ -503,14 +508,33 @@ pub(super) fn map_error(source: &Source, len: u64, e: Errno) -> PmemError {
 
 /// Whether the platform flushes its caches on power failure (eADR). Every persistent-memory
 /// region must report this.
+///
+/// Asks for no memory of the C library: in the preload library, a signal handler may have interrupted
+/// malloc. So not by `read_dir`.
 pub(super) fn caches_are_persistent() -> bool {
-    let Ok(devices) = std::fs::read_dir("/sys/bus/nd/devices") else {
+    const DEVICES: &str = "/sys/bus/nd/devices";
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(devices) = rustix::fs::open(DEVICES, flags, rustix::fs::Mode::empty()) else {
         return false;
     };
-    let mut domains = devices
-        .flatten()
-        .filter(|d| d.file_name().as_encoded_bytes().starts_with(b"region"))
-        .map(|d| std::fs::read_to_string(d.path().join("persistence_domain")).unwrap_or_default())
-        .peekable();
-    domains.peek().is_some() && domains.all(|d| d.trim() == "cpu_cache")
+    let mut buffer = [const { MaybeUninit::uninit() }; 2048];
+    let mut entries = RawDir::new(devices, &mut buffer);
+    let mut is_any = false;
+    while let Some(entry) = entries.next() {
+        let Ok(entry) = entry else {
+            return false;
+        };
+        let name = entry.file_name().to_bytes();
+        if !name.starts_with(b"region") {
+            continue;
+        }
+        let domain = Path::new(DEVICES)
+            .join(OsStr::from_bytes(name))
+            .join("persistence_domain");
+        is_any = true;
+        if std::fs::read_to_string(domain).unwrap_or_default().trim() != "cpu_cache" {
+            return false;
+        }
+    }
+    is_any
 }

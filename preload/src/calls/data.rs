@@ -1,12 +1,11 @@
-//! read(2), write(2), pread(2), pwrite(2) and their other names; fsync(2).
+//! read(2), write(2), pread(2), pwrite(2) and their other names; fsync(2) and its relatives.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{off64_t, size_t, ssize_t};
 
 use super::serve;
-use crate::table::Entry;
-use crate::{lease, process, real, slots, table};
+use crate::{durable, process, real};
 
 macro_rules! read_at {
     ($($name:ident)*) => {
@@ -133,55 +132,60 @@ macro_rules! write {
 
 write! { write __write }
 
-/// Whether a call of fdatasync(2) has nothing to do.
-fn is_durable(fd: c_int) -> bool {
-    let entry = match serve::is_ours(fd) {
-        true => table::entry(fd),
-        false => return false,
-    };
-    matches!(entry, Entry::Leased { write: true, .. })
-        && table::hold(entry).is_some_and(|held| lease::is_durable(&held))
-}
-
-/// Makes the stores through mappings durable. Writes are durable when they return.
-fn flush(fd: c_int, sync: unsafe fn(c_int) -> c_int) -> bool {
-    let held = match serve::is_ours(fd) {
-        true => table::hold(table::entry(fd)),
-        false => None,
-    };
-    match held {
-        Some(held) => lease::persist(&held, sync),
-        // Under a filter, copies are not noted, and a child of vfork may have closed its own.
-        None if process::is_sealed() => {
-            let failed = slots::stored_to().filter(|held| !lease::persist(held, sync));
-            failed.count() == 0
-        }
-        None => true,
+/// Ends a call of fsync(2) or one like it, if the stores through mappings were made durable first.
+unsafe fn synced(is_flushed: bool, call: impl FnOnce() -> c_int) -> c_int {
+    if !is_flushed {
+        real::set_errno(libc::EIO);
+        return -1;
     }
+    call()
 }
 
-macro_rules! sync {
-    ($($name:ident $served:expr;)*) => {
-        $(
-            /// fsync(2), fdatasync(2).
-            #[unsafe(no_mangle)]
-            unsafe extern "C-unwind" fn $name(fd: c_int) -> c_int {
-                if $served(fd) {
-                    return 0;
-                }
-                if !flush(fd, real::$name) {
-                    real::set_errno(libc::EIO);
-                    return -1;
-                }
-                // SAFETY: the arguments are those of the program.
-                unsafe { real::$name(fd) }
-            }
-        )*
-    };
+/// fsync(2). It also makes the times durable, which the server has.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
+    // SAFETY: the arguments are those of the program.
+    unsafe { synced(durable::flush(fd, real::fsync), || real::fsync(fd)) }
 }
 
-// fsync also makes the times durable, which the server has.
-sync! {
-    fsync |_: c_int| false;
-    fdatasync is_durable;
+/// fdatasync(2).
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
+    if durable::is_durable(fd) {
+        return 0;
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { synced(durable::flush(fd, real::fdatasync), || real::fdatasync(fd)) }
+}
+
+/// sync_file_range(2), of whole files.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn sync_file_range(
+    fd: c_int,
+    at: off64_t,
+    len: off64_t,
+    flags: c_uint,
+) -> c_int {
+    // A filter that allows it may forbid the others.
+    let is_flushed = process::is_sealed() || durable::flush(fd, real::fdatasync);
+    // SAFETY: the arguments are those of the program.
+    unsafe { synced(is_flushed, || real::sync_file_range(fd, at, len, flags)) }
+}
+
+/// syncfs(2).
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
+    let is_flushed = process::is_sealed() || durable::flush_all(Some(fd));
+    // SAFETY: the arguments are those of the program.
+    unsafe { synced(is_flushed, || real::syncfs(fd)) }
+}
+
+/// sync(2). It tells of no errors.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn sync() {
+    if !process::is_sealed() {
+        durable::flush_all(None);
+    }
+    // SAFETY: takes no arguments.
+    unsafe { real::sync() };
 }

@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{FILE, mmsghdr, msghdr, off64_t, pid_t, ssize_t};
 
+use super::{data, memory};
 use crate::{lease, process, real, stats, table};
 
 unsafe fn closed(fd: c_int) -> c_int {
@@ -472,9 +473,32 @@ unsafe extern "C-unwind" fn syscall(
         libc::SYS_mremap => {
             let (at, to) = (a as *mut c_void, e as *mut c_void);
             // SAFETY: the arguments are those of the program.
-            let done = unsafe { super::memory::mremap(at, b as usize, c as usize, d as c_int, to) };
+            let done = unsafe { memory::mremap(at, b as usize, c as usize, d as c_int, to) };
             done as c_long
         }
+        libc::SYS_munmap => {
+            // SAFETY: the arguments are those of the program.
+            unsafe { memory::munmap(a as *mut c_void, b as usize) }.into()
+        }
+        libc::SYS_mprotect => {
+            // SAFETY: the arguments are those of the program.
+            unsafe { memory::mprotect(a as *mut c_void, b as usize, c as c_int) }.into()
+        }
+        libc::SYS_pkey_mprotect => {
+            let at = a as *mut c_void;
+            // SAFETY: the arguments are those of the program.
+            unsafe { memory::pkey_mprotect(at, b as usize, c as c_int, d as c_int) }.into()
+        }
+        libc::SYS_msync => {
+            // SAFETY: the arguments are those of the program.
+            unsafe { memory::msync(a as *mut c_void, b as usize, c as c_int) }.into()
+        }
+        // SAFETY: the arguments are those of the program.
+        libc::SYS_fsync => unsafe { data::fsync(a as c_int) }.into(),
+        // SAFETY: the arguments are those of the program.
+        libc::SYS_fdatasync => unsafe { data::fdatasync(a as c_int) }.into(),
+        // SAFETY: the arguments are those of the program.
+        libc::SYS_syncfs => unsafe { data::syncfs(a as c_int) }.into(),
         // SAFETY: the arguments are those of the program.
         libc::SYS_dup3 => unsafe { dup3(a as c_int, b as c_int, c as c_int) }.into(),
         _ => {

@@ -1,9 +1,10 @@
-//! mmap(2) of leased files, munmap(2), mremap(2), mprotect(2) and msync(2).
+//! mmap(2) of leased files, and what changes memory: munmap(2), mremap(2), mprotect(2), msync(2).
 //!
 //! A shared mapping of a file with a lease to write is a mapping of the region, made of
 //! pieces, at addresses that the kernel chooses. For the kernel it is a mapping like any
-//! other: munmap, madvise and fork need nothing from this library. It must not grow: see
-//! `views`. Each mapping keeps the lease on the medium, so its blocks stay with the file.
+//! other, which must not grow (`regions`). Each mapping keeps the lease on the medium, so its
+//! blocks stay with the file. Calls that change memory are followed (`views`): an fsync must find
+//! what the program has stored to.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd as _;
@@ -14,10 +15,11 @@ use libc::{off64_t, size_t};
 use pramfs_client::{Access, Places};
 
 use crate::process::{Inside, is_inside, pause};
-use crate::slots::{self, Held};
+use crate::slots::Held;
 use crate::stats::note;
 use crate::table::{self, Entry};
-use crate::{growing, lease, real, views};
+use crate::views::Change;
+use crate::{devices, durable, growing, lease, real, regions, views};
 
 const PAGE: u64 = 4096;
 
@@ -99,8 +101,13 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
             _ => None,
         };
     }
-    held.note_view(end, protection & libc::PROT_WRITE != 0);
-    views::note(base as u64, whole as u64, held.key());
+    let stores = protection & libc::PROT_WRITE != 0;
+    held.note_view(end, stores);
+    if !views::note(base as u64, whole as u64, held.id(), stores) {
+        // SAFETY: as above.
+        unsafe { libc::munmap(base, whole) };
+        return Some(Err(libc::ENOMEM));
+    }
     Some(Ok(base))
 }
 
@@ -119,7 +126,7 @@ fn map_pieces(
     let how = shared | libc::MAP_FIXED | flags & libc::MAP_POPULATE;
     held.file().with_region(|region| {
         // Before the first one.
-        views::note_region(lease::inode_number(region.as_raw_fd())?);
+        regions::note(devices::inode_number(region.as_raw_fd())?);
         let mut done = 0;
         for (place, len) in &places.pieces {
             let to = base.wrapping_byte_add(done as usize);
@@ -200,7 +207,13 @@ impl Wish {
             offset,
         } = *self;
         // SAFETY: the arguments are those of the program.
-        unsafe { real::mmap64(at, len, protection, flags, fd, offset) }
+        let map = || unsafe { real::mmap64(at, len, protection, flags, fd, offset) };
+        match flags & libc::MAP_FIXED {
+            0 => map(),
+            // What was there is gone.
+            _ => views::changing((at as u64, len as u64), Change::Gone, map, place_of)
+                .unwrap_or(libc::MAP_FAILED),
+        }
     }
 
     /// Makes a shared mapping that the kernel has refused with ENODEV: the file has a lease
@@ -327,47 +340,80 @@ pub(super) unsafe extern "C-unwind" fn mremap(
     let pages = |len: size_t| len.div_ceil(PAGE as usize);
     // A length of zero makes a second mapping, which may be longer.
     let grows = old == 0 || pages(new) > pages(old);
-    if grows && views::are_any() && views::is_view(at as u64) {
+    if grows && regions::are_any() && regions::shows(at as u64) {
         real::set_errno(libc::ENOMEM);
         return libc::MAP_FAILED;
     }
-    // SAFETY: the arguments are those of the program.
-    let made = unsafe { real::mremap(at, old, new, flags, to) };
-    if made != libc::MAP_FAILED && old != 0 && views::are_any() {
-        views::moved((at as u64, old as u64), (made as u64, new as u64));
+    if flags & libc::MREMAP_FIXED != 0 {
+        views::settle((to as u64, new as u64));
     }
-    made
+    let change = Change::Moved {
+        len: new as u64,
+        stays: flags & libc::MREMAP_DONTUNMAP != 0,
+    };
+    // SAFETY: the arguments are those of the program.
+    let remap = || unsafe { real::mremap(at, old, new, flags, to) };
+    views::changing((at as u64, old as u64), change, remap, place_of).unwrap_or(libc::MAP_FAILED)
+}
+
+/// Returns the address of a mapping, if it was made.
+fn place_of(made: *mut c_void) -> Option<u64> {
+    (made != libc::MAP_FAILED).then_some(made as u64)
 }
 
 /// munmap(2). What lies there next is another file.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn munmap(at: *mut c_void, len: size_t) -> c_int {
-    if views::are_any() {
-        // Before: another thread may map something there at once.
-        views::forget(at as u64, len as u64);
-    }
+pub(super) unsafe extern "C-unwind" fn munmap(at: *mut c_void, len: size_t) -> c_int {
     // SAFETY: the arguments are those of the program.
-    unsafe { real::munmap(at, len) }
+    let unmap = || unsafe { real::munmap(at, len) };
+    let done = |done| (done == 0).then_some(0);
+    views::changing((at as u64, len as u64), Change::Gone, unmap, done).unwrap_or(-1)
 }
 
-/// mprotect(2): a mapping of a file for reading may become one for stores.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn mprotect(at: *mut c_void, len: size_t, protection: c_int) -> c_int {
-    // SAFETY: the arguments are those of the program.
-    let done = unsafe { real::mprotect(at, len, protection) };
-    if done == 0 && protection & libc::PROT_WRITE != 0 && views::are_any() {
-        slots::views_may_be_stored_to(at as u64, len as u64);
+/// Makes a call that protects memory: a mapping of a file for reading may become one for stores.
+fn protecting(at: *mut c_void, len: size_t, writes: bool, call: impl FnOnce() -> c_int) -> c_int {
+    if !writes {
+        return call();
     }
-    done
+    // After ENOMEM, a part of it is writable.
+    let done = |done| (done == 0 || real::errno() == libc::ENOMEM).then_some(0);
+    views::changing((at as u64, len as u64), Change::Writable, call, done).unwrap_or(-1)
+}
+
+/// mprotect(2).
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn mprotect(
+    at: *mut c_void,
+    len: size_t,
+    protection: c_int,
+) -> c_int {
+    protecting(at, len, protection & libc::PROT_WRITE != 0, || {
+        // SAFETY: the arguments are those of the program.
+        unsafe { real::mprotect(at, len, protection) }
+    })
+}
+
+/// pkey_mprotect(2).
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn pkey_mprotect(
+    at: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    key: c_int,
+) -> c_int {
+    protecting(at, len, protection & libc::PROT_WRITE != 0, || {
+        // SAFETY: the arguments are those of the program.
+        unsafe { real::pkey_mprotect(at, len, protection, key) }
+    })
 }
 
 /// msync(2). The kernel makes the pages durable; the files learn of the change.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int {
     // SAFETY: the arguments are those of the program.
     let done = unsafe { real::msync(at, len, flags) };
     if done == 0 {
-        lease::note_stores(at as u64, len as u64);
+        durable::note_stores(at as u64, len as u64);
     }
     done
 }

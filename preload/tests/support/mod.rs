@@ -1,12 +1,14 @@
 //! Shared code of the tests that run programs with the preload library.
 #![allow(dead_code, reason = "each test uses its part of this")]
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::ops::Add;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pramfs_tests::mounted::{self, Mounted};
@@ -23,8 +25,8 @@ pub fn built() -> PathBuf {
 pub fn library() -> PathBuf {
     let path = built().join("libpramfs_preload.so");
     let changed = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let newest = ["", "calls"]
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let newest = ["src", "src/calls", "core/src"]
         .iter()
         .flat_map(|dir| fs::read_dir(source.join(dir)).unwrap().flatten())
         .filter_map(|entry| changed(&entry.path()))
@@ -35,6 +37,29 @@ pub fn library() -> PathBuf {
         path.display()
     );
     path
+}
+
+/// A C program of these tests that uses files.
+pub fn probe(name: &str) -> PathBuf {
+    static BUILT: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("preload-{name}"));
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if built.contains(name) {
+        return to;
+    }
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
+    // Under a name of its own: another test program may be running the one of before.
+    let new = to.with_extension(std::process::id().to_string());
+    // Fortified, as distributions build.
+    let done = Command::new("cc")
+        .args(["-O2", "-D_FORTIFY_SOURCE=2", "-pthread", "-o"])
+        .arg(&new)
+        .arg(from)
+        .status();
+    assert!(done.unwrap().success());
+    fs::rename(&new, &to).unwrap();
+    built.insert(name.into());
+    to
 }
 
 /// Whether a program is in the search path.

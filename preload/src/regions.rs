@@ -1,0 +1,105 @@
+//! The regions that the process has mapped, for the question whether an address shows one.
+//!
+//! For the kernel a mapping of a file is one of the region. If it grew, by mremap(2), it would
+//! show the blocks behind those of the file, which belong to other files. Invariant: no mapping
+//! of a region grows. The kernel's own list tells which addresses are such mappings: here a
+//! change that nobody has seen must not count.
+
+use std::ffi::{c_int, c_long};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pramfs_preload_core::maps::Line;
+
+use crate::real;
+
+/// Numbers of the inodes of regions that were mapped. 0: a free place. If all are taken, any
+/// shared mapping counts.
+static REGIONS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// Notes a region, before its first mapping.
+pub(crate) fn note(inode: u64) {
+    if is_noted(inode) {
+        return;
+    }
+    let at = COUNT.fetch_add(1, Ordering::AcqRel) as usize;
+    if let Some(place) = REGIONS.get(at) {
+        place.store(inode, Ordering::Release);
+    }
+}
+
+fn is_noted(inode: u64) -> bool {
+    REGIONS.iter().any(|r| r.load(Ordering::Acquire) == inode)
+}
+
+/// Whether the process has ever mapped a file by a region.
+#[inline]
+pub(crate) fn are_any() -> bool {
+    COUNT.load(Ordering::Acquire) != 0
+}
+
+/// Whether an address lies in a mapping of a region. True where that cannot be found out.
+/// Keeps errno.
+#[cold]
+pub(crate) fn shows(at: u64) -> bool {
+    let errno = real::errno();
+    let found = look_up(at).unwrap_or(true);
+    real::set_errno(errno);
+    found
+}
+
+/// Looks an address up in /proc/self/maps. Allocates nothing, and calls no function that the
+/// library replaces.
+fn look_up(at: u64) -> Option<bool> {
+    let path = c"/proc/self/maps";
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as c_long;
+    let directory = libc::AT_FDCWD as c_long;
+    // SAFETY: opens a file by a path that ends with a zero.
+    let fd = unsafe {
+        let path = path.as_ptr() as c_long;
+        real::syscall(libc::SYS_openat, directory, path, flags, 0, 0, 0)
+    };
+    if fd < 0 {
+        return None;
+    }
+    let found = read_maps(fd as c_int, at);
+    // SAFETY: opened above, and nobody else knows of it.
+    unsafe { real::syscall(libc::SYS_close, fd, 0, 0, 0, 0, 0) };
+    found
+}
+
+fn read_maps(fd: c_int, at: u64) -> Option<bool> {
+    let (mut buffer, mut kept) = ([0u8; 4096], 0);
+    loop {
+        let room = &mut buffer[kept..];
+        // SAFETY: writes to the rest of the buffer.
+        let n = unsafe {
+            let (to, len) = (room.as_mut_ptr() as c_long, room.len() as c_long);
+            real::syscall(libc::SYS_read, fd.into(), to, len, 0, 0, 0)
+        };
+        let end = kept + usize::try_from(n).ok()?;
+        let mut start = 0;
+        while let Some(len) = buffer[start..end].iter().position(|byte| *byte == b'\n') {
+            let line = Line::parse(&buffer[start..start + len])?;
+            if line.has(at) {
+                return Some(is_region(&line));
+            }
+            start += len + 1;
+        }
+        if n == 0 {
+            // Not mapped: the kernel refuses by itself.
+            return Some(false);
+        }
+        if start == 0 && end == buffer.len() {
+            // A path that is too long: of a line that is not wanted, or not known.
+            return None;
+        }
+        buffer.copy_within(start..end, 0);
+        kept = end - start;
+    }
+}
+
+fn is_region(line: &Line) -> bool {
+    let too_many = COUNT.load(Ordering::Acquire) as usize > REGIONS.len();
+    line.is_shared && (too_many || is_noted(line.inode))
+}

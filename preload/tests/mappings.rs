@@ -1,0 +1,116 @@
+//! What a call makes durable: stores through mappings whose lease was given up, whatever has become
+//! of the mappings. They need root, `/dev/fuse`, strace and a C compiler.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use support::{Share, end, library, probe, text};
+
+/// Addresses, and lengths in bytes.
+type Ranges = Vec<(u64, u64)>;
+
+/// A call, its first argument, and what was made durable before it.
+#[derive(Debug, PartialEq, Eq)]
+struct Call {
+    name: String,
+    first: String,
+    ranges: Ranges,
+}
+
+fn hexadecimal(number: &str) -> u64 {
+    u64::from_str_radix(number.trim_start_matches("0x"), 16).unwrap()
+}
+
+/// What the program says of its next calls: "fsync 3: 7f0000001000+4096 ...".
+fn expected(said: &str) -> Vec<Call> {
+    let call = |line: &str| {
+        let (call, ranges) = line.split_once(':')?;
+        let (name, first) = call.split_once(' ')?;
+        let range = |range: &str| {
+            let (at, len) = range.split_once('+').unwrap();
+            (hexadecimal(at), len.parse().unwrap())
+        };
+        Some(Call {
+            name: name.into(),
+            first: first.into(),
+            ranges: ranges.split_whitespace().map(range).collect(),
+        })
+    };
+    said.lines().filter_map(call).collect()
+}
+
+/// The calls that strace has seen: "123 fsync(3) = 0".
+fn seen(trace: &str) -> Vec<Call> {
+    let mut calls = Vec::new();
+    let mut ranges = Ranges::new();
+    for line in trace.lines() {
+        let call = line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ');
+        let Some((name, rest)) = call.split_once('(') else {
+            continue;
+        };
+        let arguments: Vec<_> = rest.split([',', ')']).map(str::trim).collect();
+        match name {
+            "msync" => {
+                assert!(call.contains("MS_SYNC"), "{call}");
+                ranges.push((hexadecimal(arguments[0]), arguments[1].parse().unwrap()));
+            }
+            _ => calls.push(Call {
+                name: name.into(),
+                first: arguments[0].into(),
+                ranges: std::mem::take(&mut ranges),
+            }),
+        }
+    }
+    calls
+}
+
+/// Runs the program. Returns what it says, and the system calls that it makes.
+fn traced(directory: &Path, file: &Path) -> (String, String, u64) {
+    let trace = directory.join("trace");
+    let out = Command::new("strace")
+        .args(["-f", "-o"])
+        .arg(&trace)
+        .args([
+            "-e",
+            "trace=msync,munmap,mmap,mremap,fsync,fdatasync,sync_file_range,sync,syncfs",
+        ])
+        .args(["-e", "signal=none"])
+        .args(["-E", &format!("LD_PRELOAD={}", library().display())])
+        .args(["-E", "PRAMFS_PRELOAD_STATS=1"])
+        .arg(probe("mappings"))
+        .arg(file)
+        .output()
+        .unwrap();
+    let said = text(&out);
+    let served = Share::of(&String::from_utf8_lossy(&out.stderr)).served();
+    (said, fs::read_to_string(trace).unwrap(), served)
+}
+
+/// The list of mappings is exact, and every call that makes a file durable covers those of the file.
+#[test]
+fn sync_after_lease_is_given_up_covers_mappings_that_are_there() {
+    let mount = support::mount("mappings", &["cc", "strace"], 64 << 20);
+    let Some((mount, _dog)) = mount else {
+        return;
+    };
+    let directory = mount.region().parent().unwrap().to_owned();
+    // A file may be found busy, on a machine under load: then the kernel maps it.
+    let mut runs = (0..5).map(|_| traced(&directory, &mount.at("file")));
+    let (said, trace, _) = runs
+        .find(|(_, _, served)| *served >= 2)
+        .expect("the files were never mapped by the library");
+    drop(runs);
+    assert!(said.ends_with("done\n"), "{said}");
+    let mut seen = seen(&trace).into_iter();
+    let expected = expected(&said);
+    assert!(expected.len() > 20, "{said}");
+    for call in expected {
+        let same = |other: &Call| (&other.name, &other.first) == (&call.name, &call.first);
+        let found = seen.find(same);
+        assert_eq!(found.as_ref(), Some(&call), "{said}\n{trace}");
+    }
+    end(&mount);
+}
