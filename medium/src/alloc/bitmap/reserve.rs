@@ -409,6 +409,19 @@ impl BitmapSet {
         None
     }
 
+    /// Where each lane looks for bits, if it is told no other place.
+    pub fn positions(&self) -> Vec<u64> {
+        let hints = self.hints.iter();
+        hints.map(|hint| hint.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Has the lanes look again where they did.
+    pub fn go_back(&self, positions: &[u64]) {
+        for (hint, at) in self.hints.iter().zip(positions) {
+            hint.store(*at, Ordering::Relaxed);
+        }
+    }
+
     /// Whether the blocks of a run have room on the host. Inode numbers need none.
     #[inline]
     fn has_room(&self, medium: Medium<'_>, run: BitRun) -> bool {

@@ -214,6 +214,9 @@ impl Engine {
         }
         // Holes that this call has filled; an error frees them again.
         let mut filled: Vec<(FileBlock, FileBlock)> = Vec::new();
+        // With more room on the host, the call runs again. It must find the blocks that have got
+        // room, and not go on behind them: each turn would need room for others then.
+        let positions = self.vol.blocks.positions();
         loop {
             let mut new = Edit::new(inode, state);
             let mut tx = self.begin(inode);
@@ -242,6 +245,7 @@ impl Engine {
                     for &(first, end) in &filled {
                         self.undo(|| self.remove_blocks(inode, state, first, end, Some(&before)))?;
                     }
+                    self.vol.blocks.go_back(&positions);
                     return Err(e);
                 }
             };
