@@ -90,7 +90,10 @@ impl Window for Vmm {
 
     fn map(&self, of: BorrowedFd<'_>, from: u64, at: u64, len: u64) -> io::Result<()> {
         let mut maps = self.lock();
-        assert!(len != 0 && (from | at | len) % PAGE == 0, "not aligned");
+        assert!(
+            len != 0 && (from | at | len).is_multiple_of(PAGE),
+            "not aligned"
+        );
         assert!(at + len <= SIZE, "outside of the window");
         let refuses = maps.refuses_after.is_some_and(|n| maps.pieces.len() >= n);
         // As QEMU does: what is mapped is not replaced.

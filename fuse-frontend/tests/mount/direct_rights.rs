@@ -82,7 +82,7 @@ fn descriptor_of_file_that_was_unlinked_or_closed_to_others_keeps_its_right_only
     };
     drop(file(&mount, "file", 2));
     let reader = File::open(mount.at("file")).unwrap();
-    fs::set_permissions(mount.at("file"), PermissionsExt::from_mode(0)).unwrap();
+    fs::set_permissions(mount.at("file"), PermissionsExt::from_mode(0o000)).unwrap();
     let server = connection(&mount);
     let way = format!("/proc/self/fd/{}", reader.as_raw_fd());
     for change in ["chmod", "unlink"] {
