@@ -84,7 +84,7 @@ done
 # The version of a package that apt would install, as the program has it: without the epoch, and what
 # Debian adds. Nothing if there is no such package.
 candidate() {
-    apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: *\([0-9]*:\)\{0,1\}\([0-9][0-9.]*\).*/\2/p'
+    LC_ALL=C apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: *\([0-9]*:\)\{0,1\}\([0-9][0-9.]*\).*/\2/p'
 }
 at_least() { [[ $(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]; }
 # Prints the package with a Rust that is new enough: cargo; cargo-web, with which Debian builds its web
@@ -129,7 +129,8 @@ if command -v dpkg-query >/dev/null; then
         say "Installing the missing packages: ${missing[*]}"
         export DEBIAN_FRONTEND=noninteractive
         apt-get update -qq
-        apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 </dev/null
+        # A Rust of Debian may exclude another one, which is the user's: nothing is removed.
+        apt-get install -y -qq --no-remove --no-install-recommends "${missing[@]}" >&2 </dev/null
     fi
     mapfile -t missing < <(missing_of "${mounted[@]}")
     if ((${#missing[@]} && EUID != 0)); then
@@ -175,6 +176,7 @@ PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 have=$(rustc --version | awk '{print $2}')
 if ! at_least "$rust_version" "${have%%-*}"; then
     package=$(toolchain_package)
+    if command -v rustup >/dev/null; then package=rustup; fi
     # Debian's packages of Rust exclude each other: apt removes the old one.
     case $package in
     cargo*) how="sudo apt-get install $package rustc${package#cargo}" ;;
@@ -202,7 +204,7 @@ if ((${#modules[@]})) && [[ $(cat "$environment/installed" 2>/dev/null) != "${mo
     say "Installing modules of Python below target/: ${modules[*]}"
     rm -rf "$environment"
     { /usr/bin/python3 -m venv "$environment" &&
-        "$environment/bin/pip" install --quiet --disable-pip-version-check "${modules[@]}" >&2 &&
+        "$environment/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: --retries 1 "${modules[@]}" >&2 &&
         printf '%s' "${modules[*]}" >"$environment/installed"; } || {
         rm -rf "$environment"
         optional "Cannot install ${modules[*]} by pip"

@@ -3,7 +3,7 @@
 # path of its interpreter: no Debian has a package of one. Needs a C compiler, and the headers of
 # OpenSSL, libffi, zlib, bzip2 and xz; as root, it installs what is missing.
 #
-#   make test-python PYTHON="$(scripts/python-without-gil.sh)"
+#   python=$(scripts/python-without-gil.sh) && make test-python PYTHON="$python"
 #
 # SOURCE is an archive of CPython's sources, of VERSION (3.13). Without it, that of Debian's package
 # python3.13 is downloaded, of the suite SUITE (trixie), without a change to the sources of apt.
@@ -23,14 +23,15 @@ if [[ ! -x $python ]]; then
         say "missing packages: ${missing[*]}: type:  sudo apt-get install -y --no-install-recommends ${missing[*]}"
         exit 1
     elif ((${#missing[@]})); then
-        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 </dev/null
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 </dev/null
     fi
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     archive=${SOURCE:-}
     if [[ -z $archive ]]; then
         suite=${SUITE:-trixie} keys=/usr/share/keyrings/debian-archive-keyring.gpg
-        mirror=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)
+        mirror=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1) || true
         say "downloading the sources of Debian's python$version ($suite)"
         mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/source"
         echo "deb-src [signed-by=$keys] ${mirror:-http://deb.debian.org/debian} $suite main" >"$work/sources.list"
@@ -52,6 +53,7 @@ if [[ ! -x $python ]]; then
         say "the build has failed"
         exit 1
     }
+    "$base.new$python" -c 'import bz2, ctypes, lzma, ssl, sys, zlib; assert not sys._is_gil_enabled()'
     mv "$base.new$base" "$base"
     rm -rf "$base.new"
 fi

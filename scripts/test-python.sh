@@ -50,7 +50,7 @@ rm -rf "$wheels"
 echo "test-python: $(cd "$wheels" && ls -s --block-size=K ./*.whl)"
 
 if [[ $tag != *t ]]; then
-    echo "test-python: Python $tag has a GIL; PYTHON=\"\$(scripts/python-without-gil.sh)\" tests a build without it"
+    echo "test-python: Python $tag has a GIL; python=\$(scripts/python-without-gil.sh) && make test-python PYTHON=\"\$python\" tests a build without it"
 fi
 # Outside of python/, so that the installed package is tested.
 exec "$venv/bin/python" -X dev -m pytest -c python/pyproject.toml --rootdir python -p no:cacheprovider \

@@ -33,8 +33,8 @@ impl Adapter {
         self.counts.end(begun, header.nodeid, errno.get());
     }
 
-    /// Serves a request as [`serve_request`](Self::serve_request) does, without counting it: for
-    /// the measurement of what the counts cost, and for nothing else.
+    /// Serves a request as [`serve_request`](Self::serve_request) does, without counting it. Public
+    /// for the measurement of what the counts cost.
     #[doc(hidden)]
     #[inline]
     pub fn serve_uncounted(&self, header: &InHeader, asked: Operation<'_>, reply: impl Reply) {
