@@ -214,8 +214,12 @@ pub(crate) fn changing<T: Copy>(
     let range = pages(at, len);
     match change {
         Change::Gone => settle((at, len)),
-        Change::Moved { len: new, .. } if new < len => settle((at + new, len - new)),
-        Change::Moved { .. } | Change::Writable => {}
+        // The kernel cuts whole pages.
+        Change::Moved { len: new, .. } => {
+            let end = pages(at, new).end;
+            settle((end, range.end.saturating_sub(end)));
+        }
+        Change::Writable => {}
     }
     let Some(mut list) = lock() else {
         // What is gone may stay in the list: that costs a system call in vain.
@@ -245,12 +249,13 @@ pub(crate) fn changing<T: Copy>(
 
 /// Makes the stores durable that no fsync could make durable later: the views of a range are about
 /// to go, and their files have no lease, which would have the whole region made durable. Whatever
-/// fails, the memory goes, as without the library.
+/// fails, the memory goes, as without the library. Keeps errno.
 pub(crate) fn settle((at, len): (u64, u64)) {
     let range = pages(at, len);
-    if !are_any() || is_sealed() {
+    if range.is_empty() || !are_any() || is_sealed() {
         return;
     }
+    let errno = real::errno();
     let mut at = range.start;
     // Without the lock: the end of a use may end a lease.
     while let Some(view) =
@@ -262,6 +267,7 @@ pub(crate) fn settle((at, len): (u64, u64)) {
             sync(view.start.max(range.start), view.end.min(range.end));
         }
     }
+    real::set_errno(errno);
 }
 
 fn is_stored_to(view: &View) -> bool {

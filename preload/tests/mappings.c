@@ -73,8 +73,14 @@ int main(int count, char **arguments)
     CHECK(mremap(base + 3 * BLOCK, 2 * BLOCK, 2 * BLOCK, MREMAP_MAYMOVE | MREMAP_FIXED, base + 20 * BLOCK)
           == base + 20 * BLOCK);
     CHECK(SYNC(fsync, fd, "0+2 5+3 20+2") == 0);
-    CHECK(mremap(base + 5 * BLOCK, 3 * BLOCK, 2 * BLOCK, 0) == base + 5 * BLOCK);
+    /* To a length that is not whole pages: the kernel cuts the third one. */
+    errno = 0;
+    covers("mremap", number((unsigned long)(base + 5 * BLOCK), 1), base, "7+1");
+    CHECK(mremap(base + 5 * BLOCK, 3 * BLOCK - 7, BLOCK + 1, 0) == base + 5 * BLOCK && errno == 0);
     CHECK(SYNC(fsync, fd, "0+2 5+2 20+2") == 0);
+    covers("mremap", number((unsigned long)(base + 5 * BLOCK), 1), base, "");
+    CHECK(mremap(base + 5 * BLOCK, 2 * BLOCK, BLOCK + 1, 0) == base + 5 * BLOCK);
+    covers("mremap", number((unsigned long)(base + 5 * BLOCK), 1), base, "6+1");
     CHECK(mremap(base + 5 * BLOCK, 2 * BLOCK, BLOCK, MREMAP_MAYMOVE | MREMAP_FIXED, base + 30 * BLOCK)
           == base + 30 * BLOCK);
     CHECK(SYNC(fsync, fd, "0+2 20+2 30+1") == 0);
