@@ -13,7 +13,7 @@ use pramfs_preload_core::FileId;
 
 use crate::devices::stat;
 use crate::lease::guarded;
-use crate::process::{Inside, is_inside, is_sealed};
+use crate::process::{Inside, is_inside, is_sealed, notice_fork};
 use crate::slots::{self, Held};
 use crate::table::{self, Entry};
 use crate::{real, regions, views};
@@ -76,6 +76,8 @@ pub(crate) fn flush_all(of: Option<c_int>) -> bool {
     if !regions::are_any() || is_inside() {
         return true;
     }
+    // The leases of the parent are not this process's.
+    notice_fork();
     let errno = real::errno();
     let device = of.and_then(stat).map(|stat| stat.st_dev);
     real::set_errno(errno);
@@ -107,6 +109,7 @@ fn persist(held: &Held, sync: unsafe fn(c_int) -> c_int) -> bool {
 
 /// Notes that the program may have stored to its mappings in a range.
 pub(crate) fn note_stores(at: u64, len: u64) {
+    notice_fork();
     for held in slots::stored_to() {
         if !views::shows(at, len, held.id()) {
             continue;

@@ -1,6 +1,7 @@
 /* Says which mappings a call must make durable, and makes the call. The test compares that with the
    system calls of the process. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -30,14 +31,49 @@ static const char *number(unsigned long n, int is_address)
 
 #define SYNC(call, fd, pages) (covers(#call, number(fd, 0), base, pages), call(fd))
 
+static void *protects(void *page)
+{
+    for (;;)
+        CHECK(mprotect(page, BLOCK, PROT_READ | PROT_WRITE) == 0);
+    return NULL;
+}
+
+/* Children are forked while another thread changes a mapping whose lease was given up. */
+static void forks(void)
+{
+    int fd = opened(O_RDWR), status;
+    pthread_t thread;
+    char *base = mmap(NULL, 8 * BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(base != MAP_FAILED && fcntl(fd, F_SETFL, O_APPEND) == 0);
+    base[0] = '1';
+    CHECK(pthread_create(&thread, NULL, protects, base + 7 * BLOCK) == 0);
+    for (int i = 0; i < 20; i++) {
+        covers("fsync", number(fd, 0), base, "0+8");
+        covers("munmap", number((unsigned long)(base + 2 * BLOCK), 1), base, "2+1");
+        covers("fdatasync", number(fd, 0), base, "0+2 3+5");
+        pid_t child = i % 2 ? fork() : _Fork();
+        if (child == 0) {
+            alarm(60);
+            errno = 0;
+            _exit(fsync(fd) != 0 || munmap(base + 2 * BLOCK, BLOCK) != 0 || fdatasync(fd) != 0
+                  || errno != 0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    SAY("done\n");
+    _exit(0);
+}
+
 /* Mappings whose lease was given up, and what becomes of them. Each call that makes the file durable
    finds those that are there. */
 int main(int count, char **arguments)
 {
-    if (count != 2)
+    if (count < 2)
         return 2;
     path = arguments[1];
     make(path, BLOCKS);
+    if (count == 3)
+        forks();
     const int both = PROT_READ | PROT_WRITE;
     /* All lie in one range, so that their order is known. */
     char *base = mmap(NULL, 128 * BLOCK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
