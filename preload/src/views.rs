@@ -1,9 +1,10 @@
 //! The mappings of the region that stand for mappings of files, and which file each shows. They
 //! outlive the descriptor and the lease that they were made with.
 //!
-//! Invariant: the list changes together with the memory. A call that changes memory has the
+//! Invariant: the list changes together with the memory. A call that changes views has the
 //! lock of the list from before the system call to after it, so no other thread maps something
-//! there in between. If the call fails, the list stays.
+//! there in between. If the call fails, the list stays. A call where no views are has no lock: a
+//! view that another thread makes meanwhile gets addresses that are free.
 //!
 //! The thread that has the lock has all signals blocked: a handler that waited for its own thread
 //! would wait for ever. Under a seccomp filter they are not, because the filter may forbid that.
@@ -186,8 +187,12 @@ pub(crate) enum Change {
     Gone,
     /// They can be stored to.
     Writable,
-    /// They are in another place, or shorter.
-    Moved { len: u64, stays: bool },
+    /// They are in another place, or shorter. `to`: the place that the program has chosen.
+    Moved {
+        len: u64,
+        stays: bool,
+        to: Option<u64>,
+    },
 }
 
 /// Makes a call that changes memory, and notes the change if the call has made it: `done` says
@@ -202,12 +207,25 @@ pub(crate) fn changing<T: Copy>(
         return Some(call());
     }
     let range = pages(at, len);
+    let replaced = match change {
+        Change::Moved {
+            len, to: Some(to), ..
+        } => pages(to, len),
+        _ => 0..0,
+    };
+    let has_views = |range: &Range<u64>| {
+        !range.is_empty() && lock().is_none_or(|list| !list.in_range(range).is_empty())
+    };
+    if !has_views(&range) && !has_views(&replaced) {
+        return Some(call());
+    }
     match change {
         Change::Gone => settle((at, len)),
         // The kernel cuts whole pages.
         Change::Moved { len: new, .. } => {
             let end = pages(at, new).end;
             settle((end, range.end.saturating_sub(end)));
+            settle((replaced.start, replaced.end - replaced.start));
         }
         Change::Writable => {}
     }
@@ -232,7 +250,7 @@ pub(crate) fn changing<T: Copy>(
         (None, _) => {}
         (_, Change::Gone) => list.cut(&range),
         (_, Change::Writable) => list.allow_stores(&range),
-        (Some(to), Change::Moved { len, stays }) => list.moved(&range, &pages(to, len), stays),
+        (Some(to), Change::Moved { len, stays, .. }) => list.moved(&range, &pages(to, len), stays),
     }
     drop(list);
     if to.is_some() && is_writable {
@@ -244,7 +262,7 @@ pub(crate) fn changing<T: Copy>(
 /// Makes the stores durable that no fsync could make durable later: the views of a range are about
 /// to go, and their files have no lease, which would have the whole region made durable. Whatever
 /// fails, the memory goes, as without the library. Keeps errno.
-pub(crate) fn settle((at, len): (u64, u64)) {
+fn settle((at, len): (u64, u64)) {
     let range = pages(at, len);
     if range.is_empty() || !are_any() || is_sealed() {
         return;

@@ -344,12 +344,10 @@ pub(super) unsafe extern "C-unwind" fn mremap(
         real::set_errno(libc::ENOMEM);
         return libc::MAP_FAILED;
     }
-    if flags & libc::MREMAP_FIXED != 0 {
-        views::settle((to as u64, new as u64));
-    }
     let change = Change::Moved {
         len: new as u64,
         stays: flags & libc::MREMAP_DONTUNMAP != 0,
+        to: (flags & libc::MREMAP_FIXED != 0).then_some(to as u64),
     };
     // SAFETY: the arguments are those of the program.
     let remap = || unsafe { real::mremap(at, old, new, flags, to) };
