@@ -260,8 +260,8 @@ pub(crate) fn changing<T: Copy>(
 }
 
 /// Makes the stores durable that no fsync could make durable later: the views of a range are about
-/// to go, and their files have no lease, which would have the whole region made durable. Whatever
-/// fails, the memory goes, as without the library. Keeps errno.
+/// to go. Also if the file has a lease, which would have the whole region made durable: the lease
+/// may end before an fsync. Whatever fails, the memory goes, as without the library. Keeps errno.
 fn settle((at, len): (u64, u64)) {
     let range = pages(at, len);
     if range.is_empty() || !are_any() || is_sealed() {
@@ -273,15 +273,11 @@ fn settle((at, len): (u64, u64)) {
         sync(range.start, range.end);
     }
     let mut at = range.start;
-    // Without the lock: the end of a use may end a lease.
     while let Some(view) =
         lock().and_then(|list| list.next(at, |view| view.start < range.end && is_stored_to(view)))
     {
         at = view.end;
-        let FileId { device, inode } = view.file;
-        if slots::find(device, inode, true).is_none() {
-            sync(view.start.max(range.start), view.end.min(range.end));
-        }
+        sync(view.start.max(range.start), view.end.min(range.end));
     }
     real::set_errno(errno);
 }
