@@ -84,6 +84,11 @@ int main(int count, char **arguments)
     char *map = mmap(NULL, 8 * BLOCK, both, MAP_SHARED, fd, 0);
     CHECK(map != MAP_FAILED);
     CHECK(mremap(map, 8 * BLOCK, 8 * BLOCK, MREMAP_MAYMOVE | MREMAP_FIXED, base) == base);
+    /* With a lease too. */
+    map = mmap(NULL, 8 * BLOCK, both, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    covers("munmap", number((unsigned long)map, 1), map, "0+8");
+    CHECK(munmap(map, 8 * BLOCK) == 0);
     CHECK(fcntl(fd, F_SETFL, O_APPEND) == 0);
     base[0] = '1';
     CHECK(SYNC(fsync, fd, "0+8") == 0 && SYNC(fdatasync, fd, "0+8") == 0);
