@@ -296,13 +296,35 @@ fn sync(start: u64, end: u64) -> bool {
         let how = c_long::from(libc::MS_SYNC);
         real::syscall(libc::SYS_msync, at, len, how, 0, 0, 0)
     };
-    // ENOMEM: not there any more, because of a call that was not seen, or in a child to which it
-    // was not passed on.
-    let is_done = done == 0 || real::errno() == libc::ENOMEM;
+    // Not there any more, because of a call that was not seen, or in a child to which it was not
+    // passed on. The kernel has gone on after the part that is not there.
+    let is_done = done == 0 || real::errno() == libc::ENOMEM && has_hole(start, end);
     if is_done {
         real::set_errno(errno);
     }
     is_done
+}
+
+/// Whether a part of a range is not mapped.
+fn has_hole(start: u64, end: u64) -> bool {
+    const PAGES: u64 = 4096;
+    let mut resident = [0u8; PAGES as usize];
+    let mut at = start;
+    while at < end {
+        let len = (end - at).min(PAGES * 4096);
+        // SAFETY: writes a byte for each page, of which there are no more than `resident` has.
+        let done = unsafe {
+            let (at, len) = (at as c_long, len as c_long);
+            let to = resident.as_mut_ptr() as c_long;
+            real::syscall(libc::SYS_mincore, at, len, to, 0, 0, 0)
+        };
+        if done != 0 {
+            return real::errno() == libc::ENOMEM;
+        }
+        at += len;
+    }
+    real::set_errno(libc::ENOMEM);
+    false
 }
 
 /// Makes the stores through views durable. False if that failed. Not under a filter: it may forbid
