@@ -152,10 +152,16 @@ int main(int count, char **arguments)
     CHECK(SYNC(fsync, reader, "51+1") == 0);
     CHECK(mprotect(base + 54 * BLOCK, 2 * BLOCK, both) == 0);
     CHECK(SYNC(fsync, reader, "51+1 54+2") == 0);
-    /* The kernel has it made writable up to where nothing is. */
-    CHECK(munmap(base + 120 * BLOCK, 8 * BLOCK) == 0);
-    CHECK(mprotect(base + 57 * BLOCK, 66 * BLOCK, both) < 0 && errno == ENOMEM);
+    /* The kernel has it made writable up to a mapping that must not be. */
+    int program = open("/proc/self/exe", O_RDONLY);
+    char *next = base + 58 * BLOCK;
+    CHECK(program >= 0 && mmap(next, BLOCK, PROT_READ, MAP_SHARED | MAP_FIXED, program, 0) == next);
+    CHECK(mprotect(base + 57 * BLOCK, 2 * BLOCK, both) < 0 && errno == EACCES);
     CHECK(SYNC(fsync, reader, "51+1 54+2 57+1") == 0);
+    /* Up to where nothing is. */
+    CHECK(munmap(next, 2 * BLOCK) == 0);
+    CHECK(mprotect(base + 56 * BLOCK, 4 * BLOCK, both) < 0 && errno == ENOMEM);
+    CHECK(SYNC(fsync, reader, "51+1 54+4") == 0);
     SAY("done\n");
     return 0;
 }

@@ -373,8 +373,8 @@ fn protecting(at: *mut c_void, len: size_t, writes: bool, call: impl FnOnce() ->
     if !writes {
         return call();
     }
-    // After ENOMEM, a part of it is writable.
-    let done = |done| (done == 0 || real::errno() == libc::ENOMEM).then_some(0);
+    // After other errors than EINVAL, a part of it may be writable.
+    let done = |done| (done == 0 || real::errno() != libc::EINVAL).then_some(0);
     views::changing((at as u64, len as u64), Change::Writable, call, done).unwrap_or(-1)
 }
 
