@@ -95,7 +95,7 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
     let mapped = map_pieces(held, base, &places, protection, flags);
     if mapped != Some(Ok(())) {
         // SAFETY: reserved above, and the program does not know of it.
-        unsafe { libc::munmap(base, whole) };
+        unsafe { real::munmap(base, whole) };
         return match mapped {
             Some(Err(libc::ENOMEM)) => Some(Err(libc::ENOMEM)),
             _ => None,
@@ -105,7 +105,7 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
     held.note_view(end, stores);
     if !views::note(base as u64, whole as u64, held.id(), stores) {
         // SAFETY: as above.
-        unsafe { libc::munmap(base, whole) };
+        unsafe { real::munmap(base, whole) };
         return Some(Err(libc::ENOMEM));
     }
     Some(Ok(base))
