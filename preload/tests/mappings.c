@@ -100,6 +100,10 @@ int main(int count, char **arguments)
     sync();
     covers("fsync", number(fd, 0), base, "0+8");
     CHECK(syscall(SYS_fsync, fd) == 0);
+    covers("sync_file_range", number(fd, 0), base, "0+8");
+    CHECK(syscall(SYS_sync_file_range, fd, 0, BLOCK, SYNC_FILE_RANGE_WRITE) == 0);
+    covers("sync", "", base, "0+8");
+    CHECK(syscall(SYS_sync) == 0);
     /* Calls that fail change nothing. */
     CHECK(munmap(base + 1, BLOCK) < 0);
     CHECK(mremap(base, 4 * BLOCK, 4 * BLOCK, MREMAP_MAYMOVE | MREMAP_FIXED, base + BLOCK) == MAP_FAILED);
