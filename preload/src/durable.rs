@@ -49,10 +49,11 @@ pub(crate) fn flush(fd: c_int, sync: unsafe fn(c_int) -> c_int) -> bool {
         // made than that of the program.
         return flush_leases(sync);
     }
-    if let Some(held) = table::hold(table::entry(fd))
-        && is_mapped(&held)
-    {
-        return persist(&held, sync);
+    match table::hold(table::entry(fd)) {
+        Some(held) if is_mapped(&held) => return persist(&held, sync),
+        // It knows of all mappings for stores.
+        Some(held) if held.is_writable() => return true,
+        _ => {}
     }
     let errno = real::errno();
     let stat = stat(fd);
