@@ -13,7 +13,7 @@ use pramfs_preload_core::FileId;
 
 use crate::devices::stat;
 use crate::lease::guarded;
-use crate::process::{Inside, is_inside, is_sealed};
+use crate::process::{Inside, is_inside, is_sealed, notice_fork};
 use crate::slots::{self, Held};
 use crate::table::{self, Entry};
 use crate::{real, regions, views};
@@ -49,10 +49,11 @@ pub(crate) fn flush(fd: c_int, sync: unsafe fn(c_int) -> c_int) -> bool {
         // made than that of the program.
         return flush_leases(sync);
     }
-    if let Some(held) = table::hold(table::entry(fd))
-        && is_mapped(&held)
-    {
-        return persist(&held, sync);
+    match table::hold(table::entry(fd)) {
+        Some(held) if is_mapped(&held) => return persist(&held, sync),
+        // It knows of all mappings for stores.
+        Some(held) if held.is_writable() => return true,
+        _ => {}
     }
     let errno = real::errno();
     let stat = stat(fd);
@@ -76,6 +77,8 @@ pub(crate) fn flush_all(of: Option<c_int>) -> bool {
     if !regions::are_any() || is_inside() {
         return true;
     }
+    // The leases of the parent are not this process's.
+    notice_fork();
     let errno = real::errno();
     let device = of.and_then(stat).map(|stat| stat.st_dev);
     real::set_errno(errno);
@@ -107,6 +110,7 @@ fn persist(held: &Held, sync: unsafe fn(c_int) -> c_int) -> bool {
 
 /// Notes that the program may have stored to its mappings in a range.
 pub(crate) fn note_stores(at: u64, len: u64) {
+    notice_fork();
     for held in slots::stored_to() {
         if !views::shows(at, len, held.id()) {
             continue;

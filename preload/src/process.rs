@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use pramfs_medium::pmem::OpenState;
 
-use crate::{real, settings, stats, table, views};
+use crate::{real, settings, stats, table};
 
 /// Set while a thread is inside. Not a lock with a queue: a child of a fork has a copy of it,
 /// and none of the threads that wait.
 static ONE: AtomicBool = AtomicBool::new(false);
 /// Set when forks wait for the thread inside.
 static FORKS_WAIT: AtomicBool = AtomicBool::new(false);
-/// Set while a fork is the one inside: then nobody holds a lock of the client.
+/// Set while a fork is the one inside: then nobody holds a lock of the client. The handlers of
+/// other libraries run meanwhile, in a thread that [`IS_FORKING`].
 static FORKS: AtomicBool = AtomicBool::new(false);
 /// Set in a child of a fork that has not waited for the thread inside. That thread is not there,
 /// and locks that it held stay locked for ever.
@@ -52,6 +53,8 @@ thread_local! {
     /// Replacements of descriptors that this thread is making.
     static CHANGES: Cell<u32> = const { Cell::new(0) };
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// Set while this thread forks. What other handlers call must not wait for it.
+    static IS_FORKING: Cell<bool> = const { Cell::new(false) };
     /// Set while this thread prepares a filter.
     static SEALS: Cell<bool> = const { Cell::new(false) };
 }
@@ -91,11 +94,14 @@ pub(crate) struct Inside {
 
 impl Inside {
     /// `None` in a signal handler that has interrupted this thread inside or in a copy, in
-    /// a process that may not make system calls, and in one that was forked off in the middle of
-    /// something.
+    /// a process that may not make system calls, in a thread that forks, and in a process that was
+    /// forked off in the middle of something.
     pub(crate) fn enter() -> Option<Inside> {
         notice_fork();
         if is_sealed() || IS_SPLIT.load(Ordering::Relaxed) || COPIES.try_with(Cell::get) != Ok(0) {
+            return None;
+        }
+        if is_forking() {
             return None;
         }
         let was = IS_INSIDE.try_with(|inside| inside.replace(true));
@@ -145,7 +151,11 @@ impl Drop for Changing {
 /// Whether this thread may wait for another one to replace a descriptor. A signal handler that
 /// has interrupted a replacement must not.
 pub(crate) fn may_wait() -> bool {
-    !is_inside() && CHANGES.try_with(Cell::get) == Ok(0)
+    !is_inside() && !is_forking() && CHANGES.try_with(Cell::get) == Ok(0)
+}
+
+fn is_forking() -> bool {
+    IS_FORKING.try_with(Cell::get) == Ok(true)
 }
 
 /// Whether this thread is inside: its calls are those of the library itself, or of a signal
@@ -268,19 +278,19 @@ fn watch_forks() {
     NOT_WIPED.store(word, Ordering::Release);
 }
 
-/// Notices a fork that ran no handler: then this process knows nothing of its descriptors.
+/// Notices a fork that ran no handler: then this process knows nothing of its descriptors. False
+/// if another thread is at that, or if this is a signal handler that has interrupted it.
 #[inline]
-pub(crate) fn notice_fork() {
+pub(crate) fn notice_fork() -> bool {
     // SAFETY: null, or a word that is never unmapped.
-    if let Some(word) = unsafe { NOT_WIPED.load(Ordering::Acquire).as_ref() }
-        && word.load(Ordering::Acquire) != 1
-    {
-        forked(word);
+    match unsafe { NOT_WIPED.load(Ordering::Acquire).as_ref() } {
+        Some(word) if word.load(Ordering::Acquire) != 1 => forked(word),
+        _ => true,
     }
 }
 
 #[cold]
-fn forked(word: &AtomicU32) {
+fn forked(word: &AtomicU32) -> bool {
     match word.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Acquire) {
         // Ends with 1.
         Ok(_) => child(),
@@ -295,6 +305,7 @@ fn forked(word: &AtomicU32) {
             }
         }
     }
+    word.load(Ordering::Acquire) == 1
 }
 
 thread_local! {
@@ -353,7 +364,7 @@ pub(crate) fn make_forks_wait(_: &Inside) {
     // opposite order of their registration, so this one comes first.
     drop(OpenState::new());
     // SAFETY: as in `start`.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), None) };
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(end_fork)) };
 }
 
 extern "C" fn share() {
@@ -364,20 +375,24 @@ extern "C" fn prepare() {
     // First: a replacement of a descriptor may wait for the thread inside.
     table::begin_sharing();
     // A fork from a signal handler that has interrupted this thread inside holds it already.
-    if !is_inside() {
+    if !is_inside() && !is_forking() {
         lock();
         FORKS.store(true, Ordering::Relaxed);
+        let _ = IS_FORKING.try_with(|forks| forks.set(true));
     }
-    // Last: the thread inside notes mappings.
-    views::prepare_fork();
 }
 
 extern "C" fn parent() {
-    views::end_fork();
-    if !is_inside() {
+    if is_forking() {
+        let _ = IS_FORKING.try_with(|forks| forks.set(false));
         FORKS.store(false, Ordering::Relaxed);
         unlock();
     }
+}
+
+/// In a child, after the handlers of regions: until then, their locks are held.
+extern "C" fn end_fork() {
+    let _ = IS_FORKING.try_with(|forks| forks.set(false));
 }
 
 extern "C" fn child() {

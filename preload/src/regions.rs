@@ -48,9 +48,34 @@ pub(crate) fn shows(at: u64) -> bool {
     found
 }
 
-/// Looks an address up in /proc/self/maps. Allocates nothing, and calls no function that the
-/// library replaces.
+/// Calls a function for each mapping of a region. False if not all could be found. Keeps errno.
+pub(crate) fn each(mut f: impl FnMut(&Line)) -> bool {
+    let errno = real::errno();
+    let found = read(&mut |line| {
+        if is_region(line) {
+            f(line);
+        }
+        true
+    });
+    real::set_errno(errno);
+    found.is_some()
+}
+
+/// Whether a mapping of a region has an address.
 fn look_up(at: u64) -> Option<bool> {
+    // Not mapped: the kernel refuses by itself.
+    let mut found = false;
+    read(&mut |line| {
+        let has = line.has(at);
+        found |= has && is_region(line);
+        !has
+    })?;
+    Some(found)
+}
+
+/// Gives a function the lines of /proc/self/maps, while it wants more. Allocates nothing, and
+/// calls no function that the library replaces.
+fn read(f: &mut dyn FnMut(&Line) -> bool) -> Option<()> {
     let path = c"/proc/self/maps";
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as c_long;
     let directory = libc::AT_FDCWD as c_long;
@@ -62,13 +87,13 @@ fn look_up(at: u64) -> Option<bool> {
     if fd < 0 {
         return None;
     }
-    let found = read_maps(fd as c_int, at);
+    let found = read_lines(fd as c_int, f);
     // SAFETY: opened above, and nobody else knows of it.
     unsafe { real::syscall(libc::SYS_close, fd, 0, 0, 0, 0, 0) };
     found
 }
 
-fn read_maps(fd: c_int, at: u64) -> Option<bool> {
+fn read_lines(fd: c_int, f: &mut dyn FnMut(&Line) -> bool) -> Option<()> {
     let (mut buffer, mut kept) = ([0u8; 4096], 0);
     loop {
         let room = &mut buffer[kept..];
@@ -81,14 +106,13 @@ fn read_maps(fd: c_int, at: u64) -> Option<bool> {
         let mut start = 0;
         while let Some(len) = buffer[start..end].iter().position(|byte| *byte == b'\n') {
             let line = Line::parse(&buffer[start..start + len])?;
-            if line.has(at) {
-                return Some(is_region(&line));
+            if !f(&line) {
+                return Some(());
             }
             start += len + 1;
         }
         if n == 0 {
-            // Not mapped: the kernel refuses by itself.
-            return Some(false);
+            return Some(());
         }
         if start == 0 && end == buffer.len() {
             // A path that is too long: of a line that is not wanted, or not known.

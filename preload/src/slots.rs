@@ -310,12 +310,8 @@ pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) 
     slot.device.store(device, Ordering::Relaxed);
     slot.inode.store(inode, Ordering::Relaxed);
     slot.is_writable.store(write, Ordering::Relaxed);
-    // Mappings by an earlier lease are mappings of this file too.
-    let mapped = views::mapped(FileId { device, inode });
-    slot.stored_end
-        .store(mapped.for_stores.into(), Ordering::Relaxed);
-    slot.viewed_end
-        .store(mapped.anyhow.into(), Ordering::Relaxed);
+    slot.stored_end.store(0, Ordering::Relaxed);
+    slot.viewed_end.store(0, Ordering::Relaxed);
     slot.misses.store(0, Ordering::Relaxed);
     slot.growths.store(0, Ordering::Relaxed);
     slot.epoch.store(epoch().into(), Ordering::Relaxed);
@@ -323,9 +319,17 @@ pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) 
     unsafe { (*slot.file.get()).write(file) };
     slot.is_used.store(true, Ordering::Relaxed);
     slot.users.begin();
-    Some(Held {
+    let held = Held {
         slot,
         number: number as u16,
         generation,
-    })
+    };
+    // Mappings by an earlier lease are mappings of this file too. Only now: one that becomes
+    // writable before is in the list, and one that does so later finds the lease.
+    let mapped = views::mapped(FileId { device, inode });
+    slot.viewed_end
+        .fetch_max(mapped.anyhow.into(), Ordering::AcqRel);
+    slot.stored_end
+        .fetch_max(mapped.for_stores.into(), Ordering::AcqRel);
+    Some(held)
 }

@@ -1,13 +1,19 @@
 //! The mappings of the region that stand for mappings of files, and which file each shows. They
 //! outlive the descriptor and the lease that they were made with.
 //!
-//! Invariant: the list changes together with the memory. A call that changes memory has the
+//! Invariant: the list changes together with the memory. A call that changes views has the
 //! lock of the list from before the system call to after it, so no other thread maps something
-//! there in between. If the call fails, the list stays.
+//! there in between. If the call fails, the list stays. A call where no views are has no lock: a
+//! view that another thread makes meanwhile gets addresses that are free.
 //!
-//! Whoever has the lock has all signals blocked: a handler that waited for its own thread would
-//! wait for ever. Under a seccomp filter they are not, because the filter may forbid that. There a
-//! handler that has interrupted such a call is refused ([`lock`]).
+//! The thread that has the lock has all signals blocked: a handler that waited for its own thread
+//! would wait for ever. Under a seccomp filter they are not, because the filter may forbid that.
+//! There a handler that has interrupted such a call is refused ([`lock`]).
+//!
+//! A fork does not wait for the lock. It would have to keep it while the handlers of other
+//! libraries run, and such a handler may wait for a thread that waits for this lock: an allocator
+//! unmaps memory under locks that its handler takes. So a child may find the list locked by a
+//! thread that it does not have, and does without the list.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_long};
@@ -17,8 +23,8 @@ use std::time::Duration;
 
 use pramfs_preload_core::{FileId, View, ViewList};
 
-use crate::process::{is_sealed, pause};
-use crate::{real, slots};
+use crate::process::{is_sealed, notice_fork, pause};
+use crate::{real, regions, slots};
 
 struct Shared {
     is_locked: AtomicBool,
@@ -35,11 +41,9 @@ static VIEWS: Shared = Shared {
 
 /// The number of views, for a look without the lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Set in a child of a fork that another thread's change has not ended before. The list is of no
-/// use there.
+/// Set in a child that was forked while another thread changed the list. The list is of no use
+/// there: the kernel's own list of mappings takes its place.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
-/// Set while a fork has the lock.
-static FORKS: AtomicBool = AtomicBool::new(false);
 /// Set when a change could not be noted: then each view may have become writable.
 static IS_UNSURE: AtomicBool = AtomicBool::new(false);
 
@@ -73,7 +77,7 @@ struct Locked {
 /// `None` in a signal handler that has interrupted a change of its thread, and in a child whose
 /// list is lost.
 fn lock() -> Option<Locked> {
-    if IS_LOST.load(Ordering::Relaxed) {
+    if is_lost() {
         return None;
     }
     let blocked = (!is_sealed()).then(|| block(libc::SIG_SETMASK, Signals::MAX));
@@ -129,29 +133,15 @@ impl DerefMut for Locked {
     }
 }
 
-/// A fork begins: no thread is in the middle of a change.
-pub(crate) fn prepare_fork() {
-    // A handler that has interrupted a change forks: its thread goes on in the child.
-    if let Some(mut locked) = lock() {
-        // The child and the parent have the signals of now.
-        if let Some(old) = locked.blocked.take() {
-            block(libc::SIG_SETMASK, old);
-        }
-        std::mem::forget(locked);
-        FORKS.store(true, Ordering::Relaxed);
-    }
+/// Whether the list is lost, or this is a child that has not found that out yet.
+fn is_lost() -> bool {
+    !notice_fork() || IS_LOST.load(Ordering::Relaxed)
 }
 
-/// The fork has ended, in the parent or the child.
-pub(crate) fn end_fork() {
-    if FORKS.swap(false, Ordering::Relaxed) {
-        drop(Locked { blocked: None });
-    }
-}
-
-/// In a forked child. Its mappings are those of the parent, and so is the list.
+/// In a forked child. Its mappings are those of the parent, and so is the list, unless another
+/// thread has the lock. If it is this one, a handler that has interrupted a change forks: the
+/// thread goes on in the child.
 pub(crate) fn forked() {
-    end_fork();
     if VIEWS.is_locked.load(Ordering::Relaxed) && HAS_LOCK.try_with(Cell::get) != Ok(true) {
         IS_LOST.store(true, Ordering::Relaxed);
     }
@@ -167,7 +157,7 @@ fn pages(at: u64, len: u64) -> Range<u64> {
 /// the addresses of.
 #[inline]
 fn are_any() -> bool {
-    COUNT.load(Ordering::Acquire) != 0
+    COUNT.load(Ordering::Acquire) != 0 || IS_LOST.load(Ordering::Relaxed)
 }
 
 /// Notes a mapping that this thread has just made, and nobody else knows of. False if that
@@ -175,7 +165,8 @@ fn are_any() -> bool {
 pub(crate) fn note(at: u64, len: u64, file: FileId, stores: bool) -> bool {
     let Range { start, end } = pages(at, len);
     let Some(mut list) = lock() else {
-        return false;
+        // The kernel's list has it.
+        return is_lost();
     };
     let has_room = list.reserve(&(start..end));
     if has_room {
@@ -196,8 +187,12 @@ pub(crate) enum Change {
     Gone,
     /// They can be stored to.
     Writable,
-    /// They are in another place, or shorter.
-    Moved { len: u64, stays: bool },
+    /// They are in another place, or shorter. `to`: the place that the program has chosen.
+    Moved {
+        len: u64,
+        stays: bool,
+        to: Option<u64>,
+    },
 }
 
 /// Makes a call that changes memory, and notes the change if the call has made it: `done` says
@@ -212,15 +207,36 @@ pub(crate) fn changing<T: Copy>(
         return Some(call());
     }
     let range = pages(at, len);
+    let replaced = match change {
+        Change::Moved {
+            len, to: Some(to), ..
+        } => pages(to, len),
+        _ => 0..0,
+    };
+    let has_views = |range: &Range<u64>| {
+        !range.is_empty() && lock().is_none_or(|list| !list.in_range(range).is_empty())
+    };
+    if !has_views(&range) && !has_views(&replaced) {
+        return Some(call());
+    }
     match change {
         Change::Gone => settle((at, len)),
-        Change::Moved { len: new, .. } if new < len => settle((at + new, len - new)),
-        Change::Moved { .. } | Change::Writable => {}
+        // The kernel cuts whole pages.
+        Change::Moved { len: new, .. } => {
+            let end = pages(at, new).end;
+            settle((end, range.end.saturating_sub(end)));
+            settle((replaced.start, replaced.end - replaced.start));
+        }
+        Change::Writable => {}
     }
     let Some(mut list) = lock() else {
         // What is gone may stay in the list: that costs a system call in vain.
         IS_UNSURE.store(true, Ordering::Relaxed);
-        return Some(call());
+        let made = call();
+        if change == Change::Writable && done(made).is_some() {
+            slots::views_may_be_stored_to(at, len);
+        }
+        return Some(made);
     };
     if !list.reserve(&range) {
         drop(list);
@@ -234,7 +250,7 @@ pub(crate) fn changing<T: Copy>(
         (None, _) => {}
         (_, Change::Gone) => list.cut(&range),
         (_, Change::Writable) => list.allow_stores(&range),
-        (Some(to), Change::Moved { len, stays }) => list.moved(&range, &pages(to, len), stays),
+        (Some(to), Change::Moved { len, stays, .. }) => list.moved(&range, &pages(to, len), stays),
     }
     drop(list);
     if to.is_some() && is_writable {
@@ -244,24 +260,26 @@ pub(crate) fn changing<T: Copy>(
 }
 
 /// Makes the stores durable that no fsync could make durable later: the views of a range are about
-/// to go, and their files have no lease, which would have the whole region made durable. Whatever
-/// fails, the memory goes, as without the library.
-pub(crate) fn settle((at, len): (u64, u64)) {
+/// to go. Also if the file has a lease, which would have the whole region made durable: the lease
+/// may end before an fsync. Whatever fails, the memory goes, as without the library. Keeps errno.
+fn settle((at, len): (u64, u64)) {
     let range = pages(at, len);
-    if !are_any() || is_sealed() {
+    if range.is_empty() || !are_any() || is_sealed() {
         return;
     }
+    let errno = real::errno();
+    if is_lost() {
+        // The kernel finds what files it shows.
+        sync(range.start, range.end);
+    }
     let mut at = range.start;
-    // Without the lock: the end of a use may end a lease.
     while let Some(view) =
         lock().and_then(|list| list.next(at, |view| view.start < range.end && is_stored_to(view)))
     {
         at = view.end;
-        let FileId { device, inode } = view.file;
-        if slots::find(device, inode, true).is_none() {
-            sync(view.start.max(range.start), view.end.min(range.end));
-        }
+        sync(view.start.max(range.start), view.end.min(range.end));
     }
+    real::set_errno(errno);
 }
 
 fn is_stored_to(view: &View) -> bool {
@@ -278,13 +296,35 @@ fn sync(start: u64, end: u64) -> bool {
         let how = c_long::from(libc::MS_SYNC);
         real::syscall(libc::SYS_msync, at, len, how, 0, 0, 0)
     };
-    // ENOMEM: not there any more, because of a call that was not seen, or in a child to which it
-    // was not passed on.
-    let is_done = done == 0 || real::errno() == libc::ENOMEM;
+    // Not there any more, because of a call that was not seen, or in a child to which it was not
+    // passed on. The kernel has gone on after the part that is not there.
+    let is_done = done == 0 || real::errno() == libc::ENOMEM && has_hole(start, end);
     if is_done {
         real::set_errno(errno);
     }
     is_done
+}
+
+/// Whether a part of a range is not mapped.
+fn has_hole(start: u64, end: u64) -> bool {
+    const PAGES: u64 = 4096;
+    let mut resident = [0u8; PAGES as usize];
+    let mut at = start;
+    while at < end {
+        let len = (end - at).min(PAGES * 4096);
+        // SAFETY: writes a byte for each page, of which there are no more than `resident` has.
+        let done = unsafe {
+            let (at, len) = (at as c_long, len as c_long);
+            let to = resident.as_mut_ptr() as c_long;
+            real::syscall(libc::SYS_mincore, at, len, to, 0, 0, 0)
+        };
+        if done != 0 {
+            return real::errno() == libc::ENOMEM;
+        }
+        at += len;
+    }
+    real::set_errno(libc::ENOMEM);
+    false
 }
 
 /// Makes the stores through views durable. False if that failed. Not under a filter: it may forbid
@@ -295,7 +335,7 @@ pub(crate) fn flush(is_wanted: impl Fn(FileId) -> bool) -> bool {
     }
     // With the lock: a view that moves meanwhile would be missed.
     let Some(list) = lock() else {
-        return IS_LOST.load(Ordering::Relaxed);
+        return flush_all();
     };
     let (mut at, mut is_done) = (0, true);
     while let Some(view) = list.next(at, |view| is_stored_to(view) && is_wanted(view.file)) {
@@ -303,6 +343,14 @@ pub(crate) fn flush(is_wanted: impl Fn(FileId) -> bool) -> bool {
         at = view.end;
     }
     is_done
+}
+
+/// Makes the stores through all mappings of regions durable. False if that failed.
+#[cold]
+fn flush_all() -> bool {
+    let mut is_done = true;
+    let is_whole = regions::each(|line| is_done &= sync(line.start, line.end));
+    is_done & is_whole
 }
 
 /// Whether a range may show a part of a file.

@@ -77,6 +77,7 @@ fn same(mount: &Mounted, scenario: &str, blocks: u64) -> u64 {
     let served = (0..3).map(|_| {
         let out = run(&[&library]);
         assert_eq!(text(&out), expected, "{scenario}");
+        assert!(said(&out).contains("library: 1\n"), "{}", said(&out));
         served(&out)
     });
     served.max().unwrap_or(0)
@@ -273,7 +274,8 @@ fn blocks_smaller_than_page_are_used_as_without_library() {
         let Some((mount, _dog)) = formatted(&test, REGION, &options) else {
             return;
         };
-        println!("{test}: {} calls served", same(&mount, "use", BLOCKS));
+        let served = same(&mount, "use", BLOCKS);
+        assert!(served > 300, "{test}: {served} calls are served");
         end(&mount);
     }
 }

@@ -109,6 +109,7 @@ scenarios! {
     handler_reads_while_blocks_change: "handlers_while_layout_changes" 0.0
     sync_works_after_refused_filter: "syncs_after_refused_filter" 0.0
     children_of_raw_forks_map_files: "forks_raw_and_maps" 0.0
+    handlers_of_forks_use_files: "forks_with_handlers" 0.0
     file_that_is_only_read_keeps_mtime: "reads_keep_mtime" 0.0
     writes_at_the_end_are_those_of_tmpfs: "extends" 80.0
     file_size_limit_holds_at_the_end: "limits_size" 0.0

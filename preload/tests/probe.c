@@ -1251,21 +1251,111 @@ static void *opens_and_closes(void *unused)
     return unused;
 }
 
-/* Children of raw forks map files while other threads open some. */
+static void *maps_and_unmaps(void *unused)
+{
+    int fd = opened(O_RDWR);
+    for (;;) {
+        char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK(map != MAP_FAILED && munmap(map, BLOCK) == 0);
+    }
+    return unused;
+}
+
+/* Children of raw forks map and unmap files while other threads open, map and unmap some. */
 static void forks_raw_and_maps(void)
 {
-    pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, opens_and_closes, NULL) == 0);
+    pthread_t threads[2];
     int fd = opened(O_RDWR);
+    char *live = mmap(NULL, 2 * BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(live != MAP_FAILED);
+    CHECK(pthread_create(&threads[0], NULL, opens_and_closes, NULL) == 0);
+    CHECK(pthread_create(&threads[1], NULL, maps_and_unmaps, NULL) == 0);
     for (int i = 0; i < 50; i++) {
         pid_t child = _Fork();
         if (child == 0) {
+            alarm(60);
+            live[1] = '!';
+            if (munmap(live, BLOCK) != 0 || mprotect(live + BLOCK, BLOCK, PROT_READ | PROT_WRITE) != 0)
+                _exit(2);
+            if (fsync(fd) != 0 || msync(live + BLOCK, BLOCK, MS_SYNC) != 0)
+                _exit(3);
             char *map = mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, fd, 0);
             /* While the parent has a lease it cannot be mapped through the mount. */
             if (map != MAP_FAILED)
                 _exit(map[0] != 'a');
             _exit(errno != ENODEV);
         }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        if (status != 0)
+            SAY("%d: %x\n", i, status);
+    }
+    SAY("done\n");
+    _exit(0);
+}
+
+static pthread_mutex_t allocator = PTHREAD_MUTEX_INITIALIZER;
+static char *second_path;
+
+static void *allocates(void *unused)
+{
+    for (;;) {
+        pthread_mutex_lock(&allocator);
+        for (int i = 0; i < 20; i++) {
+            char *some = mmap(NULL, BLOCK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            CHECK(some != MAP_FAILED && munmap(some, BLOCK) == 0);
+        }
+        pthread_mutex_unlock(&allocator);
+        /* The lock goes to whoever comes first, which must not be this thread again. */
+        usleep(50);
+    }
+    return unused;
+}
+
+static void uses_files(void)
+{
+    const int fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    char c = 0, *some = mmap(NULL, BLOCK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(some != MAP_FAILED && mmap(some, BLOCK, PROT_READ, fixed, -1, 0) == some);
+    CHECK(munmap(some, BLOCK) == 0 && fsync(a_reader) == 0);
+    for (int i = 0; i < 2; i++) {
+        int fd = open(i ? second_path : path, O_RDWR);
+        CHECK(fd >= 0 && pread(fd, &c, 1, 0) == 1 && close(fd) == 0);
+        CHECK(c == (i ? 'a' : 'x'));
+    }
+}
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&allocator);
+    uses_files();
+}
+
+static void after_fork(void)
+{
+    uses_files();
+    pthread_mutex_unlock(&allocator);
+}
+
+/* Handlers of a fork use files, and take the lock under which another thread unmaps memory. They
+   run between those of the library, which come with the first file. */
+static void forks_with_handlers(void)
+{
+    pthread_t thread;
+    CHECK(pthread_atfork(before_fork, after_fork, after_fork) == 0);
+    second_path = malloc(strlen(path) + 2);
+    CHECK(sprintf(second_path, "%s2", path) > 0);
+    make(second_path, 1);
+    a_reader = opened(O_RDWR);
+    char *map = mmap(NULL, 2 * BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, a_reader, 0);
+    CHECK(map != MAP_FAILED);
+    map[0] = 'x';
+    CHECK(pthread_create(&thread, NULL, allocates, NULL) == 0);
+    for (int i = 0; i < 100; i++) {
+        alarm(60);
+        pid_t child = fork();
+        if (child == 0)
+            _exit(fsync(a_reader) != 0 || munmap(map, 2 * BLOCK) != 0);
         int status;
         CHECK(waitpid(child, &status, 0) == child && status == 0);
     }
@@ -1809,7 +1899,7 @@ int main(int count, char **arguments)
         {"maps_with_copies", maps_with_copies}, {"opens", opens},
         {"other_memory_keeps_mtime", other_memory_keeps_mtime},
         {"waits_for_mount", waits_for_mount},
-        {"forks_raw_and_opens", forks_raw_and_opens},
+        {"forks_raw_and_opens", forks_raw_and_opens}, {"forks_with_handlers", forks_with_handlers},
         {"holds_lease", holds_lease},
         {"changes_user", changes_user}, {"sets_append", sets_append}, {"cannot_open_again", cannot_open_again},
         {"handler_in_malloc", handler_in_malloc}, {"handler_that_opens_in_malloc", handler_that_opens_in_malloc},

@@ -327,6 +327,8 @@ mod tests {
         | Change::Cut(range)
         | Change::Stores(range)
         | Change::Move(range, ..)) = change;
+        // No more room than what is asked for.
+        list.views.shrink_to_fit();
         assert!(list.reserve(&wide(range)));
         let room = list.views.capacity();
         match change {

@@ -497,6 +497,15 @@ unsafe extern "C-unwind" fn syscall(
         libc::SYS_fsync => unsafe { data::fsync(a as c_int) }.into(),
         // SAFETY: the arguments are those of the program.
         libc::SYS_fdatasync => unsafe { data::fdatasync(a as c_int) }.into(),
+        libc::SYS_sync_file_range => {
+            // SAFETY: the arguments are those of the program.
+            unsafe { data::sync_file_range(a as c_int, b, c, d as c_uint) }.into()
+        }
+        libc::SYS_sync => {
+            // SAFETY: takes no arguments.
+            unsafe { data::sync() };
+            0
+        }
         // SAFETY: the arguments are those of the program.
         libc::SYS_syncfs => unsafe { data::syncfs(a as c_int) }.into(),
         // SAFETY: the arguments are those of the program.

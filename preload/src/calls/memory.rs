@@ -95,7 +95,7 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
     let mapped = map_pieces(held, base, &places, protection, flags);
     if mapped != Some(Ok(())) {
         // SAFETY: reserved above, and the program does not know of it.
-        unsafe { libc::munmap(base, whole) };
+        unsafe { real::munmap(base, whole) };
         return match mapped {
             Some(Err(libc::ENOMEM)) => Some(Err(libc::ENOMEM)),
             _ => None,
@@ -105,7 +105,7 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
     held.note_view(end, stores);
     if !views::note(base as u64, whole as u64, held.id(), stores) {
         // SAFETY: as above.
-        unsafe { libc::munmap(base, whole) };
+        unsafe { real::munmap(base, whole) };
         return Some(Err(libc::ENOMEM));
     }
     Some(Ok(base))
@@ -344,12 +344,10 @@ pub(super) unsafe extern "C-unwind" fn mremap(
         real::set_errno(libc::ENOMEM);
         return libc::MAP_FAILED;
     }
-    if flags & libc::MREMAP_FIXED != 0 {
-        views::settle((to as u64, new as u64));
-    }
     let change = Change::Moved {
         len: new as u64,
         stays: flags & libc::MREMAP_DONTUNMAP != 0,
+        to: (flags & libc::MREMAP_FIXED != 0).then_some(to as u64),
     };
     // SAFETY: the arguments are those of the program.
     let remap = || unsafe { real::mremap(at, old, new, flags, to) };
@@ -375,8 +373,8 @@ fn protecting(at: *mut c_void, len: size_t, writes: bool, call: impl FnOnce() ->
     if !writes {
         return call();
     }
-    // After ENOMEM, a part of it is writable.
-    let done = |done| (done == 0 || real::errno() == libc::ENOMEM).then_some(0);
+    // After other errors than EINVAL, a part of it may be writable.
+    let done = |done| (done == 0 || real::errno() != libc::EINVAL).then_some(0);
     views::changing((at as u64, len as u64), Change::Writable, call, done).unwrap_or(-1)
 }
 
