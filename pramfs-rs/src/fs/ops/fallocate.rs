@@ -293,6 +293,7 @@ impl Engine {
                 for &(first, end) in &filled {
                     self.undo(|| self.remove_blocks(inode, state, first, end, Some(&before)))?;
                 }
+                self.vol.blocks.go_back(&positions);
                 return Err(e);
             }
             let new = new.stage(&mut tx)?;
