@@ -1,4 +1,4 @@
-//! How what the program has written becomes durable.
+//! Makes writes, and stores through mappings, durable.
 //!
 //! Writes are durable when they return. Stores through mappings become so by msync(2), which the
 //! kernel does, or by fsync(2) and its relatives: with a lease to write, by a sync of the whole
@@ -38,8 +38,7 @@ pub(crate) fn is_durable(fd: c_int) -> bool {
         })
 }
 
-/// Makes what the program has stored through its mappings of the file of a descriptor durable. False
-/// if that failed. `sync`: the call that the program has made. Keeps errno if that succeeds.
+/// Makes stores through mappings of the file of a descriptor durable. False if that failed. `sync`: the call that the program has made. Keeps errno if that succeeds.
 pub(crate) fn flush(fd: c_int, sync: unsafe fn(c_int) -> c_int) -> bool {
     if !regions::are_any() || is_inside() {
         return true;
@@ -71,8 +70,8 @@ pub(crate) fn flush(fd: c_int, sync: unsafe fn(c_int) -> c_int) -> bool {
     }
 }
 
-/// Makes what the program has stored through all its mappings durable, or those of files on the
-/// device of a descriptor. Not under a filter.
+/// Makes stores through all mappings durable, or through those of files on the device of a
+/// descriptor. Not under a filter.
 pub(crate) fn flush_all(of: Option<c_int>) -> bool {
     if !regions::are_any() || is_inside() {
         return true;

@@ -153,8 +153,7 @@ fn pages(at: u64, len: u64) -> Range<u64> {
     at..end.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
 }
 
-/// Whether there are views. Of those of other threads, this thread knows those that it can know
-/// the addresses of.
+/// Whether there are views. A thread that has learnt the address of a view sees the count, too.
 #[inline]
 fn are_any() -> bool {
     COUNT.load(Ordering::Acquire) != 0 || IS_LOST.load(Ordering::Relaxed)

@@ -14,6 +14,28 @@ pub mod messages;
 pub mod virtqueue;
 pub mod window;
 
+use pramfs_fuse_protocol::flags::InitFlags;
+use pramfs_fuse_protocol::wire::InHeader;
+use pramfs_fuse_protocol::{InitRequest, Opcode, Operation, Request, Rules};
+
+/// INIT of a guest that offers everything.
+pub(crate) fn init() -> Vec<u8> {
+    let request = Request {
+        header: InHeader {
+            unique: 1,
+            ..InHeader::default()
+        },
+        opcode: Opcode::Init,
+        operation: Operation::Init(InitRequest {
+            major: 7,
+            minor: 41,
+            max_readahead: 4096,
+            flags: InitFlags::all().difference(InitFlags::NO_EXPORT_SUPPORT),
+        }),
+    };
+    request.encode(&Rules::BEFORE_INIT)
+}
+
 /// Takes numbers and bytes from the input.
 pub(crate) struct Input<'i>(pub(crate) &'i [u8]);
 

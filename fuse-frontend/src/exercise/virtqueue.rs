@@ -22,14 +22,13 @@ use pramfs::MountOptions;
 use pramfs::format::{FormatOptions, format};
 use pramfs::inode::{Credentials, Fs, Ino};
 use pramfs::pmem::{HeapBackend, Region};
-use pramfs_fuse_protocol::flags::InitFlags;
 use pramfs_fuse_protocol::wire::InHeader;
-use pramfs_fuse_protocol::{InitRequest, Message, Opcode, Operation, Request, Rules};
+use pramfs_fuse_protocol::{Message, Opcode};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use zerocopy::IntoBytes;
 
-use super::Input;
+use super::{Input, init};
 use crate::adapter::{Adapter, CacheMode, Notifier};
 use crate::door::{Door, DoorSettings, Outlet, Translations};
 use crate::transport::dev::buffer::Buffer;
@@ -90,22 +89,7 @@ impl Scene {
             available: 0,
             served: 0,
         };
-        let init = Request {
-            header: InHeader {
-                unique: 1,
-                ..InHeader::default()
-            },
-            opcode: Opcode::Init,
-            operation: Operation::Init(InitRequest {
-                major: 7,
-                minor: 41,
-                max_readahead: 4096,
-                flags: InitFlags::all().difference(InitFlags::NO_EXPORT_SUPPORT),
-            }),
-        };
-        scene
-            .door
-            .serve(&init.encode(&Rules::BEFORE_INIT), &mut Deaf);
+        scene.door.serve(&init(), &mut Deaf);
         scene
     }
 

@@ -35,13 +35,13 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::inode::{Credentials, Fs, Ino, SetAttr};
 use pramfs::pmem::RegionOptions;
 use pramfs::{Fallocate, MountOptions};
-use pramfs_fuse_protocol::flags::{InitFlags, MappingFlags};
+use pramfs_fuse_protocol::flags::MappingFlags;
 use pramfs_fuse_protocol::numbers::ROOT_ID;
 use pramfs_fuse_protocol::wire::{InHeader, SetupmappingIn};
-use pramfs_fuse_protocol::{InitRequest, Message, Opcode, Operation, Request, Rules};
+use pramfs_fuse_protocol::{Message, Opcode};
 use zerocopy::IntoBytes;
 
-use super::Input;
+use super::{Input, init};
 use crate::adapter::{Adapter, CacheMode, Notifier};
 use crate::door::dax::Window;
 use crate::door::{Door, DoorSettings, Outlet, Translations};
@@ -194,22 +194,8 @@ impl Scene {
 
     /// Begins a session, and looks up the files.
     fn begin(&mut self) {
-        let init = Request {
-            header: InHeader {
-                unique: 1,
-                ..InHeader::default()
-            },
-            opcode: Opcode::Init,
-            operation: Operation::Init(InitRequest {
-                major: 7,
-                minor: 41,
-                max_readahead: 4096,
-                flags: InitFlags::all().difference(InitFlags::NO_EXPORT_SUPPORT),
-            }),
-        };
         let mut heard = Heard::default();
-        self.door
-            .serve(&init.encode(&Rules::BEFORE_INIT), &mut heard);
+        self.door.serve(&init(), &mut heard);
         assert_eq!(heard.0, Some(0), "INIT");
         for name in FILES {
             self.request(Opcode::Lookup, TOP, &[name, b"\0"].concat());

@@ -158,7 +158,7 @@ pub(super) unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     unsafe { synced(durable::flush(fd, real::fdatasync), || real::fdatasync(fd)) }
 }
 
-/// sync_file_range(2), of whole files.
+/// sync_file_range(2). It syncs the whole file.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn sync_file_range(
     fd: c_int,
