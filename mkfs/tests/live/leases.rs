@@ -7,10 +7,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use pramfs_control::{Connection, DIRECTORY, Directory, Granted, Identity, TicketReply};
+use pramfs_control::{
+    Connection, ControlError, DIRECTORY, Directory, Granted, Identity, Refusal, TicketReply,
+};
 use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
-use pramfs_tests::mounted::Mounted;
+use pramfs_tests::mounted::{Mounted, wait_until};
 
 use crate::common::{pramfs, scratch};
 use crate::live;
@@ -21,15 +23,26 @@ fn connection(mount: &Mounted) -> Connection {
     Connection::open(&directory, &name).unwrap().unwrap()
 }
 
-/// Gets a lease of a file for this process.
+/// Gets a lease of a file for this process. The RELEASE of a close that has returned may still be
+/// on its way: until then the file counts as open through the page cache.
 fn lease(path: &Path, server: &Connection, mode: LeaseMode) -> (File, Granted, OwnedFd) {
     let mut how = File::options();
     let file = how.read(true).write(mode == LeaseMode::Write);
     let file = file.custom_flags(libc::O_DIRECT);
     let file = file.open(path).unwrap();
-    let bytes = lease_ticket(file.as_fd(), mode).unwrap();
-    let ticket = TicketReply::decode(&bytes).unwrap().ticket;
-    let (granted, descriptor) = server.lease(ticket).unwrap();
+    let mut leased = None;
+    let granted = wait_until(|| {
+        let bytes = lease_ticket(file.as_fd(), mode).unwrap();
+        let ticket = TicketReply::decode(&bytes).unwrap().ticket;
+        match server.lease(ticket) {
+            Ok(lease) => leased = Some(lease),
+            Err(ControlError::Refused { reason, .. }) if reason == Refusal::Busy => {}
+            Err(other) => panic!("{other}"),
+        }
+        leased.is_some()
+    });
+    assert!(granted, "the file stays open through the page cache");
+    let (granted, descriptor) = leased.unwrap();
     (file, granted, descriptor)
 }
 
