@@ -424,6 +424,28 @@ fn cases() -> Vec<Case> {
         )
         .allow(Allowed::Lagging),
         Case::new(
+            "copy of pieces that end amid words",
+            |fs| {
+                let files = [file(fs, "f", b""), file(fs, "g", b"")];
+                // The third block is a hole, and the source ends amid a block.
+                for at in [0, 512, 1536, 2048] {
+                    for f in files {
+                        fs.write(&CX, f, at, &pattern(509, at)).unwrap();
+                    }
+                }
+                file(fs, "to", &pattern(3000, 7));
+            },
+            |fs| {
+                let copied = fs.copy_range(&CX, (ino(fs, "/f"), 5), (ino(fs, "/to"), 3), 2500);
+                assert_eq!(copied.unwrap(), 2500);
+            },
+        )
+        .blocks(512)
+        .allow(Allowed::Words {
+            path: "/to",
+            range: (3, 2503),
+        }),
+        Case::new(
             "truncate to a shorter size",
             |fs| {
                 file(fs, "f", &pattern(30_000, 5));

@@ -7,7 +7,7 @@
 use pramfs::Fallocate;
 use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, SetAttr};
 use pramfs_tests::appender::{Appended, Appender};
-use pramfs_tests::crash::sweep::{file, pattern, sweep_all};
+use pramfs_tests::crash::sweep::{Allowed, file, ino, pattern, sweep_all};
 use pramfs_tests::leased_file::{case, lease, leased, set_size};
 
 const CX: Credentials<'_> = Credentials::ROOT;
@@ -37,6 +37,14 @@ fn window(fs: &Fs) {
 fn appended(fs: &Fs) {
     window(fs);
     append(fs, 900, 2);
+}
+
+/// The bytes of an operation that stores to blocks in place.
+fn words(path: &'static str, from: u64, to: u64) -> Allowed {
+    Allowed::Words {
+        path,
+        range: (from, to),
+    }
 }
 
 /// The states before and after an operation are those with all that was appended before.
@@ -94,6 +102,38 @@ fn crash_in_any_change_beside_append_window_keeps_what_was_appended() {
             let what = Fallocate::Allocate { keep_size: true };
             fs.fallocate(&CX, leased(fs), what, 0, 6000).unwrap();
         }),
+        case("punch below the window", appended, |fs| {
+            fs.fallocate(&CX, leased(fs), Fallocate::PunchHole, 100, 450)
+                .unwrap();
+        })
+        .allow(words("/f", 100, 550)),
+        case("punch in the window", appended, |fs| {
+            fs.fallocate(&CX, leased(fs), Fallocate::PunchHole, 600, 900)
+                .unwrap();
+        })
+        .allow(words("/f", 600, 1500)),
+        case("zero range in the window", appended, |fs| {
+            let what = Fallocate::ZeroRange { keep_size: true };
+            fs.fallocate(&CX, leased(fs), what, 600, 900).unwrap();
+        })
+        .allow(words("/f", 600, 1500)),
+        case("zero range past the window", appended, |fs| {
+            let what = Fallocate::ZeroRange { keep_size: false };
+            fs.fallocate(&CX, leased(fs), what, 1000, 2000).unwrap();
+        })
+        .allow(words("/f", 1000, 3000)),
+        case("copy to the window", appended, |fs| {
+            let other = ino(fs, "/other");
+            let copied = fs.copy_range(&CX, (other, 0), (leased(fs), 1500), 600);
+            assert_eq!(copied.unwrap(), 600);
+        })
+        .allow(words("/f", 1500, 2100)),
+        case("copy of the window", appended, |fs| {
+            let other = ino(fs, "/other");
+            let copied = fs.copy_range(&CX, (leased(fs), 600), (other, 100), 900);
+            assert_eq!(copied.unwrap(), 900);
+        })
+        .allow(words("/other", 100, 1000)),
         case("chattr", appended, |fs| {
             let set = SetAttr {
                 flags: Some(IMMUTABLE),

@@ -285,7 +285,7 @@ impl Promise {
 }
 
 /// Bytes and size of a file whose change of `range` was cut short.
-fn bytes_between(old: &Node, found: &Node, new: &Node, range: &Range<u64>) -> bool {
+pub(super) fn bytes_between(old: &Node, found: &Node, new: &Node, range: &Range<u64>) -> bool {
     if found.size < old.size.min(new.size) || found.size > old.size.max(new.size) {
         return false;
     }

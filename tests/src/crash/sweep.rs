@@ -10,6 +10,7 @@ use pramfs_medium::journal::{Rules, set_thread_lane};
 use super::images::Limits;
 use super::machine::Torn;
 use super::oracle::Oracle;
+use super::state::bytes_between;
 use crate::random::Random;
 use crate::recorded::{Recorded, recovered_tree};
 use crate::region::repeatable;
@@ -22,6 +23,14 @@ pub enum Allowed {
     Exact,
     /// The same, but times of inodes may be old.
     Lagging,
+    /// The same. And until the operation has returned, each aligned word within these bytes of
+    /// a file may be old or new, and its size and number of blocks lie between.
+    Words {
+        /// The path of the file.
+        path: &'static str,
+        /// The first byte, and the end.
+        range: (u64, u64),
+    },
     /// Anything that the check accepts, given the states before and after.
     Between(fn(&Tree, &Tree, &Tree) -> bool),
 }
@@ -151,7 +160,7 @@ fn sweep(case: &Case) -> usize {
         free_inodes: after.free_inodes,
         ..t.clone()
     };
-    if !matches!(case.allowed, Allowed::Lagging) {
+    if !matches!(case.allowed, Allowed::Lagging | Allowed::Words { .. }) {
         let d = after.differences(&settled(&live));
         assert!(
             d.is_empty(),
@@ -178,10 +187,11 @@ fn sweep(case: &Case) -> usize {
         let ok = match case.allowed {
             Allowed::Exact if !returned => *found == before || *found == after,
             Allowed::Exact => *found == after,
-            Allowed::Lagging => {
-                let t = found.clone().timeless();
-                t == before.clone().timeless() || t == after.clone().timeless()
+            Allowed::Lagging => lags(&before, found, &after),
+            Allowed::Words { .. } if returned => {
+                found.clone().timeless() == after.clone().timeless()
             }
+            Allowed::Words { path, range } => words(&before, found, &after, path, range),
             Allowed::Between(_) if returned => *found == after,
             Allowed::Between(f) => f(&before, found, &after),
         };
@@ -193,6 +203,32 @@ fn sweep(case: &Case) -> usize {
             after.differences(found)
         );
     })
+}
+
+/// Whether a tree is that before or that after, but for times.
+fn lags(before: &Tree, found: &Tree, after: &Tree) -> bool {
+    let found = found.clone().timeless();
+    found == before.clone().timeless() || found == after.clone().timeless()
+}
+
+/// Whether a tree is that before or that after, but for times and for words of a file.
+fn words(before: &Tree, found: &Tree, after: &Tree, path: &str, range: (u64, u64)) -> bool {
+    let node = |t: &Tree| t.nodes.get(path.as_bytes()).cloned();
+    let (Some(a), Some(n), Some(b)) = (node(before), node(found), node(after)) else {
+        return false;
+    };
+    let blocks = a.blocks.min(b.blocks)..=a.blocks.max(b.blocks);
+    let with = |t: &Tree| {
+        let mut t = t.clone();
+        let Some(of) = t.nodes.get_mut(path.as_bytes()) else {
+            return t;
+        };
+        (of.size, of.blocks, of.data) = (n.size, n.blocks, n.data.clone());
+        t
+    };
+    blocks.contains(&n.blocks)
+        && bytes_between(&a, &n, &b, &(range.0..range.1))
+        && lags(&with(before), found, &with(after))
 }
 
 /// All cases, or those that the variable `CASE` names a part of.

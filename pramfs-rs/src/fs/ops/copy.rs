@@ -2,8 +2,8 @@
 //! bytes go from the medium to the medium, without a buffer in between.
 //!
 //! Invariant: for the target, a copy is a write ([`write`](crate::fs::ops::write)). Written
-//! blocks are overwritten in place; other blocks are allocated record by record. A crash
-//! leaves a prefix.
+//! blocks are overwritten in place, and no aligned word of them is torn; other blocks are
+//! allocated record by record. A crash leaves a prefix.
 //!
 //! Holes and unwritten blocks of the source become unwritten blocks of the target, which
 //! read as zeros and take no time to write. The copied range thus has its space allocated,
@@ -26,6 +26,9 @@ use pramfs_medium::map;
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::sync::RwLockReadGuard;
 use pramfs_medium::types::{Bno, Ino, RegionOffset};
+
+/// Bytes that a crash leaves old or new as a whole.
+const WORD: u64 = 8;
 
 /// The locked source and target.
 struct Ends<'a> {
@@ -190,9 +193,27 @@ impl Engine {
                 Err(Error::Lost { .. }) if done > 0 => break,
                 piece => piece?,
             };
+            // A crash must not tear a word of the target. One that lies in two pieces is stored
+            // by itself.
+            let of_word = match n < len - done {
+                true => (to + done + n) % WORD,
+                false => 0,
+            };
+            let word = match of_word > 0 && n <= of_word {
+                true => self.word(ends.source(), from + done, to + done, len - done),
+                false => None,
+            };
+            let n = match word {
+                Some((_, n)) => n as u64,
+                None if n > of_word => n - of_word,
+                None => n,
+            };
             let state = &mut ends.target;
-            let copied = match place {
-                Some(at) => {
+            let copied = match (word, place) {
+                (Some((word, n)), _) => self
+                    .write_locked(target, state, to + done, &word[..n])
+                    .map(|n| n as u64),
+                (None, Some(at)) => {
                     // Detect an unreadable source page before storing to the target.
                     self.vol.region.touch(at.0, n)?;
                     let bytes = MediumRange {
@@ -202,7 +223,7 @@ impl Engine {
                     self.write_locked(target, state, to + done, bytes)
                         .map(|n| n as u64)
                 }
-                None => self.write_zeros(target, state, to + done, n),
+                (None, None) => self.write_zeros(target, state, to + done, n),
             };
             match copied {
                 Ok(copied) => {
@@ -216,6 +237,16 @@ impl Engine {
             }
         }
         Ok(done)
+    }
+
+    /// Reads the bytes for the rest of the word of the target at `to`. `None` if not all of them
+    /// can be read: the copy ends amid the word, which then gets the bytes of one piece.
+    fn word(&self, source: &InodeState, from: u64, to: u64, len: u64) -> Option<([u8; 8], usize)> {
+        let n = len.min(WORD - to % WORD) as usize;
+        let mut word = [0; WORD as usize];
+        let hole = || self.check_hole(source, Hole::Contents);
+        let read = self.read_data(source, from, &mut word[..n], hole);
+        read.is_ok_and(|read| read == n).then_some((word, n))
     }
 
     /// Returns the place and the length of the first contiguous piece of a range. The place
