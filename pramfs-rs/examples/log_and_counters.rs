@@ -236,6 +236,9 @@ pub fn run(path: &Path, size: u64, records: u64) -> Result<Outcome> {
         counters.add(Counter::Bytes, payload.len() as u64)?;
         appending += appended - start;
         counting += appended.elapsed();
+        if i == 0 {
+            println!("run {runs}: the first record is in the log");
+        }
     }
     let each = |total: Duration| total.as_nanos() / u128::from(records.max(1));
     println!(

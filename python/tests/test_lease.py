@@ -5,6 +5,7 @@ import os
 import pickle
 import shutil
 import subprocess
+import time
 
 import pytest
 
@@ -43,13 +44,15 @@ def test_lease_reads_and_stores_beside_mount(mount):
         kept = pickle.dumps(file)
         assert b"/run/pramfs" in kept
         assert pickle.loads(kept).pread(1, 9) == b"9"
-    for _ in range(100):
+    for _ in range(3000):
         # The kernel tells the server a little later that the file has been closed.
         try:
             file = pramfs.lease(mount / "file", writable=True)
             break
         except pramfs.BusyError:
-            continue
+            time.sleep(0.01)
+    else:
+        pytest.fail("the file stays busy")
     with file:
         assert file.pwrite(b"direct", 0) == 6
         with file.map(4096, 4096, writable=True) as m:

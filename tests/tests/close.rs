@@ -2,6 +2,7 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{Protect, RegionOptions};
@@ -20,6 +21,13 @@ fn make(dir: &tempfile::TempDir) -> (PathBuf, Fs) {
     let region = RegionOptions::new().create(&path, LEN).unwrap();
     format(&region, &FormatOptions::default()).unwrap();
     (path, Fs::open(region, MountOptions::default()).unwrap())
+}
+
+/// One test at a time: a child that one test forks briefly holds all descriptors of the process, and
+/// with them the lock of the region of another test.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn memory() -> tempfile::TempDir {
@@ -74,6 +82,7 @@ fn all_fail(fs: Option<&Fs>, file: &File, view: &MappedFile) -> bool {
 
 #[test]
 fn close_with_open_handles_returns_file_system() {
+    let _alone = alone();
     let dir = memory();
     let (path, fs) = make(&dir);
     let (file, view) = open_both(&fs);
@@ -104,6 +113,7 @@ fn close_with_open_handles_returns_file_system() {
 
 #[test]
 fn close_error_converted_to_error_unmounts() {
+    let _alone = alone();
     let dir = memory();
     let (_, fs) = make(&dir);
     let (file, view) = open_both(&fs);
@@ -114,6 +124,7 @@ fn close_error_converted_to_error_unmounts() {
 
 #[test]
 fn close_now_with_open_view_stops_stores_keeps_lock() {
+    let _alone = alone();
     let dir = memory();
     let (path, fs) = make(&dir);
     let (file, view) = open_both(&fs);
@@ -209,6 +220,7 @@ fn forked_child_is_refused(fs: Fs, path: &Path) {
 
 #[test]
 fn fork_child_calls_on_file_system_fail() {
+    let _alone = alone();
     let dir = memory();
     let (path, fs) = make(&dir);
     forked_child_is_refused(fs, &path);
@@ -216,6 +228,7 @@ fn fork_child_calls_on_file_system_fail() {
 
 #[test]
 fn fork_child_calls_on_page_granular_medium_fail() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (path, fs) = make(&dir);
     forked_child_is_refused(fs, &path);
@@ -225,6 +238,7 @@ fn fork_child_calls_on_page_granular_medium_fail() {
 /// open at the fork.
 #[test]
 fn fork_child_of_protected_region_reaches_neither_mapping() {
+    let _alone = alone();
     let dir = memory();
     let (path, fs) = make(&dir);
     fs.close().unwrap();
@@ -262,6 +276,7 @@ fn fork_child_of_protected_region_reaches_neither_mapping() {
 /// A daemon that opens the region and forks before it uses it.
 #[test]
 fn fork_child_cannot_use_open_region() {
+    let _alone = alone();
     let dir = memory();
     let (path, fs) = make(&dir);
     fs.close().unwrap();
@@ -297,6 +312,7 @@ fn fork_child_cannot_use_open_region() {
 /// child. The child must not keep the region instead.
 #[test]
 fn fork_without_memory_unmaps_region_in_child() {
+    let _alone = alone();
     let dir = memory();
     let (path, fs) = make(&dir);
     fs.close().unwrap();
@@ -343,6 +359,7 @@ fn fork_without_memory_unmaps_region_in_child() {
 
 #[test]
 fn fork_child_holds_no_lock_after_parent_exit() {
+    let _alone = alone();
     let dir = memory();
     let (path, fs) = make(&dir);
     fs.close().unwrap();
@@ -384,6 +401,7 @@ fn fork_child_holds_no_lock_after_parent_exit() {
 
 #[test]
 fn fork_child_opens_own_region() {
+    let _alone = alone();
     let (one, two) = (memory(), memory());
     let (_, fs) = make(&one);
     let child = fork(|| {

@@ -4,11 +4,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-const PART: &str = "two operations, blocks of 512";
+const PART: &str = "one operation, blocks of 512";
 
 fn explorer(progress: &Path, more: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_crash-explorer"))
-        .args(["--quick", "--length", "2", "--lines", "2", "--only", PART])
+        .args(["--quick", "--length", "1", "--lines", "2", "--only", PART])
         .arg("--resume")
         .arg(progress)
         .args(more)
@@ -39,7 +39,7 @@ fn done(progress: &Path) -> u64 {
 fn resume_after_kill_reaches_same_counts() {
     let dir = tempfile::tempdir().unwrap();
     let whole = counts(explorer(&dir.path().join("whole"), &[]));
-    assert!(whole[0] > 250, "{whole:?}");
+    assert!(whole[0] > 50, "{whole:?}");
 
     let progress = dir.path().join("killed");
     let killed = explorer(&progress, &["--die-after", "1"]);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::pmem::RegionOptions;
+use pramfs::pmem::{Region, RegionOptions};
 use pramfs::{
     Access, Error, Fallocate, MountOptions, OpenOptions, Result,
     inode::{Credentials, Fs, Ino, SetAttr},
@@ -17,7 +17,7 @@ use pramfs_fsck::{CheckOptions, check_fs};
 use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::host::{Host, sparse_copy};
-use pramfs_tests::mounted::{self, Mounted};
+use pramfs_tests::mounted::{self, Mounted, wait_until};
 use pramfs_tests::region::{quiet, repeatable};
 
 const MIB: u64 = 1 << 20;
@@ -422,6 +422,21 @@ fn hole_is_found_despite_huge_page_past_end() {
 
 /// Committed records are replayed and files are removed although the host has no free
 /// page.
+/// Opens a region. Until its exec, a child of another test holds a copy of the descriptor that was
+/// closed here, and with it the lock.
+fn open_when_free(path: &Path) -> Region {
+    let mut opened = None;
+    let free = wait_until(|| match RegionOptions::new().open(path) {
+        Err(e) if e.errno() == libc::EBUSY => false,
+        region => {
+            opened = Some(region.unwrap());
+            true
+        }
+    });
+    assert!(free, "{} stays in use", path.display());
+    opened.unwrap()
+}
+
 #[test]
 fn crash_on_full_host_recovers_on_full_host() {
     let Some(host) = Host::tmpfs("recovery on a full tmpfs", "size=48m") else {
@@ -437,7 +452,7 @@ fn crash_on_full_host_recovers_on_full_host() {
     }
     fs.force_shutdown().unwrap();
     drop(fs);
-    let fs = Fs::open(RegionOptions::new().open(&path).unwrap(), quiet()).unwrap();
+    let fs = Fs::open(open_when_free(&path), quiet()).unwrap();
     assert!(!fs.recovery().was_clean);
     works(&fs, old);
     for name in &names[half..] {

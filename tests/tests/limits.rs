@@ -4,7 +4,7 @@
 //! The release build uses a million files and a terabyte. The development build uses
 //! fewer and reports it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
@@ -42,6 +42,12 @@ fn count() -> u32 {
     }
 }
 
+/// How long this thread has had a processor.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 fn names(n: u32) -> impl Iterator<Item = String> {
     (0..n).map(|i| format!("file-{i:07}"))
 }
@@ -62,14 +68,18 @@ fn mount_after_kill_is_fast() {
     // As after a kill: nothing is closed, and a second mapping of the file sees the
     // medium.
     let copy = RegionOptions::new().lock(false).open(&place.0).unwrap();
+    let before = cpu_time();
     let again = Fs::open(copy, MountOptions::default()).unwrap();
+    let took = cpu_time() - before;
     let report = again.recovery();
     println!(
-        "mount after a kill: {:?}, {} records",
+        "mount after a kill: {:?}, of which this thread had a processor for {took:?}, {} records",
         report.time, report.records
     );
     assert!(!report.was_clean && report.records > 0);
-    assert!(report.time.as_millis() < 100, "{:?}", report.time);
+    // Other tests may have the processors meanwhile.
+    let time = report.time.min(took);
+    assert!(time.as_millis() < 100, "{time:?}");
     let last = format!("file-{:07}", count() - 1);
     again.lookup(dir, last.as_bytes()).unwrap();
     // The first mount still considers itself the only one: it must not write any more.

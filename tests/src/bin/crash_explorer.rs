@@ -281,11 +281,14 @@ fn phases(args: &Args, ops: &[Op], all_ops: &[Op]) -> Result<Vec<Phase>> {
     Ok(phases)
 }
 
-/// Workloads between two savings of the progress.
+/// Workloads between two savings of the progress. At the end of a chunk, threads wait for the last
+/// one.
 const CHUNK: usize = 200;
+const QUICK_CHUNK: usize = 50;
 
 fn phase(
     p: &Phase,
+    chunk: usize,
     ops: &[Op],
     (mut done, mut total): (usize, Summary),
     save: &mut dyn FnMut(usize, &Summary) -> Result<()>,
@@ -298,7 +301,7 @@ fn phase(
     bar.enable_steady_tick(Duration::from_millis(200));
     let known = Arc::new(Known::default());
     while done < p.workloads.len() {
-        let chunk = &p.workloads[done..(done + CHUNK).min(p.workloads.len())];
+        let chunk = &p.workloads[done..(done + chunk).min(p.workloads.len())];
         let job = Job {
             fixture: &p.fixture,
             ops,
@@ -386,6 +389,7 @@ fn explore(args: &Args) -> Result<bool> {
                 progress.done.len() - 1
             }
         };
+        let chunk = if args.quick { QUICK_CHUNK } else { CHUNK };
         let from = (progress.done[at].1, progress.done[at].2);
         let mut save = |done: usize, s: &Summary| {
             (progress.done[at].1, progress.done[at].2) = (done, *s);
@@ -399,7 +403,7 @@ fn explore(args: &Args) -> Result<bool> {
             }
             Ok(())
         };
-        match phase(&p, &all_ops, from, &mut save)? {
+        match phase(&p, chunk, &all_ops, from, &mut save)? {
             Ok(s) => {
                 println!("{}", s.row(&p.name));
                 total += s;

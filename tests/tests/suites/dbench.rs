@@ -17,7 +17,7 @@ fn dbench_runs_with_four_clients() {
     let out = Run::new(
         "dbench",
         find("dbench").unwrap(),
-        Duration::from_secs(seconds + 120),
+        Duration::from_secs(seconds + 3600),
     )
     .arg("-D")
     .arg(mount.path())

@@ -53,7 +53,7 @@ fn run(mount: &Mounted, dir: &Path, remounting: bool) -> Vec<(String, String)> {
     let file = dir.join("pjdfstest.toml");
     let remount = if remounting { "true" } else { "false" };
     fs::write(&file, CONFIGURATION.replace("REMOUNT", remount)).unwrap();
-    let suite = Run::new("pjdfstest", "unshare", Duration::from_secs(300))
+    let suite = Run::new("pjdfstest", "unshare", Duration::from_secs(3600))
         .args(["--mount", "--propagation", "private"])
         .args(["bash", "-euc", NAMESPACE, "namespace"])
         .args([dir.join("helpers"), dir.join("second")])

@@ -18,7 +18,7 @@ fn stress_ng_filesystem_class_runs() {
     let out = Run::new(
         "stress-ng",
         find("stress-ng").unwrap(),
-        Duration::from_secs(400),
+        Duration::from_secs(3600),
     )
     .args(["--class", "filesystem", "--sequential", "1"])
     .args(["--timeout", "1s", "--verify", "--temp-path"])

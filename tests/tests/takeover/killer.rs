@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pramfs_tests::mounted::{Mounted, wait_until};
 use pramfs_tests::random::Random;
+use rustix::fs::statvfs;
 use rustix::process::{Pid, Signal};
 
 /// Pauses between two deaths, in milliseconds. The next server has to serve before it dies:
@@ -82,14 +83,15 @@ impl<'m> Killer<'m> {
         let mut killed = 0;
         let mut last = None;
         while killed < count {
-            let pause = PAUSE.start + random.below(PAUSE.end - PAUSE.start);
-            std::thread::sleep(Duration::from_micros(pause * 1000 + random.below(1000)));
             assert!(
                 wait_until(|| self.server().is_some_and(|one| Some(one) != last)),
                 "no server after {killed} deaths"
             );
-            // It answers: otherwise the same request might meet two deaths.
-            fs::metadata(self.mount.path()).unwrap();
+            // It answers: otherwise the same request might meet two deaths. The kernel never caches
+            // the answer to this one.
+            statvfs(self.mount.path()).unwrap();
+            let pause = PAUSE.start + random.below(PAUSE.end - PAUSE.start);
+            std::thread::sleep(Duration::from_micros(pause * 1000 + random.below(1000)));
             if let Some(server) = self.server() {
                 if random.one_in(8) {
                     self.kill_standby(server);

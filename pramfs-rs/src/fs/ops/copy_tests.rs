@@ -216,11 +216,11 @@ fn set_mode(fs: &Fs, file: Ino, uid: Option<u32>, perm: Option<u32>) {
     fs.setattr(&Credentials::ROOT, file, &set).unwrap();
 }
 
-/// Aborts the process if the test has not set `done` after a minute: a lookup of a group
+/// Aborts the process if the test has not set `done` after ten minutes: a lookup of a group
 /// under a lock would wait for ever.
 fn abort_unless(done: Arc<AtomicBool>) {
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(60));
+        std::thread::sleep(Duration::from_secs(600));
         if !done.load(Ordering::Relaxed) {
             eprintln!("the engine asks for a group under a lock that the answer needs");
             std::process::abort();
