@@ -3,9 +3,24 @@
 # warns first, and each skipped test reports it.
 #
 #   scripts/test.sh [ARGUMENTS of cargo test]   without arguments: all tests
+#   scripts/test.sh --build                     builds all tests, and runs none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# Arguments of cargo test for the parts of the workspace. In separate calls: the last two enable
+# test hooks of the engine (the feature `testing`), and cargo builds packages of one call with the
+# same features. The tests of pramfs-tests run the programs built by the first call, which have no
+# test hooks.
+parts=("" "-p pramfs -p pramfs-fsck" "-p pramfs-tests")
+
+if [[ ${1-} == --build ]]; then
+    cargo build -p pramfs-preload
+    for part in "${parts[@]}"; do
+        # shellcheck disable=SC2086 # several words
+        cargo test $part --no-run
+    done
+    exit
+fi
 if [[ ! -c /dev/fuse ]]; then
     printf '\nWARNING: /dev/fuse does not exist: THE TESTS THAT MOUNT ARE SKIPPED (modprobe fuse).\n\n' >&2
 elif ((EUID != 0)); then
@@ -24,12 +39,10 @@ if (($# == 0)); then
     fi
     # The tests of the preload library run programs with it; nothing links it.
     cargo build -p pramfs-preload
-    cargo test --no-fail-fast || status=$?
-    # In separate calls: they enable test hooks of the engine (the feature `testing`),
-    # and cargo builds packages of one call with the same features. The tests of
-    # pramfs-tests run the programs built by the first call, which have no test hooks.
-    cargo test -p pramfs -p pramfs-fsck --no-fail-fast || status=$?
-    cargo test -p pramfs-tests --no-fail-fast || status=$?
+    for part in "${parts[@]}"; do
+        # shellcheck disable=SC2086 # several words
+        cargo test $part --no-fail-fast || status=$?
+    done
     exit $status
 fi
 # Tests of one package use the programs of others.
