@@ -10,6 +10,7 @@
 //! - [`views`]: which addresses show which files.
 //! - [`maps`]: a line of `/proc/self/maps`.
 //! - [`settings`]: what the environment asks for.
+//! - [`words`]: whether the buffers of a vector end amid words.
 #![forbid(unsafe_code)]
 
 pub mod blocks;
@@ -18,5 +19,6 @@ pub mod maps;
 pub mod settings;
 pub mod users;
 pub mod views;
+pub mod words;
 
 pub use views::{FileId, View, ViewList};

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::{off64_t, size_t, ssize_t};
+use pramfs_preload_core::words::splits_word;
 
 use crate::process::{Copying, is_inside, is_sealed, notice_fork};
 use crate::real;
@@ -286,9 +287,13 @@ fn end_of(iov: &[libc::iovec], at: off64_t) -> u64 {
     lens.fold(at.max(0) as u64, u64::saturating_add)
 }
 
-/// As [`write_at`], from several buffers.
+/// As [`write_at`], from several buffers. They are stored one after the other, so the mount does it
+/// where a crash in between would tear a word.
 pub(super) fn write_parts_at(fd: c_int, iov: &[libc::iovec], at: off64_t) -> Option<ssize_t> {
-    let done = held(fd, Way::Write, end_of(iov, at)).and_then(|held| {
+    let lens = iov.iter().map(|part| part.iov_len as u64);
+    let held = held(fd, Way::Write, end_of(iov, at));
+    let whole = held.filter(|_| !splits_word(at.max(0) as u64, lens));
+    let done = whole.and_then(|held| {
         parts(iov, at, |p, at| {
             write_held(&held, p.iov_base, p.iov_len, at)
         })
