@@ -14,6 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use pramfs_medium::journal::Rules;
+use pramfs_tests::crash::atomic::{atomic_ops, changes_bytes};
 use pramfs_tests::crash::concurrent;
 use pramfs_tests::crash::explorer::{Job, Settings, Stopped, run};
 use pramfs_tests::crash::fixture::Fixture;
@@ -81,6 +82,9 @@ struct Args {
     /// Processes hold a lease of each file while --workload runs.
     #[arg(long, requires = "workload")]
     leased: bool,
+    /// The data have checksums while --workload runs.
+    #[arg(long, requires = "workload")]
+    sums: bool,
     /// Lists the operations and ends.
     #[arg(long)]
     list: bool,
@@ -163,6 +167,16 @@ fn fixture(block_size: u32, leased: bool) -> Result<Fixture> {
     made.map_err(|e| anyhow!("the first tree cannot be made: {e}"))
 }
 
+/// The same with checksums of file data.
+fn summed(block_size: u32, leased: bool) -> Result<Fixture> {
+    let len = if block_size > 1024 { 1024 } else { 384 } << 10;
+    let made = match leased {
+        false => Fixture::summed(block_size, len),
+        true => Fixture::summed_and_leased(block_size, len, None),
+    };
+    made.map_err(|e| anyhow!("the first tree with sums cannot be made: {e}"))
+}
+
 fn settings(args: &Args, limits: Limits, recovery: Option<Limits>) -> Settings {
     let processors = || std::thread::available_parallelism().map_or(1, |n| n.get());
     Settings {
@@ -175,8 +189,9 @@ fn settings(args: &Args, limits: Limits, recovery: Option<Limits>) -> Settings {
     }
 }
 
-/// `all_ops` is `ops`, and then the operations of leases.
-fn phases(args: &Args, ops: &[Op], all_ops: &[Op]) -> Result<Vec<Phase>> {
+/// `summed_ops` is `ops`, then the operations of leases, and then more that change bytes.
+fn phases(args: &Args, ops: &[Op], summed_ops: &[Op]) -> Result<Vec<Phase>> {
+    let all_ops = &summed_ops[..lease_ops().len()];
     let all = limits(args);
     let again = match briefly(args) {
         true => Limits {
@@ -203,10 +218,13 @@ fn phases(args: &Args, ops: &[Op], all_ops: &[Op]) -> Result<Vec<Phase>> {
         w
     };
     if let Some(name) = &args.workload {
-        let w = Workload::parse(name, all_ops).map_err(|e| anyhow!(e))?;
+        let w = Workload::parse(name, summed_ops).map_err(|e| anyhow!(e))?;
         return Ok(vec![Phase {
             name: name.clone(),
-            fixture: fixture(args.block_size, args.leased)?,
+            fixture: match args.sums {
+                true => summed(args.block_size, args.leased)?,
+                false => fixture(args.block_size, args.leased)?,
+            },
             workloads: vec![w],
             settings: settings(all, all),
         }]);
@@ -275,6 +293,34 @@ fn phases(args: &Args, ops: &[Op], all_ops: &[Op]) -> Result<Vec<Phase>> {
             name: "three operations on metadata".into(),
             fixture: fixture(512, false)?,
             workloads: sample(sequences(ops, 3, true, &|op| op.metadata), 1000),
+            settings: settings(all, again),
+        });
+    }
+    for leased in [false, true] {
+        let beside = if leased { " beside leases" } else { "" };
+        let one = sequences(summed_ops, 1, false, &|op| !op.map);
+        phases.push(Phase {
+            name: format!("one operation with sums{beside}"),
+            fixture: summed(512, leased)?,
+            workloads: one,
+            settings: settings(all, again),
+        });
+        if args.length >= 2 {
+            let matters = |op: &Op| changes_bytes(op) || leased && matters_beside_leases(op);
+            phases.push(Phase {
+                name: format!("two operations with sums{beside}"),
+                fixture: summed(512, leased)?,
+                workloads: sample(sequences(summed_ops, 2, true, &matters), 300),
+                settings: settings(all, again),
+            });
+        }
+    }
+    for free in 0..6 {
+        let fixture = Fixture::summed_and_full(512, 320 << 10, free);
+        phases.push(Phase {
+            name: format!("one operation with sums, {free} blocks left"),
+            fixture: fixture.map_err(|e| anyhow!("a full region cannot be made: {e}"))?,
+            workloads: sequences(summed_ops, 1, false, &changes_bytes),
             settings: settings(all, again),
         });
     }
@@ -353,15 +399,16 @@ fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
 }
 
 fn explore(args: &Args) -> Result<bool> {
-    let (ops, all_ops) = (ops(), lease_ops());
+    let (ops, all_ops) = (ops(), atomic_ops());
     let options = format!(
-        "quick {} length {} {:?} seed {} workload {:?} leased {} only {:?} every {}",
+        "quick {} length {} {:?} seed {} workload {:?} leased {} sums {} only {:?} every {}",
         args.quick,
         args.length,
         limits(args),
         args.seed,
         args.workload,
         args.leased,
+        args.sums,
         args.only,
         args.every_recovery
     );
@@ -433,7 +480,7 @@ fn explore(args: &Args) -> Result<bool> {
 fn main() -> ExitCode {
     let args = Args::parse();
     if args.list {
-        lease_ops().iter().for_each(|op| println!("{}", op.name));
+        atomic_ops().iter().for_each(|op| println!("{}", op.name));
         return ExitCode::SUCCESS;
     }
     match explore(&args) {

@@ -223,6 +223,7 @@ impl<'a> Pairs<'a> {
             workload: name.clone(),
             block_size: self.fixture.block_size,
             leased: false,
+            summed: false,
             moment: "at no moment".into(),
             lines: Vec::new(),
             problem: String::new(),

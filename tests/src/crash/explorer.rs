@@ -214,6 +214,7 @@ impl<'a> Worker<'a> {
             workload: at.name.to_owned(),
             block_size: self.job.fixture.block_size,
             leased: !self.job.fixture.held.is_empty(),
+            summed: self.job.fixture.summed,
             moment: at.moment.clone(),
             lines,
             problem,

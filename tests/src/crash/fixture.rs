@@ -28,6 +28,8 @@ pub struct Fixture {
     pub full: bool,
     /// The slots of its leases. Processes hold them.
     pub held: Held,
+    /// Its data have checksums.
+    pub summed: bool,
     /// How workloads change bytes of files.
     pub data: DataMode,
     /// Whether the mount is told so. Otherwise it breaks the promise, which the explorer notices.
@@ -78,6 +80,38 @@ impl Fixture {
     /// As for [`new`](Self::new).
     pub fn summed(block_size: u32, len: usize) -> Result<Fixture, String> {
         let room = Room {
+            summed: true,
+            ..Room::default()
+        };
+        Fixture::with(block_size, len, room).map(Fixture::atomic)
+    }
+
+    /// The same in a region in which so many blocks are left to be had.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn summed_and_full(block_size: u32, len: usize, blocks: u64) -> Result<Fixture, String> {
+        let room = Room {
+            blocks: Some(blocks),
+            summed: true,
+            ..Room::default()
+        };
+        Fixture::with(block_size, len, room).map(Fixture::atomic)
+    }
+
+    /// The same, and a process holds a lease of each file; in a region in which so many blocks are
+    /// left to be had, if there is a number.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn summed_and_leased(
+        block_size: u32,
+        len: usize,
+        blocks: Option<u64>,
+    ) -> Result<Fixture, String> {
+        let room = Room {
+            blocks,
+            leased: true,
             summed: true,
             ..Room::default()
         };
@@ -192,10 +226,11 @@ impl Fixture {
                 run(&mut f, &|f| make(f, &format!("/ballast {i}"), file()))?;
             }
         }
-        if let Some(room) = room.blocks {
+        if let Some(blocks) = room.blocks {
             run(&mut f, &|f| make(f, "/ballast", file()))?;
-            // Pointer blocks are taken on the way, so it comes in two steps.
-            for spare in [room + 8, room] {
+            // Pointer blocks are taken on the way, so it comes in steps.
+            let steps: &[u64] = if room.summed { &[16, 2, 0] } else { &[8, 0] };
+            for spare in steps.iter().map(|step| blocks + step) {
                 let free = fs.statfs().map_err(|e| e.to_string())?.available;
                 let size = fs.resolve(b"/ballast").map_err(|e| e.to_string())?.size;
                 let more = free.saturating_sub(spare) * u64::from(block_size);
@@ -204,8 +239,8 @@ impl Fixture {
                 }
             }
             let left = fs.statfs().map_err(|e| e.to_string())?.available;
-            if left.abs_diff(room) > 1 {
-                return Err(format!("{left} blocks are left, not {room}"));
+            if left.abs_diff(blocks) > 1 {
+                return Err(format!("{left} blocks are left, not {blocks}"));
             }
         }
         f.compare(&fs)?;
@@ -220,6 +255,7 @@ impl Fixture {
             follower: f,
             full,
             held,
+            summed: room.summed,
             data: DataMode::InPlace,
             keeps_data: true,
         })

@@ -28,6 +28,8 @@ pub type Held = BTreeSet<u32>;
 pub struct Mapped {
     /// The leased file.
     pub ino: Ino,
+    /// The process may store to them.
+    pub may_store: bool,
     /// Its blocks by their index in the file, also those past its end.
     pub blocks: BTreeMap<u64, u64>,
 }
@@ -86,6 +88,7 @@ pub fn kept(region: &Region, geo: &Geometry) -> Result<Kept, String> {
         }
         let mapped = Mapped {
             ino: lease.ino,
+            may_store: lease.mode == LeaseMode::Write,
             blocks: blocks(medium, &file)?,
         };
         all.insert(slot, mapped);

@@ -36,7 +36,7 @@ use super::leased::{self, Held, Kept};
 use super::machine::{Machine, Torn};
 use super::scratch::{PAGE, Scratch};
 use super::state::State;
-use super::usage::use_it;
+use super::usage::{check_marks, use_it};
 use crate::random::Random;
 use crate::region;
 
@@ -381,6 +381,9 @@ impl Oracle {
             return Err(format!("not clean after an unmount: {report:?}"));
         }
         let mut state = State::of(&fs).map_err(words("the tree cannot be read"))?;
+        if self.geo.data_sums {
+            check_marks(&fs, &state, &kept)?;
+        }
         state
             .stretch(&fs)
             .map_err(words("a file cannot be made longer"))?;

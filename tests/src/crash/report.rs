@@ -146,6 +146,8 @@ pub struct Counterexample {
     pub block_size: u32,
     /// Processes held a lease of each file.
     pub leased: bool,
+    /// The data had checksums.
+    pub summed: bool,
     /// When the power failed.
     pub moment: String,
     /// What of the uncertain lines was on the medium.
@@ -167,11 +169,12 @@ impl fmt::Display for Counterexample {
         writeln!(f, "{}", self.problem)?;
         write!(
             f,
-            "again: cargo run --release -p pramfs-tests --bin crash-explorer -- --workload '{}' --block-size {} --seed {}{}",
+            "again: cargo run --release -p pramfs-tests --bin crash-explorer -- --workload '{}' --block-size {} --seed {}{}{}",
             self.workload,
             self.block_size,
             self.seed,
-            if self.leased { " --leased" } else { "" }
+            if self.leased { " --leased" } else { "" },
+            if self.summed { " --sums" } else { "" }
         )
     }
 }

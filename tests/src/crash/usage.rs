@@ -1,11 +1,37 @@
-//! The use of a recovered file system: it must do what it promises until it is empty.
+//! The use of a recovered file system: it must do what it promises until it is empty. Before that,
+//! its files are marked where their sums do not hold, and nowhere else.
 
 use pramfs::{
     FileType,
     inode::{Credentials, Fs, Ino},
 };
 
+use super::leased::Kept;
 use super::state::State;
+
+/// Checks which sums stand for data after an unmount. A block to which a process may store has
+/// none, and the unmount has summed all others. (The check has compared them.)
+pub(super) fn check_marks(fs: &Fs, state: &State, kept: &Kept) -> Result<(), String> {
+    for (path, n) in &state.tree.nodes {
+        if n.kind != FileType::Regular {
+            continue;
+        }
+        let verified = fs.verify_data(n.id.0, 0..u64::MAX);
+        let verified = verified.map_err(|e| format!("the sums after recovery: {e}"))?;
+        let mut leases = kept.values().filter(|mapped| mapped.ino == n.id.0);
+        let may_store = leases.clone().any(|mapped| mapped.may_store);
+        let wrong = if may_store && verified.compared > 0 {
+            "a process may store to blocks that have sums"
+        } else if leases.next().is_none() && verified.is_marked {
+            "nobody can store to it, and the unmount has left it marked"
+        } else {
+            continue;
+        };
+        let path = String::from_utf8_lossy(path);
+        return Err(format!("{path}: {wrong}: {verified:?}"));
+    }
+    Ok(())
+}
 
 /// Makes, writes, moves and removes something in every directory, then removes
 /// everything. A full region may refuse what needs space.
