@@ -392,8 +392,9 @@ fn queue_stops_while_vmm_answers_nothing() {
     guest.describe(table, 0, (REQUEST, request.len() as u32, NEXT, 1));
     guest.describe(table, 1, (REPLY, 1000, WRITE, 0));
     let before = guest.used(1);
+    let asked = guest.window.0.lock().unwrap().asked;
     guest.make_available(1, 0);
-    std::thread::sleep(Duration::from_millis(100));
+    guest.window.wait_until_asked(asked + 1);
     assert_eq!(guest.used(1), before, "it waits for the VMM");
     let begun = Instant::now();
     guest.frontend.get_vring_base(1).unwrap();
@@ -402,7 +403,7 @@ fn queue_stops_while_vmm_answers_nothing() {
     assert_eq!(body(&guest.reply(16)), Err(Errno::EIO));
     // What is mapped too late is unmapped again.
     guest.window.0.lock().unwrap().silent = false;
-    std::thread::sleep(Duration::from_millis(50));
+    guest.window.wait_until_asked(asked + 2);
     guest.window.wait_for(0);
     guest.frontend.get_vring_base(0).unwrap();
     guest.start();
