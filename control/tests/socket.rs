@@ -9,14 +9,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pramfs_control::{
     Client, Connection, ControlError, Directory, Identity, MAX_MESSAGE, Refusal, Request,
     RequestCounts, Served, Server, Service,
 };
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendFlags, SocketAddrUnix, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
 };
 use tempfile::TempDir;
 
@@ -137,7 +138,7 @@ impl Scene {
         let client = self.connect().expect("a server listens");
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let peer = rustix::net::accept(&listener).unwrap();
+                let peer = rustix::net::accept_with(&listener, SocketFlags::CLOEXEC).unwrap();
                 let mut request = [0; MAX_MESSAGE];
                 rustix::net::recv(&peer, &mut request[..], RecvFlags::empty()).unwrap();
                 let shown: Vec<_> = shows
@@ -158,7 +159,15 @@ impl Scene {
 }
 
 fn seqpacket() -> OwnedFd {
-    rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap()
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap()
+}
+
+/// Held while a child is forked, which has all descriptors of this process until its exec; and by
+/// a test whose socket must end when it is dropped.
+fn no_forks() -> MutexGuard<'static, ()> {
+    static FORKS: Mutex<()> = Mutex::new(());
+    FORKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[test]
@@ -205,11 +214,13 @@ fn identity_distinguishes_device_and_inode() {
 #[test]
 fn stale_control_socket_is_replaced() {
     let scene = Scene::new();
+    let no_forks = no_forks();
     let stale = seqpacket();
     rustix::net::bind(&stale, &SocketAddrUnix::new(scene.socket()).unwrap()).unwrap();
     rustix::net::listen(&stale, 1).unwrap();
     drop(stale);
     assert!(scene.socket().exists() && scene.connect().is_none());
+    drop(no_forks);
     let _server = scene.serve();
     scene.connect().unwrap().ask(Request::Status).unwrap();
 }
@@ -420,6 +431,8 @@ fn start_as_mallory(scene: &Scene, listens: bool) -> Child {
     if listens {
         command.env("PRAMFS_TEST_LISTENS", "1");
     }
+    // It returns after the exec.
+    let _no_other = no_forks();
     command.spawn().unwrap()
 }
 

@@ -67,6 +67,8 @@ pub struct Maps {
     pub shown: Vec<(File, u64)>,
     /// How many were there when they were settled last.
     pub settled: usize,
+    /// How often it was asked for something, answered or not.
+    pub asked: usize,
     /// It does not answer.
     pub silent: bool,
 }
@@ -77,11 +79,25 @@ pub struct WindowOfVmm(pub Mutex<Maps>);
 
 impl WindowOfVmm {
     fn note(&self, change: impl FnOnce(&mut Maps)) -> io::Result<u64> {
+        self.0.lock().unwrap().asked += 1;
         while self.0.lock().unwrap().silent {
             std::thread::sleep(Duration::from_millis(2));
         }
         change(&mut self.0.lock().unwrap());
         Ok(0)
+    }
+
+    /// Waits until it was asked so often.
+    ///
+    /// # Panics
+    /// It is not.
+    pub fn wait_until_asked(&self, count: usize) {
+        let begun = Instant::now();
+        let asked = || self.0.lock().unwrap().asked;
+        while asked() < count {
+            assert!(begun.elapsed() < PATIENCE, "{} messages came", asked());
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Waits until so many bytes are mapped.

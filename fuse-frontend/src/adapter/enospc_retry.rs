@@ -83,12 +83,17 @@ impl PendingFrees {
         fs: &Fs,
         operation: impl Fn() -> Result<T>,
     ) -> Result<T> {
-        self.wait_or(|| fs.free_forgotten(), operation)
+        self.wait_or(RETRY_PAUSE, || fs.free_forgotten(), operation)
     }
 
-    /// As [`wait_for_space`](Self::wait_for_space); `free` returns whether it has freed
-    /// anything.
-    fn wait_or<T>(&self, free: impl Fn() -> bool, operation: impl Fn() -> Result<T>) -> Result<T> {
+    /// As [`wait_for_space`](Self::wait_for_space). `free` returns whether it has freed
+    /// anything; for `pause`, failed retries are not repeated.
+    fn wait_or<T>(
+        &self,
+        pause: Duration,
+        free: impl Fn() -> bool,
+        operation: impl Fn() -> Result<T>,
+    ) -> Result<T> {
         let (mut retries, mut helped) = (0, false);
         for _ in 0..ATTEMPTS {
             match operation() {
@@ -98,7 +103,7 @@ impl PendingFrees {
                     continue;
                 }
                 Err(Error::NoSpace(_)) if self.wait() => {}
-                Err(Error::NoSpace(_)) if retries < RETRY_COUNT && !self.is_full() => {
+                Err(Error::NoSpace(_)) if retries < RETRY_COUNT && !self.is_full(pause) => {
                     retries += 1;
                     std::thread::sleep(RETRY_DELAY);
                 }
@@ -119,8 +124,8 @@ impl PendingFrees {
         self.full.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_full(&self) -> bool {
-        self.full().is_some_and(|at| at.elapsed() < RETRY_PAUSE)
+    fn is_full(&self, pause: Duration) -> bool {
+        self.full().is_some_and(|at| at.elapsed() < pause)
     }
 }
 
@@ -128,6 +133,9 @@ impl PendingFrees {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Longer than any test takes on a loaded machine.
+    const LONG: Duration = Duration::from_secs(3600);
 
     #[test]
     fn enospc_retries_then_fails_at_once() {
@@ -139,7 +147,7 @@ mod tests {
         };
         for expected in [RETRY_COUNT + 1, RETRY_COUNT + 2] {
             assert!(matches!(
-                removals.wait_or(|| false, operation),
+                removals.wait_or(LONG, || false, operation),
                 Err(Error::NoSpace(_))
             ));
             assert_eq!(tried.get(), expected);
@@ -153,10 +161,10 @@ mod tests {
             tried.set(tried.get() + 1);
             Err::<(), _>(Error::NoSpace("full"))
         };
-        removals.wait_or(|| false, full).unwrap_err();
+        removals.wait_or(LONG, || false, full).unwrap_err();
         removals.note_removed();
         tried.set(0);
-        removals.wait_or(|| false, full).unwrap_err();
+        removals.wait_or(LONG, || false, full).unwrap_err();
         assert_eq!(tried.get(), RETRY_COUNT + 1);
     }
 
@@ -171,7 +179,7 @@ mod tests {
                 Ok(7)
             }
         };
-        assert_eq!(removals.wait_or(|| false, operation).unwrap(), 7);
+        assert_eq!(removals.wait_or(LONG, || false, operation).unwrap(), 7);
     }
 
     #[test]
@@ -191,7 +199,7 @@ mod tests {
                 true => Ok(7),
                 false => Err(Error::NoSpace("full")),
             };
-            assert_eq!(removals.wait_or(|| false, operation).unwrap(), 7);
+            assert_eq!(removals.wait_or(LONG, || false, operation).unwrap(), 7);
         });
     }
 }

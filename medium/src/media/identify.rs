@@ -126,7 +126,8 @@ mod tests {
     #[test]
     fn identify_of_region_in_use_reads_label() {
         let file = formatted();
-        let held = RegionOptions::new().open(file.path()).unwrap();
+        let open = || RegionOptions::new().open(file.path());
+        let held = crate::pmem::tests::when_free(open);
         let info = identify(file.path()).unwrap().unwrap();
         assert_eq!(info.label(), "data");
         assert!(!info.from_copy);

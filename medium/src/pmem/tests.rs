@@ -1,6 +1,7 @@
 //! Every backend on every source available here.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 pub(in crate::pmem) use super::huge_pool::skipped;
 use super::*;
@@ -65,6 +66,38 @@ pub(super) fn shm() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap()
 }
 
+/// Longer than anything takes on a loaded machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Opens a source that was closed a moment ago. A child that another test has just forked holds
+/// all descriptors of the process until its exec, and a locked file counts as in use until then.
+pub(crate) fn when_free<T>(open: impl Fn() -> Result<T, PmemError>) -> T {
+    let begun = Instant::now();
+    loop {
+        match open() {
+            Err(e) if e.errno() == libc::EBUSY && begun.elapsed() < LONG => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
+/// Whether something becomes so in time. For what ends with the last copy of a descriptor: see
+/// [`when_free`].
+pub(super) fn in_time(mut is_so: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    loop {
+        if is_so() {
+            return true;
+        }
+        if begun.elapsed() > LONG {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Runs the same operations on a region and on plain memory.
 fn exercise(region: &Region) {
     let len = region.len().min(1 << 20) as usize;
@@ -103,7 +136,7 @@ fn survives_reopening(options: &RegionOptions, path: &PathBuf, len: u64) {
     let mut before = vec![0; len as usize];
     region.read(0, &mut before).unwrap();
     drop(region);
-    let region = options.open(path).unwrap();
+    let region = when_free(|| options.open(path));
     let mut after = vec![0; len as usize];
     region.read(0, &mut after).unwrap();
     assert!(before == after);
@@ -116,17 +149,14 @@ fn tmpfs_is_cache_line_granular() {
         let dir = shm();
         let path = dir.path().join("region");
         survives_reopening(&options, &path, 4 << 20);
-        let info = options.open(&path).unwrap().info();
+        let info = when_free(|| options.open(&path)).info();
         assert_eq!(info.backend, name);
         assert_eq!(info.kind, Some(SourceKind::Tmpfs));
         assert_eq!(info.granularity, Granularity::CacheLine);
         assert_eq!(info.persistence, Persistence::Machine);
         // The page cache is the medium, so nothing ever needs write-back.
-        let info = options
-            .durability(Durability::Process)
-            .open(&path)
-            .unwrap()
-            .info();
+        let options = options.durability(Durability::Process);
+        let info = when_free(|| options.open(&path)).info();
         assert_eq!(info.durability, Durability::Power);
     }
 }
@@ -156,7 +186,7 @@ fn ordinary_file_fences_survive_power_failure() {
         let dir = disk();
         let path = dir.path().join("region");
         survives_reopening(&options, &path, 1 << 20);
-        let info = options.open(&path).unwrap().info();
+        let info = when_free(|| options.open(&path)).info();
         assert_eq!((info.backend, info.kind), (name, Some(SourceKind::File)));
         assert_eq!(
             (info.granularity, info.durability),
@@ -173,7 +203,7 @@ fn ordinary_file_process_fences_only_order() {
         let path = dir.path().join("region");
         let options = options.durability(Durability::Process);
         survives_reopening(&options, &path, 1 << 20);
-        let info = options.open(&path).unwrap().info();
+        let info = when_free(|| options.open(&path)).info();
         assert_eq!(
             (info.granularity, info.durability),
             (Granularity::Page, Durability::Process)
@@ -263,7 +293,8 @@ fn read_only_never_writes_medium() {
         drop(native().create(&path, 256 << 10).unwrap());
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o400))
             .unwrap();
-        let region = options.read_only(true).open(&path).unwrap();
+        let options = options.read_only(true);
+        let region = when_free(|| options.open(&path));
         assert!(region.info().read_only);
         exercise(&region);
         let refused = region.window().discard(0, 65536).unwrap_err();
@@ -289,7 +320,7 @@ fn sparse_tebibyte_region_opens() {
     region.window().fence(p);
     drop(region);
     // A private mapping works too, though less memory exists.
-    let region = native().read_only(true).open(&path).unwrap();
+    let region = when_free(|| native().read_only(true).open(&path));
     assert_eq!(
         region.load_u64((1 << 40) - 8).unwrap(),
         0x0505_0505_0505_0505
@@ -338,7 +369,7 @@ fn hugetlbfs_region_uses_huge_pages() {
     assert_eq!(e.errno(), libc::EINVAL);
     assert!(e.to_string().contains("2097152 and 4194304"), "{e}");
     for (options, _) in backends() {
-        let region = options.create(&path, 4 << 20).unwrap();
+        let region = when_free(|| options.create(&path, 4 << 20));
         exercise(&region);
         assert_eq!(region.info().kind, Some(SourceKind::Hugetlbfs));
         assert_eq!(region.info().granularity, Granularity::CacheLine);

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use pramfs::MountOptions;
 use pramfs::format::{FormatOptions, format};
 use pramfs::inode::{Credentials, Fs};
-use pramfs::pmem::RegionOptions;
+use pramfs::pmem::{Region, RegionOptions};
 use pramfs_tests::region;
 
 use super::*;
@@ -266,6 +267,20 @@ fn slots_of_answered_requests_are_freed_after_the_last_resend() {
     std::mem::forget(many);
 }
 
+/// Opens a region that was closed a moment ago. A child that another test has just forked holds
+/// all descriptors of the process until its exec, and the region counts as in use until then.
+fn open_when_free(path: &Path) -> Region {
+    let begun = Instant::now();
+    loop {
+        match RegionOptions::new().open(path) {
+            Err(error) if error.errno() == libc::EBUSY && begun.elapsed().as_secs() < 60 => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
 /// A server of a region, with this memory.
 fn serve(region: &Path, memory: Memory) -> (Arc<Memory>, Fs) {
     let memory = Arc::new(memory);
@@ -273,7 +288,7 @@ fn serve(region: &Path, memory: Memory) -> (Arc<Memory>, Fs) {
         survivor: Some(Arc::clone(&memory) as Arc<dyn Survivor>),
         ..region::quiet()
     };
-    let region = RegionOptions::new().open(region).unwrap();
+    let region = open_when_free(region);
     (memory, Fs::open(region, options).unwrap())
 }
 
@@ -319,7 +334,7 @@ fn orphan_of_lost_forget_stays_until_unmount_and_no_longer() {
         assert!(left(&fs) < free);
     }
     fs.close().unwrap();
-    let region = RegionOptions::new().open(path(3)).unwrap();
+    let region = open_when_free(&path(3));
     let fs = Fs::open(region, region::quiet()).unwrap();
     assert!(fs.getattr(file).is_err());
     fs.sync().unwrap();

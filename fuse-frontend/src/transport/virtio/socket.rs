@@ -3,11 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 /// A socket that listens.
 #[derive(Debug)]
@@ -41,11 +41,7 @@ impl Socket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        // From the first moment on.
-        let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-        let listener = UnixListener::bind(path);
-        rustix::process::umask(before);
-        let listener = listener?;
+        let listener = bind_private(path)?;
         let made = std::fs::symlink_metadata(path)?;
         Ok(Socket {
             listener,
@@ -96,6 +92,20 @@ impl Socket {
     }
 }
 
+/// Makes a socket that listens. The mode of its name is that of the socket at the bind, without the
+/// bits of the umask, so nobody else can connect at any moment. The umask stays as it is: it belongs
+/// to all threads.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    // For its errors.
+    SocketAddr::from_pathname(path)?;
+    let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, libc::SOMAXCONN)?;
+    Ok(socket.into())
+}
+
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
@@ -135,6 +145,51 @@ mod tests {
         assert_eq!(again.kind(), io::ErrorKind::AddrInUse);
         drop(socket);
         assert!(!path.exists());
+    }
+
+    /// Set in the process that has a umask of its own.
+    const HAS_UMASK: &str = "PRAMFS_TEST_HAS_UMASK";
+
+    /// Several threads bind and close sockets in a process with this umask, while another one looks
+    /// at their modes.
+    #[test]
+    fn bind_with_any_umask_makes_private_socket_and_keeps_umask() {
+        let Some(umask) = std::env::var_os(HAS_UMASK) else {
+            for umask in ["0000", "0022"] {
+                let run = std::process::Command::new("sh")
+                    .args(["-c", "umask $0; exec \"$@\"", umask])
+                    .arg(std::env::current_exe().unwrap())
+                    .arg("bind_with_any_umask_makes_private_socket_and_keeps_umask")
+                    .env(HAS_UMASK, umask)
+                    .output()
+                    .unwrap();
+                let said = String::from_utf8_lossy(&run.stdout);
+                assert!(run.status.success() && said.contains("1 passed"), "{said}");
+            }
+            return;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = |number: u32| dir.path().join(format!("socket{number}"));
+        std::thread::scope(|threads| {
+            let binders = [0, 1, 2].map(|number| {
+                let path = path(number);
+                threads.spawn(move || {
+                    for _ in 0..300 {
+                        drop(Socket::bind(&path).unwrap());
+                    }
+                })
+            });
+            while !binders.iter().all(|binder| binder.is_finished()) {
+                for number in 0..3 {
+                    if let Ok(there) = std::fs::symlink_metadata(path(number)) {
+                        assert_eq!(there.mode() & 0o777, 0o600);
+                    }
+                }
+            }
+        });
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let umask = format!("Umask:\t{}", umask.display());
+        assert!(status.lines().any(|line| line == umask), "{status}");
     }
 
     #[test]

@@ -266,7 +266,8 @@ mod tests {
             shared: false,
             whoever_owns: false,
         };
-        let source = Source::open(&dir.path().join("region"), access).unwrap();
+        let path = dir.path().join("region");
+        let source = crate::pmem::tests::when_free(|| Source::open(&path, access));
         assert_eq!(source.make_longer(2 << 20).unwrap(), Some(1 << 20));
         file.set_len(3 << 20).unwrap();
         source.make_short_again(1 << 20, 2 << 20);

@@ -447,7 +447,8 @@ mod tests {
             return;
         };
         drop(reader);
-        assert!(matches!(scene.look(&[]), Some(Found::Flock)));
+        let is_taken = || matches!(scene.look(&[]), Some(Found::Flock));
+        assert!(crate::pmem::tests::in_time(is_taken));
         assert_eq!(scene.holder(), None);
     }
 

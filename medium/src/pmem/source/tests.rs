@@ -6,7 +6,7 @@ use rustix::fs::FileType;
 
 use super::*;
 use crate::pmem::huge_pool::HugePool;
-use crate::pmem::tests::{disk, shm};
+use crate::pmem::tests::{disk, in_time, shm, when_free};
 
 const RW: Access = Access {
     read_only: false,
@@ -37,6 +37,16 @@ fn sparse(path: &Path, len: u64) {
 fn refused(r: Result<Source, PmemError>) -> (i32, String) {
     let e = r.expect_err("should be refused");
     (e.errno(), e.to_string())
+}
+
+/// Returns why a source that was closed a moment ago is refused: see [`when_free`].
+fn refused_when_free(open: impl Fn() -> Result<Source, PmemError>) -> (i32, String) {
+    let mut why = (libc::EBUSY, String::new());
+    in_time(|| {
+        why = refused(open());
+        why.0 != libc::EBUSY
+    });
+    why
 }
 
 #[test]
@@ -96,22 +106,6 @@ fn huge_memfd_and_hugetlbfs_align_to_their_page() {
     assert_eq!(source.persistence(), Persistence::Machine);
 }
 
-/// Until its exec, a child that another test has just forked holds all descriptors of the
-/// process, including locked files. A file counts as in use for that time.
-fn create_when_free(path: &Path, len: u64) -> Source {
-    let started = std::time::Instant::now();
-    loop {
-        match Source::create(path, len, RW, EXISTING) {
-            Err(PmemError::Unusable {
-                errno: libc::EBUSY, ..
-            }) if started.elapsed().as_secs() < 10 => {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            created => return created.unwrap(),
-        }
-    }
-}
-
 #[test]
 fn create_preserves_existing_contents() {
     let dir = shm();
@@ -123,17 +117,18 @@ fn create_preserves_existing_contents() {
     );
     drop(source);
     std::fs::write(&path, vec![7; 8192]).unwrap();
-    let source = create_when_free(&path, 8192);
+    let create = |len| when_free(|| Source::create(&path, len, RW, EXISTING));
+    let source = create(8192);
     assert!(!source.created());
     drop(source);
     assert!(std::fs::read(&path).unwrap().iter().all(|b| *b == 7));
-    drop(create_when_free(&path, 8192));
-    let (errno, text) = refused(Source::create(&path, 16384, RW, EXISTING));
+    drop(create(8192));
+    let (errno, text) = refused_when_free(|| Source::create(&path, 16384, RW, EXISTING));
     assert_eq!(errno, libc::EEXIST);
     assert!(text.contains("8192") && text.contains("16384"), "{text}");
     // An empty file may be overwritten.
     std::fs::write(&path, b"").unwrap();
-    assert_eq!(create_when_free(&path, 16384).len(), 16384);
+    assert_eq!(create(16384).len(), 16384);
     // A wrong length leaves no file behind.
     for len in [0, 5000, u64::MAX / 4096 * 4096] {
         let path = dir.path().join("none");
@@ -216,11 +211,11 @@ fn region_has_one_writer_or_many_readers() {
         }
         assert!(Source::open(&path, UNLOCKED).is_ok());
         drop(writer);
-        let reader = Source::open(&path, RO).unwrap();
+        let reader = when_free(|| Source::open(&path, RO));
         let second = Source::open(&path, RO).unwrap();
         assert_eq!(refused(Source::open(&path, RW)).0, libc::EBUSY);
         drop((reader, second));
-        assert!(Source::open(&path, RW).is_ok());
+        when_free(|| Source::open(&path, RW));
     }
 }
 
@@ -288,13 +283,9 @@ fn block_devices_are_exclusive_and_sized() {
     assert_eq!(errno, libc::EBUSY);
     assert!(text.contains("in use"), "{text}");
     drop(source);
-    let (errno, text) = refused(Source::create(&device, 2 << 20, RW, EXISTING));
+    let (errno, text) = refused_when_free(|| Source::create(&device, 2 << 20, RW, EXISTING));
     assert_eq!(errno, libc::ENOSPC);
     assert!(text.contains("1048576"), "{text}");
-    assert_eq!(
-        Source::create(&device, 512 << 10, RW, EXISTING)
-            .unwrap()
-            .len(),
-        512 << 10
-    );
+    let shorter = when_free(|| Source::create(&device, 512 << 10, RW, EXISTING));
+    assert_eq!(shorter.len(), 512 << 10);
 }
