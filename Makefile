@@ -73,7 +73,7 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 .PHONY: help demo test test-suites test-programs test-load test-python test-vm test-replication test-bare crash takeover mutants sanitize loom bench experiments scale instructions settings startup build build-python install install-programs install-lib install-preload install-manuals install-python uninstall deb test-deb test-packaging check-reproducible sbom deps deps-test deps-bench fmt fmt-check clippy docs book fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: deps ## makes, mounts, fills, maps, kills and recovers a file system
 	@scripts/demo.sh

@@ -239,8 +239,8 @@ say check "pramfs check: $(sed 's/^[^:]*: //; s/; [0-9.]* s$//' "$work/check" | 
 cat <<END
 
 Everything worked, $SECONDS s after the build. Next:
-  make test                                    all tests, a few minutes
-  make build && sudo make install                            then, for a file system that you keep:
+  make test                                    all tests; as root, also those that mount
+  make build && sudo make install              installs the programs; then, as root:
   mkdir -m 0700 /dev/shm/pramfs && mkfs.pramfs /dev/shm/pramfs/region 4G
   mount.pramfs /dev/shm/pramfs/region /mnt
   pramfs doctor /dev/pmem0                     the properties of a path, and how to improve them

@@ -7,7 +7,7 @@
 #   sudo make test-bare SUITE=bookworm   in another one
 #
 # The chroot has a clone of the last commit. Proxies and additional certificates of this machine are
-# passed on; its Rust is not. All mounts are in a namespace of their own, which ends with the script.
+# passed on; its Rust is not.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,49 +22,21 @@ skip() {
 }
 
 ((EUID == 0)) || fail "a chroot and a mount need root: type 'sudo make test-bare'"
-if [[ -z ${PRAMFS_TEST_BARE_UNSHARED:-} ]]; then
+. scripts/chroot.sh
+if [[ -z ${PRAMFS_UNSHARED:-} ]]; then
     command -v mmdebstrap >/dev/null || skip "mmdebstrap is missing (scripts/deps.sh --packages)"
     { [[ -e /dev/fuse ]] && : 2>/dev/null <>/dev/fuse; } || skip "/dev/fuse cannot be opened here"
-    PRAMFS_TEST_BARE_UNSHARED=1 exec unshare --mount --pid --fork --kill-child --mount-proc "$0" "$@"
+    run_unshared "$@"
 fi
 
 suite=${SUITE:-trixie}
-sources=(/etc/apt/sources.list.d/debian.sources)
-if [[ ! -e ${sources[0]} ]]; then
-    sources=()
-elif [[ $suite != "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" ]]; then
-    # The same archive, without the sections that the other suite may not have.
-    mirror=$(sed -n 's/^URIs: *//p' "${sources[0]}" | head -n 1)
-    # The Rust that is new enough may be in the archive of security updates alone.
-    sources=("deb $mirror $suite main" "deb ${mirror%/}-security $suite-security main")
-fi
-work=$(mktemp -d /var/tmp/pramfs-test-bare.XXXXXX)
-trap 'umount -R -l "$work/root" 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
-root=$work/root
-mmdebstrap --quiet --variant=apt --include=ca-certificates,git,make "$suite" "$root" ${sources[@]+"${sources[@]}"}
-mount --bind "$root" "$root"
-mount -t proc proc "$root/proc"
-mount -t tmpfs -o mode=755 tmpfs "$root/dev"
-for device in null zero full random urandom tty fuse; do
-    [[ -e /dev/$device ]] || continue
-    touch "$root/dev/$device"
-    mount --bind "/dev/$device" "$root/dev/$device"
-done
-ln -s /proc/self/fd "$root/dev/fd"
-mkdir "$root/dev/pts"
-mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
-ln -s pts/ptmx "$root/dev/ptmx"
-mkdir -m 1777 "$root/dev/shm"
-mount -t tmpfs -o mode=1777,size=1300m tmpfs "$root/dev/shm"
-cp /etc/resolv.conf "$root/etc/resolv.conf"
+make_work test-bare
+bootstrap "$suite" "$root" ca-certificates,git,make
+mount_root 1300m
 # As they are for programs of this machine.
-pass=()
 for name in {http,https,no,all}_proxy {HTTP,HTTPS,NO,ALL}_PROXY CARGO_BUILD_JOBS CARGO_HTTP_PROXY CARGO_HTTP_TIMEOUT RUSTUP_DIST_SERVER RUSTUP_UPDATE_ROOT; do
     [[ -z ${!name:-} ]] || pass+=("$name=${!name}")
 done
-inside() {
-    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 ${pass[@]+"${pass[@]}"} chroot "$root" "$@"
-}
 if compgen -G '/usr/local/share/ca-certificates/*.crt' >/dev/null; then
     cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates"
     inside update-ca-certificates >/dev/null

@@ -7,8 +7,6 @@
 #
 # make passes on what its command line sets, so sudo needs no -E. If `make deb` had a CARGO_TARGET_DIR,
 # give it in the same way.
-#
-# All mounts are in a namespace of their own, which ends with the script.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,21 +20,20 @@ if ((EUID != 0)); then
     echo "test-deb: a chroot and a mount need root: type 'sudo make test-deb${CARGO_TARGET_DIR:+ CARGO_TARGET_DIR=$CARGO_TARGET_DIR}' after 'make deb'" >&2
     exit 1
 fi
-if [[ -z ${PRAMFS_TEST_DEB_UNSHARED:-} ]]; then
+. scripts/chroot.sh
+if [[ -z ${PRAMFS_UNSHARED:-} ]]; then
     scripts/deps.sh --packages
     compgen -G "${CARGO_TARGET_DIR:-target}/deb/pramfs_*.deb" >/dev/null || scripts/deb.sh
     # What an earlier commit built says nothing about this one.
     scripts/deb.sh --check
-    PRAMFS_TEST_DEB_UNSHARED=1 exec unshare --mount --pid --fork --kill-child --mount-proc "$0" "$@"
+    run_unshared "$@"
 fi
 
 out=$(realpath "${CARGO_TARGET_DIR:-target}")/deb
 # All packages that debian/control describes.
 mapfile -t all < <(sed -n 's/^Package: //p' debian/control)
 suite=${SUITE:-$(. /etc/os-release && echo "$VERSION_CODENAME")}
-work=$(mktemp -d /var/tmp/pramfs-test-deb.XXXXXX)
-# Lazily: a server whose mount is gone ends with the namespace of processes.
-trap 'umount -R -l "$work/root" 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
+make_work test-deb
 
 # --- What is in the packages -------------------------------------------------------------------
 
@@ -92,36 +89,15 @@ passed "the extension module exports its entry alone, and links $needed"
 # With what compiles a program, and nothing else. It is kept for the next run.
 base=$out/debian-$suite.tar
 if [[ ! -s $base ]]; then
-    sources=(/etc/apt/sources.list.d/debian.sources)
-    # For another suite, the same archive without the sections that it may not have.
-    if [[ $suite != "$(. /etc/os-release && echo "$VERSION_CODENAME")" ]]; then
-        mirror=$(sed -n 's/^URIs: *//p' "${sources[0]}" | head -n 1)
-        sources=("deb $mirror $suite main")
-    fi
-    mmdebstrap --quiet --format=tar --variant=apt --include=gcc,libc6-dev,pkgconf "$suite" "$base.new" "${sources[@]}"
-    mv "$base.new" "$base"
+    bootstrap "$suite" "$base.new.tar" gcc,libc6-dev,pkgconf
+    mv "$base.new.tar" "$base"
 fi
-root=$work/root
 mkdir "$root"
 tar -C "$root" --exclude=./dev/* -xf "$base"
-mount --bind "$root" "$root"
-mount -t proc proc "$root/proc"
-mount -t tmpfs -o mode=755 tmpfs "$root/dev"
-for device in null zero full random urandom tty fuse; do
-    [[ -e /dev/$device ]] || continue
-    touch "$root/dev/$device"
-    mount --bind "/dev/$device" "$root/dev/$device"
-done
-mkdir -m 1777 "$root/dev/shm"
-mount -t tmpfs -o mode=1777,size=1G tmpfs "$root/dev/shm"
-cp /etc/resolv.conf "$root/etc/resolv.conf"
+mount_root 1G
 mkdir "$root/debs" "$root/debs/new"
 cp "${packages[@]}" "$root/debs"
-
-inside() {
-    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
-        chroot "$root" "$@"
-}
+pass=(DEBIAN_FRONTEND=noninteractive)
 sh_inside() { inside sh -euc "$1"; }
 apt() { inside apt-get -y -q -o APT::Install-Recommends=false "$@" >"$work/apt.log" 2>&1 || { cat "$work/apt.log"; fail "apt-get $*"; }; }
 # Names of all files but those that apt, dpkg and mount(8) keep of their own.
