@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 
 use common::*;
-use pramfs::pmem::RegionOptions;
+use pramfs::pmem::{RegionOptions, free_protection_keys};
 use pramfs::{
     MountOptions,
     inode::{Credentials, Fs, Ino},
@@ -409,6 +409,41 @@ fn doctor_advises_on_transports() {
     assert_eq!(row.unwrap().contains("uring"), has("uring"), "{said}");
     // Not for what can be no region.
     assert!(!pramfs(["doctor", "/dev/null"]).out.contains("transport"));
+}
+
+/// The row names the best way that this machine has. `protect=auto` takes it if it is not slow.
+#[test]
+fn doctor_names_protection_that_machine_has() {
+    let dir = scratch();
+    let path = dir.path().to_str().unwrap();
+    let json = pramfs(["doctor", "--json", path]).ok().json();
+    let found = &json["protection"];
+    let said = pramfs(["doctor", path]).ok().out;
+    let row = said.lines().find(|line| line.starts_with("  protection"));
+    let row = row.expect(&said);
+    match free_protection_keys() {
+        Ok(free) => {
+            assert!(row.contains(&format!("protect=pkey: {free} key")), "{row}");
+            assert_eq!(found["free_keys"], free);
+            assert!(found["no_keys"].is_null(), "{found}");
+            // Linux sets this flag if processor and kernel have keys.
+            if cfg!(target_arch = "x86_64") {
+                let flags = fs::read_to_string("/proc/cpuinfo").unwrap();
+                assert!(
+                    flags.split_whitespace().any(|flag| flag == "ospke"),
+                    "{row}"
+                );
+            }
+        }
+        Err(why) => {
+            let slow = format!("protect=mprotect only, which is slow: {why}");
+            assert!(row.contains(&slow), "{row}");
+            assert!(found["free_keys"].is_null(), "{found}");
+            assert_eq!(found["no_keys"], why);
+        }
+    }
+    // A region that cannot be used is not protected.
+    assert!(!pramfs(["doctor", "/dev/null"]).out.contains("protect="));
 }
 
 #[test]
