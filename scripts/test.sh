@@ -3,7 +3,7 @@
 # warns first, and each skipped test reports it.
 #
 #   scripts/test.sh [ARGUMENTS of cargo test]   without arguments: all tests
-#   scripts/test.sh --build                     builds all tests, and runs none
+#   scripts/test.sh --build                     builds all tests but those in docs, and runs none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -94,9 +94,8 @@ fn flush_leases(sync: unsafe fn(c_int) -> c_int) -> bool {
 /// Makes the region of a lease durable, by the call that the program has made where another one may
 /// be forbidden. False if that failed.
 fn persist(held: &Held, sync: unsafe fn(c_int) -> c_int) -> bool {
-    let Some(_inside) = Inside::enter_patiently() else {
-        // In a signal handler, under a seccomp filter, or beside a thread whose server hangs: the
-        // mtime is left alone.
+    let Some(_inside) = Inside::enter() else {
+        // In a signal handler, or under a seccomp filter: the mtime is left alone.
         let synced = guarded(|| {
             held.file().with_region(|region| {
                 // SAFETY: the descriptor is open while it is borrowed.

@@ -33,31 +33,13 @@ static SEALED: AtomicUsize = AtomicUsize::new(0);
 /// Pause of a thread that waits for the one inside, which asks a server.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Pauses of a thread that waits for others: they may wait for a server that hangs.
-#[derive(Clone, Copy)]
-struct Patience(u32);
-
-impl Patience {
-    /// A tenth of a second, or a few, by the slack of timers. The mount does what is not done then.
-    const SHORT: Patience = Patience(2000);
-    /// A second, or a few.
-    const LONG: Patience = Patience(20_000);
-
-    /// Waits until `is_done`. False if it is not in time.
-    fn wait(self, is_done: impl Fn() -> bool) -> bool {
-        for _ in 0..self.0 {
-            if is_done() {
-                return true;
-            }
-            std::thread::sleep(PAUSE);
-        }
-        is_done()
+fn lock() {
+    while ONE
+        .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+        .is_err()
+    {
+        std::thread::sleep(PAUSE);
     }
-}
-
-fn try_lock() -> bool {
-    let locked = ONE.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-    locked.is_ok()
 }
 
 fn unlock() {
@@ -112,19 +94,9 @@ pub(crate) struct Inside {
 
 impl Inside {
     /// `None` in a signal handler that has interrupted this thread inside or in a copy, in
-    /// a process that may not make system calls, in a thread that forks, in a process that was
-    /// forked off in the middle of something, and if another thread stays inside: its server hangs,
-    /// and calls to other mounts must not wait for that.
+    /// a process that may not make system calls, in a thread that forks, and in a process that was
+    /// forked off in the middle of something.
     pub(crate) fn enter() -> Option<Inside> {
-        Inside::enter_within(Patience::SHORT)
-    }
-
-    /// As [`enter`](Self::enter), and waits longer: for what the mount cannot do instead.
-    pub(crate) fn enter_patiently() -> Option<Inside> {
-        Inside::enter_within(Patience::LONG)
-    }
-
-    fn enter_within(patience: Patience) -> Option<Inside> {
         notice_fork();
         if is_sealed() || IS_SPLIT.load(Ordering::Relaxed) || COPIES.try_with(Cell::get) != Ok(0) {
             return None;
@@ -138,11 +110,7 @@ impl Inside {
         }
         let errno = real::errno();
         let thread = NotCancelled::begin();
-        if !patience.wait(try_lock) {
-            let _ = IS_INSIDE.try_with(|inside| inside.set(false));
-            real::set_errno(errno);
-            return None;
-        }
+        lock();
         let inside = Inside {
             errno,
             _thread: thread,
@@ -214,8 +182,8 @@ pub(crate) fn owns_memory() -> bool {
 /// them. `end` runs first, and may make some.
 ///
 /// No other thread begins anything from the first store on. Those that have begun before, which
-/// are inside or change a descriptor, have ended when this returns; not so in a signal handler,
-/// while another thread does the same, or if they wait for a server that hangs.
+/// are inside or change a descriptor, have ended when this returns; not so in a signal handler, or
+/// while another thread does the same.
 pub(crate) fn seal(end: impl FnOnce()) {
     if SEALED.fetch_add(1, Ordering::SeqCst) != 0 {
         // Another filter may be in force.
@@ -225,7 +193,7 @@ pub(crate) fn seal(end: impl FnOnce()) {
     if !may_wait() || SEALS.try_with(|seals| seals.replace(true)) != Ok(false) {
         return;
     }
-    drop(Inside::enter_patiently());
+    drop(Inside::enter());
     table::await_changes();
     end();
     let _ = SEALS.try_with(|seals| seals.set(false));
@@ -362,13 +330,6 @@ impl Drop for Copying {
     }
 }
 
-/// Waits until `is_done`, or longer than any server needs that does not hang. False then. Not a
-/// point at which the thread can be cancelled.
-pub(crate) fn wait_patiently(is_done: impl Fn() -> bool) -> bool {
-    let _thread = NotCancelled::begin();
-    Patience::LONG.wait(is_done)
-}
-
 /// Waits. Not a point at which the thread can be cancelled.
 pub(crate) fn pause(time: Duration) {
     let _thread = NotCancelled::begin();
@@ -413,9 +374,9 @@ extern "C" fn share() {
 extern "C" fn prepare() {
     // First: a replacement of a descriptor may wait for the thread inside.
     table::begin_sharing();
-    // A fork from a signal handler that has interrupted this thread inside holds it already. One
-    // that does not get it in time goes on: the child knows of no lease then (`child`).
-    if !is_inside() && !is_forking() && Patience::LONG.wait(try_lock) {
+    // A fork from a signal handler that has interrupted this thread inside holds it already.
+    if !is_inside() && !is_forking() {
+        lock();
         FORKS.store(true, Ordering::Relaxed);
         let _ = IS_FORKING.try_with(|forks| forks.set(true));
     }

@@ -100,9 +100,8 @@ impl Slot {
     #[cold]
     fn drop_file(&self) {
         // The client asks the server, and closes descriptors. A signal handler that has
-        // interrupted this thread inside leaves the lease until the process ends, and so does a
-        // close beside a thread whose server hangs.
-        let Some(inside) = Inside::enter_patiently() else {
+        // interrupted this thread inside leaves the lease until the process ends.
+        let Some(inside) = Inside::enter() else {
             return;
         };
         // SAFETY: initialized before the first user; this was the last one, and none can come

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use pramfs_preload_core::entry::{Entry, hash};
 
-use crate::process::{
-    Changing, is_inside, is_sealed, may_wait, notice_fork, owns_memory, pause, wait_patiently,
-};
+use crate::process::{Changing, is_inside, is_sealed, may_wait, notice_fork, owns_memory, pause};
 use crate::slots::{self, Held};
 use crate::views;
 
@@ -148,11 +146,10 @@ pub(crate) fn begin_sharing() {
     await_changes();
 }
 
-/// Waits for the replacements in progress. A signal handler that has interrupted one does not, and
-/// nobody waits for ever: the server of one may hang.
+/// Waits for the replacements in progress. A signal handler that has interrupted one does not.
 pub(crate) fn await_changes() {
-    if CHANGES.load(Ordering::SeqCst) != 0 {
-        wait_patiently(|| CHANGES.load(Ordering::SeqCst) == 0 || !may_wait());
+    while CHANGES.load(Ordering::SeqCst) != 0 && may_wait() {
+        pause(std::time::Duration::from_micros(50));
     }
 }
 

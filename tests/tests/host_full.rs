@@ -420,8 +420,6 @@ fn hole_is_found_despite_huge_page_past_end() {
     assert!(!is_hole(), "of {has} bytes");
 }
 
-/// Committed records are replayed and files are removed although the host has no free
-/// page.
 /// Opens a region. Until its exec, a child of another test holds a copy of the descriptor that was
 /// closed here, and with it the lock.
 fn open_when_free(path: &Path) -> Region {
@@ -437,6 +435,8 @@ fn open_when_free(path: &Path) -> Region {
     opened.unwrap()
 }
 
+/// Committed records are replayed and files are removed although the host has no free
+/// page.
 #[test]
 fn crash_on_full_host_recovers_on_full_host() {
     let Some(host) = Host::tmpfs("recovery on a full tmpfs", "size=48m") else {

@@ -73,10 +73,11 @@ fn mount_after_kill_is_fast() {
     let took = cpu_time() - before;
     let report = again.recovery();
     println!(
-        "mount after a kill: {:?}, of which this thread had a processor for {took:?}, {} records",
+        "mount after a kill: {:?}, {} records; this thread had a processor for {took:?} of the open",
         report.time, report.records
     );
     assert!(!report.was_clean && report.records > 0);
+    assert!(report.time.as_secs() < 30, "{:?}", report.time);
     // Other tests may have the processors meanwhile.
     let time = report.time.min(took);
     assert!(time.as_millis() < 100, "{time:?}");

@@ -330,6 +330,7 @@ fn phases(args: &Args, ops: &[Op], summed_ops: &[Op]) -> Result<Vec<Phase>> {
 /// Workloads between two savings of the progress. At the end of a chunk, threads wait for the last
 /// one.
 const CHUNK: usize = 200;
+/// The same with `--quick`, whose parts have fewer workloads.
 const QUICK_CHUNK: usize = 50;
 
 fn phase(

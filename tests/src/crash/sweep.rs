@@ -191,7 +191,9 @@ fn sweep(case: &Case) -> usize {
             Allowed::Words { .. } if returned => {
                 found.clone().timeless() == after.clone().timeless()
             }
-            Allowed::Words { path, range } => words(&before, found, &after, path, range),
+            Allowed::Words { path, range } => {
+                words_lie_between(&before, found, &after, path, range)
+            }
             Allowed::Between(_) if returned => *found == after,
             Allowed::Between(f) => f(&before, found, &after),
         };
@@ -212,7 +214,13 @@ fn lags(before: &Tree, found: &Tree, after: &Tree) -> bool {
 }
 
 /// Whether a tree is that before or that after, but for times and for words of a file.
-fn words(before: &Tree, found: &Tree, after: &Tree, path: &str, range: (u64, u64)) -> bool {
+fn words_lie_between(
+    before: &Tree,
+    found: &Tree,
+    after: &Tree,
+    path: &str,
+    range: (u64, u64),
+) -> bool {
     let node = |t: &Tree| t.nodes.get(path.as_bytes()).cloned();
     let (Some(a), Some(n), Some(b)) = (node(before), node(found), node(after)) else {
         return false;

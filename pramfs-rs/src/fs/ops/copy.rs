@@ -15,6 +15,7 @@ use crate::fs::engine::room;
 use crate::fs::inode::Inode;
 use crate::fs::inode::lock::InodeGuard;
 use crate::fs::inode::state::{InodeState, check_file};
+use crate::fs::ops::write::{WORD, whole_words};
 use crate::fs::ops::write_source::MediumRange;
 use crate::fs::policy::chattr;
 use crate::fs::policy::suid::sgid;
@@ -26,9 +27,6 @@ use pramfs_medium::map;
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::sync::RwLockReadGuard;
 use pramfs_medium::types::{Bno, Ino, RegionOffset};
-
-/// Bytes that a crash leaves old or new as a whole.
-const WORD: u64 = 8;
 
 /// The locked source and target.
 struct Ends<'a> {
@@ -195,27 +193,27 @@ impl Engine {
             };
             // A crash must not tear a word of the target. One that lies in two pieces is stored
             // by itself.
-            let of_word = match n < len - done {
-                true => (to + done + n) % WORD,
-                false => 0,
+            let is_last = n == len - done;
+            let whole = match is_last {
+                true => n,
+                false => whole_words(to + done, n),
             };
-            let word = match of_word > 0 && n <= of_word {
-                true => self.word(ends.source(), from + done, to + done, len - done),
-                false => None,
+            let word = match (to + done + whole).is_multiple_of(WORD) || is_last {
+                true => None,
+                false => self.word(ends.source(), from + done, to + done, len - done),
             };
-            let n = match word {
-                Some((_, n)) => n as u64,
-                None if n > of_word => n - of_word,
-                None => n,
-            };
+            let n = word.map_or(whole, |(_, n)| n as u64);
             let state = &mut ends.target;
             let copied = match (word, place) {
-                (Some((word, n)), _) => self
-                    .write_locked(target, state, to + done, &word[..n])
+                (Some((word, len)), _) => self
+                    .write_locked(target, state, to + done, &word[..len])
                     .map(|n| n as u64),
                 (None, Some(at)) => {
                     // Detect an unreadable source page before storing to the target.
-                    self.vol.region.touch(at.0, n)?;
+                    match self.vol.region.touch(at.0, n) {
+                        Err(_) if done > 0 => break,
+                        touched => touched?,
+                    }
                     let bytes = MediumRange {
                         at,
                         len: n as usize,
@@ -303,7 +301,9 @@ impl Engine {
         loop {
             match self.zero_range(inode, state, offset, offset + len, false) {
                 Ok(()) => return Ok(len),
-                Err(e) if len > self.vol.geo.block_size && room::is_out_of_space(&e) => len /= 2,
+                Err(e) if len > self.vol.geo.block_size && room::is_out_of_space(&e) => {
+                    len = whole_words(offset, len / 2);
+                }
                 Err(e) => return Err(e),
             }
         }

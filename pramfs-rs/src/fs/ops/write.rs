@@ -31,6 +31,16 @@ use pramfs_medium::pmem::PmemError;
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{Ino, RegionOffset};
 
+/// Bytes that a crash leaves old or new as a whole.
+pub(crate) const WORD: u64 = 8;
+
+/// Shortens a range to end with an aligned word, if any byte is left then: a crash between this
+/// part of a write and the next one must not tear a word.
+pub(crate) fn whole_words(offset: u64, len: u64) -> u64 {
+    let rest = (offset + len) % WORD;
+    if len > rest { len - rest } else { len }
+}
+
 impl Engine {
     /// Writes to a file. The bytes are durable when it returns. The write is short if
     ///
@@ -414,7 +424,7 @@ impl Engine {
                     half.min(from.len() as u64 / 2)
                 };
                 return Ok(Attempt::TooMuch {
-                    less: less.max(1) as usize,
+                    less: whole_words(offset, less.max(1)) as usize,
                 });
             }
             Err(e) => return Err(e),
