@@ -36,7 +36,10 @@ fn lease(path: &Path, server: &Connection, mode: LeaseMode) -> (File, Granted, O
         let ticket = TicketReply::decode(&bytes).unwrap().ticket;
         match server.lease(ticket) {
             Ok(lease) => leased = Some(lease),
-            Err(ControlError::Refused { reason, .. }) if reason == Refusal::Busy => {}
+            Err(ControlError::Refused {
+                reason: Refusal::Busy,
+                ..
+            }) => {}
             Err(other) => panic!("{other}"),
         }
         leased.is_some()
