@@ -254,5 +254,26 @@ fn record_of_same_outcomes_leaves_file_unchanged() {
             columns += 1;
         }
     }
-    assert!(columns >= 5, "{columns} columns");
+    assert!(columns >= 6, "{columns} columns");
+}
+
+/// `README.md` gives the counts of each column of the expected result.
+#[test]
+fn readme_has_counts_of_each_column() {
+    let expected = config().join("expected/6.18.tsv");
+    let text = fs::read_to_string(&expected).unwrap();
+    let readme = fs::read_to_string(config().join("README.md")).unwrap();
+    let head: Vec<_> = text.lines().next().unwrap().split('\t').collect();
+    let run = Run::new(&text, &[]);
+    // Only tests that matter for the comparison are recorded for ext4.
+    for column in head[2..head.len() - 1].iter().filter(|c| **c != "ext4") {
+        let (_, said) = run.table(&[expected.to_str().unwrap(), column]);
+        let quick = said.lines().find_map(|l| l.strip_prefix("quick: passed "));
+        let counts = quick
+            .unwrap()
+            .replace(", failed ", " | ")
+            .replace(", not run ", " | ");
+        let row = format!("\n| `{column}` | {counts} |");
+        assert!(readme.contains(&row), "no row in README.md: {row}");
+    }
 }
