@@ -201,7 +201,9 @@ fn other_library_before_and_after_sees_its_calls() {
         // After: it sees those that are passed on.
         let (said, served, after) = run(&[&ours, &other]);
         assert_eq!(said, expected);
-        assert!(after[0] >= 2 && after[1] < all[1], "{after:?}");
+        // A file may be found busy, on a machine under load: then all are passed on.
+        assert!(after[0] >= 2, "{after:?}");
+        assert!(served == 0 || after[1] < all[1], "{served}, {after:?}");
         most[1] = served.max(most[1]);
     }
     assert!(most.iter().all(|served| *served > 300), "{most:?} served");

@@ -92,6 +92,16 @@ fn postgresql_recovers_what_it_has_committed() {
         let before = committed;
         let mut load = server.load(60);
         std::thread::sleep(Duration::from_secs(if full() { 15 } else { 3 }));
+        let has_committed = || {
+            let query = "psql -qAtc 'select count(*) from pgbench_history'";
+            let out = server.run("the count", query).succeed();
+            out.text.trim().parse::<u64>().unwrap() > before
+        };
+        let mut has_ended = || load.try_wait().unwrap().is_some();
+        assert!(
+            wait_until(|| has_committed() || has_ended()),
+            "pgbench commits nothing"
+        );
         assert!(
             load.try_wait().unwrap().is_none(),
             "pgbench has ended early"
