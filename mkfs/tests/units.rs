@@ -70,10 +70,11 @@ fn collect_pstore_without_room_keeps_records() {
 
 /// A program that stands before the system's in PATH.
 fn fake(bin: &Path, name: &str, body: &str) {
-    let path = bin.join(name);
     fs::create_dir_all(bin).unwrap();
-    fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let draft = bin.join("draft");
+    fs::write(&draft, format!("#!/bin/sh\n{body}\n")).unwrap();
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(draft.to_str().unwrap(), &bin.join(name));
 }
 
 #[test]

@@ -17,6 +17,11 @@ struct Exporter(Child);
 
 impl Exporter {
     fn start(listen: &str) -> Exporter {
+        Exporter::try_start(listen).unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// What it says, if it does not answer.
+    fn try_start(listen: &str) -> Result<Exporter, String> {
         let mut child = Command::new(PRAMFS)
             .args(["metrics", "--listen", listen])
             .stdin(Stdio::null())
@@ -27,10 +32,13 @@ impl Exporter {
         let mut said = String::new();
         let mut words = BufReader::new(child.stderr.take().unwrap());
         words.read_line(&mut said).unwrap();
-        assert!(said.contains("answering at"), "{said}");
+        if !said.contains("answering at") {
+            child.wait().unwrap();
+            return Err(said);
+        }
         // Whatever it says later must not fill a pipe that nobody reads.
         std::thread::spawn(move || std::io::copy(&mut words, &mut std::io::sink()));
-        Exporter(child)
+        Ok(Exporter(child))
     }
 
     fn pid(&self) -> Pid {
@@ -135,11 +143,18 @@ fn silent_client_does_not_stop_metrics() {
     let Some((_mount, _dog)) = live("a silent client", "") else {
         return;
     };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    // Somebody else may take the port now; then the exporter says so.
-    drop(listener);
-    let exporter = Exporter::start(&address.to_string());
+    // Somebody else may take a free port before the exporter has it; then it says so.
+    let mut started = Err(String::new());
+    for _ in 0..5 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        started = Exporter::try_start(&address.to_string()).map(|exporter| (exporter, address));
+        if started.is_ok() {
+            break;
+        }
+    }
+    let (exporter, address) = started.unwrap_or_else(|said| panic!("{said}"));
     let silent: Vec<_> = (0..20)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();

