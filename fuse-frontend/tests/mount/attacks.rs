@@ -20,7 +20,7 @@ use pramfs_tests::mounted::{self, Mounted, copy_program, wait_until};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::{MIB, program};
+use crate::{MIB, namespaces, program};
 
 const MALLORY: u32 = 4242;
 
@@ -58,7 +58,8 @@ impl Scene {
         }
         let Some(scratch) = std::env::var_os(SCRATCH) else {
             let scratch = tempfile::tempdir().unwrap();
-            let out = Command::new("unshare")
+            let mut unshare = Command::new("unshare");
+            unshare
                 .args([
                     "--mount",
                     "--propagation",
@@ -70,9 +71,8 @@ impl Scene {
                 ])
                 .arg(std::env::current_exe().unwrap())
                 .args(["--exact", &format!("attacks::{test}"), "--nocapture"])
-                .env(SCRATCH, scratch.path())
-                .output()
-                .unwrap();
+                .env(SCRATCH, scratch.path());
+            let out = namespaces::output(&mut unshare);
             let said = [&out.stdout[..], &out.stderr[..]].concat();
             let said = String::from_utf8_lossy(&said).into_owned();
             assert!(out.status.success() && said.contains("1 passed"), "{said}");

@@ -5,13 +5,13 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use pramfs::inode::Ino;
 use pramfs_tests::mounted::{Mounted, kernel_opens, wait_until};
 use pramfs_tests::region::inode_home;
 
-use crate::{MIB, mounted, unmounted};
+use crate::{MIB, mounted, namespaces, unmounted};
 use pramfs_medium::pmem::RegionAccess;
 
 #[test]
@@ -266,16 +266,15 @@ fn server_without_remount_right_warns_once() {
         as_user fusermount3 -u "$MNT"
         wait $server
     "#;
-    let out = Command::new("unshare")
+    let mut unshare = Command::new("unshare");
+    unshare
         .args(["-m", "--propagation=private", "sh", "-c", script])
         .env("DIR", dir.path())
         .env("PROGRAM", crate::program())
         .env("REGION", mount.region())
         .env("MNT", mount.path())
-        .env_remove("PRAMFS_LOG")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+        .env_remove("PRAMFS_LOG");
+    let out = namespaces::output(&mut unshare);
     if out.status.code() == Some(77) {
         return pramfs_tests::skip::skipped("no device node for users can be made here");
     }

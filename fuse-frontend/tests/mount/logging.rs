@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use pramfs_tests::mounted::Mounted;
 
 use crate::damage::hurt;
+use crate::namespaces;
 
 /// Mounts in a namespace whose `/dev` has few devices and the optional socket. Then looks
 /// up the damaged file, unmounts, and waits for the end of the server.
@@ -53,7 +54,7 @@ fn background_server_logs_each_line_to_syslog() {
     socket
         .set_read_timeout(Some(Duration::from_millis(50)))
         .unwrap();
-    let mut script = in_namespace(&mount, dir.path()).spawn().unwrap();
+    let mut script = namespaces::spawn(&mut in_namespace(&mount, dir.path()));
     let patience = Instant::now() + Duration::from_secs(30);
     // The queue of the socket holds ten lines, so it is read while the script runs.
     let (mut lines, mut bytes, mut status) = (Vec::new(), vec![0; 1 << 16], None);
@@ -124,7 +125,8 @@ fn background_server_without_syslog_serves() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let status = in_namespace(&mount, dir.path()).status().unwrap();
+    let mut script = namespaces::spawn(&mut in_namespace(&mount, dir.path()));
+    let status = script.wait().unwrap();
     if status.code() == Some(77) {
         return pramfs_tests::skip::skipped("no /dev of its own can be made here");
     }

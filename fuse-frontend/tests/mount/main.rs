@@ -25,6 +25,7 @@ mod kernel_opens;
 mod lifecycle;
 mod logging;
 mod names;
+mod namespaces;
 mod privileges;
 mod protect;
 mod refusals;

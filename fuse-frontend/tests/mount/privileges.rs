@@ -13,7 +13,7 @@ use pramfs_tests::mounted::{Mounted, copy_program, wait_until};
 use pramfs_tests::skip::skipped;
 use rustix::process::Signal;
 
-use crate::{mounted, unmounted};
+use crate::{mounted, namespaces, unmounted};
 
 /// A user without a name.
 const SOMEBODY: u32 = 4242;
@@ -172,13 +172,13 @@ fn sigterm_unmounts_below_private_directory() {
 /// of its user. (Members of one group would see all; that is root's group unless `gid=`
 /// names another one.)
 fn under_hidepid(script: &str) -> Output {
-    Command::new("unshare")
+    let mut unshare = Command::new("unshare");
+    unshare
         .args(["--mount", "--propagation", "private", "sh", "-ec"])
         .arg(format!(
             "mount -t proc -o hidepid=2,gid=12345 proc /proc\n{script}"
-        ))
-        .output()
-        .expect("unshare")
+        ));
+    namespaces::output(&mut unshare)
 }
 
 /// CAP_SYS_PTRACE: only a member of the file's group keeps its sgid bit, so the server reads
@@ -405,10 +405,9 @@ fn user_server_unmounts_without_searching_path() {
          ! grep {dir}/mnt /proc/self/mountinfo",
         dir = dir.display(),
     );
-    let out = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "sh", "-ec", &script])
-        .output()
-        .unwrap();
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--propagation", "private", "sh", "-ec", &script]);
+    let out = namespaces::output(&mut unshare);
     let said = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{out:?}");
     assert!(!said.contains("SECRET") && !said.contains("PATH"), "{said}");

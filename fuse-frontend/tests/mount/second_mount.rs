@@ -12,7 +12,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::{mounted, unmounted};
+use crate::{mounted, namespaces, unmounted};
 
 fn mount_also(mount: &Mounted, place: &Path, options: &str) -> Output {
     Command::new(crate::program())
@@ -223,7 +223,8 @@ fn second_mount_from_other_mount_namespace_fails() {
         return;
     };
     let script = r#""$@" && echo live; read _; umount -i "$3""#;
-    let mut elsewhere = Command::new("unshare")
+    let mut unshare = Command::new("unshare");
+    unshare
         .args([
             "--mount",
             "--propagation",
@@ -236,9 +237,8 @@ fn second_mount_from_other_mount_namespace_fails() {
         .arg(crate::program())
         .args([mount.region(), mount.path()])
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .stdout(Stdio::piped());
+    let mut elsewhere = namespaces::spawn(&mut unshare);
     let mut line = String::new();
     BufReader::new(elsewhere.stdout.take().unwrap())
         .read_line(&mut line)

@@ -7,7 +7,7 @@ use pramfs::format::FormatOptions;
 use pramfs_tests::mounted::{self, Mounted};
 use pramfs_tests::watchdog::Watchdog;
 
-use crate::{MIB, program};
+use crate::{MIB, namespaces, program};
 
 const UUID: &str = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
 
@@ -27,7 +27,7 @@ fn with_list(list: &str, script: &str, arguments: &[&Path]) -> Output {
     );
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script, "sh"]);
-    command.args(arguments).output().unwrap()
+    namespaces::output(command.args(arguments))
 }
 
 #[test]

@@ -8,10 +8,10 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use pramfs::pmem::RegionOptions;
-use pramfs_tests::mounted::{Mounted, wait_until};
-use rustix::mount::UnmountFlags;
+use pramfs_tests::mounted::{Mounted, unmount_when_free, wait_until};
 use rustix::process::Signal;
 
+use crate::namespaces::none_made;
 use crate::{mounted, unmounted};
 
 fn umount(mount: &Mounted, flags: &[&str]) -> Output {
@@ -30,6 +30,7 @@ fn is_free(mount: &Mounted) -> bool {
 /// As umount(8) calls it.
 #[test]
 fn umount_returns_when_region_is_free() {
+    let _no_copies = none_made();
     let Some((mount, _dog)) = unmounted("umount helper") else {
         return;
     };
@@ -48,6 +49,7 @@ fn umount_returns_when_region_is_free() {
 /// its operations fail. No completed operation is lost.
 #[test]
 fn umount_force_aborts_busy_mount() {
+    let _no_copies = none_made();
     let Some((mount, _dog)) = mounted("umount -f", "") else {
         return;
     };
@@ -71,11 +73,12 @@ fn umount_force_aborts_busy_mount() {
 /// It waits until the server releases the region, however long that takes.
 #[test]
 fn umount_waits_for_stopped_server() {
+    let _no_copies = none_made();
     let Some((mount, _dog)) = mounted("umount helper waits", "") else {
         return;
     };
     let server = mount.process();
-    mount.signal(Signal::STOP);
+    mount.stop();
     let started = Instant::now();
     let helper = std::thread::scope(|scope| {
         let helper = scope.spawn(|| umount(&mount, &[]));
@@ -94,13 +97,14 @@ fn umount_waits_for_stopped_server() {
 /// of failing as in use.
 #[test]
 fn open_waits_for_region_being_released() {
+    let _no_copies = none_made();
     let Some((mount, _dog)) = mounted("open after umount", "") else {
         return;
     };
     fs::write(mount.at("file"), "kept").unwrap();
     let server = mount.process();
-    mount.signal(Signal::STOP);
-    rustix::mount::unmount(mount.path(), UnmountFlags::empty()).unwrap();
+    mount.stop();
+    unmount_when_free(&mount.path());
     std::thread::scope(|scope| {
         let opening = scope.spawn(|| RegionOptions::new().open(mount.region()));
         std::thread::sleep(Duration::from_millis(300));
@@ -142,6 +146,7 @@ fn unmount_below_detached_loop_device_succeeds() {
 /// Mounts an image on a lower mount. `device` turns the image into the mounted device, and
 /// `detach` undoes that.
 fn below(device: impl Fn(&Path) -> Option<PathBuf>, detach: impl Fn(&Path)) {
+    let _no_copies = none_made();
     let Some((mount, _dog)) = mounted("umount below", "") else {
         return;
     };
@@ -162,7 +167,7 @@ fn below(device: impl Fn(&Path) -> Option<PathBuf>, detach: impl Fn(&Path)) {
         .first()
         .expect("the server of the image");
     rustix::process::kill_process(inner, Signal::STOP).unwrap();
-    rustix::mount::unmount(&point, UnmountFlags::empty()).unwrap();
+    unmount_when_free(&point);
     detach(&image);
     let out = std::thread::scope(|scope| {
         let helper = scope.spawn(|| umount(&mount, &[]));
@@ -185,11 +190,13 @@ fn open_of_mounted_region_fails_at_once() {
     let started = Instant::now();
     let refused = RegionOptions::new().open(mount.region()).unwrap_err();
     assert!(refused.to_string().contains("in use"), "{refused}");
-    assert!(started.elapsed() < Duration::from_secs(2));
+    // A server that ends is waited for up to a minute.
+    assert!(started.elapsed() < Duration::from_secs(30));
 }
 
 #[test]
 fn umount_of_busy_or_foreign_mount_fails() {
+    let _no_copies = none_made();
     let Some((mount, _dog)) = mounted("umount helper refuses", "") else {
         return;
     };
@@ -253,6 +260,7 @@ fn umount_read_only_of_busy_mount_keeps_flags() {
 
 #[test]
 fn umount_of_dead_mount_succeeds() {
+    let _no_copies = none_made();
     let Some((mount, _dog)) = mounted("umount helper, dead server", "") else {
         return;
     };
