@@ -178,6 +178,7 @@ const ROWS: &[Row] = &[
         before: stat,
         calls: |dir, _| {
             let file = open(dir, OFlags::TRUNC | OFlags::RDWR);
+            wait_for_another_time();
             file.write_all_at(&BLOCK, 0).unwrap();
         },
     },

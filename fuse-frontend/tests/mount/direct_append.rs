@@ -2,7 +2,7 @@
 //! is left after the deaths of client and server.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -25,6 +25,20 @@ fn through(mount: &Mounted, flags: i32) -> File {
     let mut how = File::options();
     how.read(true).write(true).custom_flags(flags);
     how.open(mount.at("file")).unwrap()
+}
+
+/// Makes a call through the mount. It fails with EBUSY if the holder of the window is amid an append
+/// for long, as on a machine under load; then it is made again.
+fn until_free<T>(mut call: impl FnMut() -> io::Result<T>) -> T {
+    let mut done = None;
+    assert!(wait_until(|| match call() {
+        Err(busy) if busy.raw_os_error() == Some(libc::EBUSY) => false,
+        result => {
+            done = Some(result.unwrap());
+            true
+        }
+    }));
+    done.unwrap()
 }
 
 pub(super) fn end(mount: &Mounted) {
@@ -287,10 +301,11 @@ fn append_while_others_append_through_mount_loses_nothing() {
                     let flags = if appender == 2 { libc::O_DIRECT } else { 0 };
                     let mut how = OpenOptions::new();
                     how.append(true).custom_flags(flags);
-                    let mut log = how.open(mount.at("file")).unwrap();
+                    let mut log = until_free(|| how.open(mount.at("file")));
                     // With pauses, so that windows live for a while in between.
                     for count in 0..400 {
-                        log.write_all(&record(appender, count)).unwrap();
+                        let record = record(appender, count);
+                        until_free(|| log.write_all(&record));
                         done.fetch_add(1, Ordering::Relaxed);
                         std::thread::sleep(Duration::from_micros(u64::from(count % 8) * 100));
                     }
@@ -369,8 +384,8 @@ fn truncate_through_mount_during_appends_leaves_whole_records() {
             std::thread::sleep(Duration::from_micros(500));
             let size = file.metadata().unwrap().len();
             let cut = size / 64 * (round % 3) / 3 * 64;
-            file.set_len(cut).unwrap();
-            let now = fs::read(mount.at("file")).unwrap();
+            until_free(|| file.set_len(cut));
+            let now = until_free(|| fs::read(mount.at("file")));
             assert!(now.len() as u64 >= cut && now.len() % 64 == 0);
             for (i, record) in now.chunks(64).enumerate() {
                 assert_eq!(

@@ -23,6 +23,7 @@ use rustix::net::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::direct::BLOCK;
+use crate::direct_write::opened_at;
 
 /// A client process that has said that it is ready. Killed on drop.
 pub(super) struct Client {
@@ -197,8 +198,7 @@ fn client_process() {
             drop((view, file));
         }
         "no-room" => {
-            let file = pramfs_client::OpenOptions::new().write(true).open(&path);
-            let file = file.unwrap();
+            let file = opened_at(path.as_ref());
             let refusals = without_room(&path, &file);
             // With room again, the same file is mapped.
             let view = file.map(0..BLOCK as u64, Access::Write).unwrap();
@@ -229,16 +229,15 @@ fn client_process() {
             }
         }
         "hold-for-writing" => {
-            let file = pramfs_client::OpenOptions::new().write(true).open(path);
-            let file = file.unwrap();
+            let file = opened_at(path.as_ref());
             let view = file.map(0..file.len().unwrap(), Access::Write).unwrap();
             say("holding");
             wait();
             drop((view, file));
         }
         "count" => {
-            let file = pramfs_client::OpenOptions::new().write(true).open(path);
-            let view = file.unwrap().map(0..BLOCK as u64, Access::Write).unwrap();
+            let file = opened_at(path.as_ref());
+            let view = file.map(0..BLOCK as u64, Access::Write).unwrap();
             say("counting");
             for _ in 0..100_000 {
                 view.fetch_add(64, 1u64).unwrap();
@@ -247,8 +246,7 @@ fn client_process() {
             say("done");
         }
         "write" => {
-            let file = pramfs_client::OpenOptions::new().write(true).open(path);
-            let file = file.unwrap();
+            let file = opened_at(path.as_ref());
             for n in 1u64.. {
                 let at = n % (BLOCK as u64 / 8) * 8;
                 file.write_all_at(&n.to_le_bytes(), at).unwrap();

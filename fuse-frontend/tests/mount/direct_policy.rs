@@ -2,18 +2,17 @@
 //! what a hostile reader of the region can do to later servers.
 
 use std::fs::{self, File};
-use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 
-use pramfs_medium::pmem::lease_ticket;
-use pramfs_medium::types::LeaseMode;
 use pramfs_tests::mounted::{Mounted, unmount_when_free, wait_until};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::fs::XattrFlags;
 use rustix::process::Signal;
 
-use crate::direct::{assert_checked, connection, file, leases, socket_can_be_open_to_users};
+use crate::direct::{
+    assert_checked, connection, file, in_time, leases, socket_can_be_open_to_users, ticket,
+};
 use crate::direct_client::{Client, as_user, start, start_in_groups};
 use crate::unmounted;
 
@@ -254,13 +253,15 @@ fn ticket_of_other_user_is_refused_with_policy_all() {
         return;
     };
     let file = File::open(mount.at("file")).unwrap();
-    let bytes = lease_ticket(file.as_fd(), LeaseMode::Read).unwrap();
-    let ticket = pramfs_control::TicketReply::decode(&bytes).unwrap().ticket;
-    for stolen in [ticket, pramfs_control::Ticket([7; 16])] {
-        let said = as_user(STRANGER, &mount, "redeem", &[stolen.to_string()]);
-        assert_eq!(said, "refused: Ticket");
-    }
-    connection(&mount).lease(ticket).unwrap();
+    in_time(|| {
+        let ticket = ticket(&file);
+        for stolen in [ticket, pramfs_control::Ticket([7; 16])] {
+            let said = as_user(STRANGER, &mount, "redeem", &[stolen.to_string()]);
+            assert_eq!(said, "refused: Ticket");
+        }
+        let leased = connection(&mount).lease(ticket);
+        leased.map(drop).map_err(|refused| refused.to_string())
+    });
     drop(file);
     mount.unmount();
 }

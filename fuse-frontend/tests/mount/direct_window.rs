@@ -16,18 +16,16 @@ fn append_in_window(mount: &Mounted, direct: &pramfs_client::File, expect: &mut 
     let server = connection(mount);
     let writes = || server.requests().unwrap().get("WRITE").copied();
     // After a refusal, the client appends some through the mount first.
-    for _ in 0..50 {
+    let has_window = || {
         let before = writes();
         for seed in 0..8 {
             let more = bytes(700, seed);
             assert_eq!(direct.append(&more).unwrap(), expect.len() as u64);
             expect.extend(&more);
         }
-        if writes() == before {
-            return;
-        }
-    }
-    panic!("no append has used a window");
+        writes() == before
+    };
+    assert!(wait_until(has_window), "no append has used a window");
 }
 
 /// An open closes the window. Calls by path find it.

@@ -4,6 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::time::SystemTime;
 
 use pramfs_client::{Access, Error, MappedFile};
@@ -29,8 +30,14 @@ pub(super) fn open(mount: &Mounted, name: &str) -> pramfs_client::Result<pramfs_
 
 /// As [`open`], once the kernel has told the server of the last close.
 pub(super) fn opened(mount: &Mounted, name: &str) -> pramfs_client::File {
+    opened_at(&mount.at(name))
+}
+
+/// As [`opened`], by the path.
+pub(super) fn opened_at(path: &Path) -> pramfs_client::File {
+    let options = pramfs_client::OpenOptions::new().write(true);
     let mut opened = None;
-    assert!(wait_until(|| match open(mount, name) {
+    assert!(wait_until(|| match options.open(path) {
         Err(busy) if busy.errno() == libc::EBUSY => false,
         done => {
             opened = Some(done.unwrap());

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -102,7 +102,10 @@ fn server_inherits_no_descriptors() {
     let pid = mount.process().as_raw_nonzero();
     for fd in fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
         let fd = fd.unwrap().path();
-        assert_ne!(fs::read_link(&fd).unwrap(), lock, "{}", fd.display());
+        // Some are closed meanwhile.
+        if let Ok(target) = fs::read_link(&fd) {
+            assert_ne!(target, lock, "{}", fd.display());
+        }
     }
 }
 
@@ -502,12 +505,19 @@ fn fsync_reaches_server_but_syncfs_does_not() {
         kib
     };
     let file = File::create(mount.at("file")).unwrap();
-    (&file).write_all(&vec![0x5a; 4 << 20]).unwrap();
-    let written = dirty();
-    assert!(written >= 4 << 10, "{written} KiB");
-    rustix::fs::syncfs(File::open(mount.path()).unwrap()).unwrap();
+    // The kernel may write it back by itself: of three rounds, one is left alone.
+    let rounds = [0, 1, 2].map(|round| {
+        file.write_all_at(&vec![0x5a + round; 4 << 20], 0).unwrap();
+        let written = dirty();
+        rustix::fs::syncfs(File::open(mount.path()).unwrap()).unwrap();
+        (written, dirty())
+    });
     assert!(
-        dirty() >= 4 << 10,
+        rounds.iter().any(|(written, _)| *written >= 4 << 10),
+        "{rounds:?} KiB"
+    );
+    assert!(
+        rounds.iter().any(|(_, left)| *left >= 4 << 10),
         "syncfs now reaches the server: update the documentation"
     );
     file.sync_all().unwrap();
@@ -622,7 +632,10 @@ fn remount_rw_fails_while_region_has_readers() {
     assert!(said.contains("open for reading"), "{said}");
     assert!(mount.mounts_line().unwrap().contains(" ro,"));
     drop(reader);
-    assert!(mount.run(["-o", "remount,rw"]).status.success());
+    // A child that is being started has a copy of the descriptor.
+    assert!(wait_until(|| {
+        mount.run(["-o", "remount,rw"]).status.success()
+    }));
     fs::write(mount.at("file"), "x").unwrap();
     assert!(
         RegionOptions::new()

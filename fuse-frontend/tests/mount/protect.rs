@@ -9,6 +9,7 @@ use pramfs_tests::mounted::{Mounted, wait_until};
 use rustix::process::Pid;
 
 use crate::direct::{OPTIONS, assert_checked, file, leases};
+use crate::direct_write::opened;
 use crate::takeover::{ON, kill, other_server};
 use crate::{mounted, unmounted};
 
@@ -146,10 +147,7 @@ fn client_with_lease_stores_beside_protected_server() {
         return;
     };
     fs::write(mount.at("file"), [1; 10_000]).unwrap();
-    let file = pramfs_client::OpenOptions::new()
-        .write(true)
-        .open(mount.at("file"))
-        .unwrap();
+    let file = opened(&mount, "file");
     file.write_at(&[2; 5000], 4000).unwrap();
     drop(file);
     let read = fs::read(mount.at("file")).unwrap();

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use pramfs_tests::mounted::wait_until;
+use pramfs_tests::mounted::{unmount_when_free, wait_until};
 
 use crate::{MIB, mounted, program, unmounted};
 
@@ -242,7 +242,7 @@ fn write_protected_device_mounts_read_only() {
     };
     std::fs::write(mount.at("file"), "kept").unwrap();
     mount.unmount();
-    let unmount = || rustix::mount::unmount(mount.path(), rustix::mount::UnmountFlags::empty());
+    let unmount = || unmount_when_free(&mount.path());
     let Some(device) = Protected::device(&mount) else {
         return;
     };
@@ -255,7 +255,7 @@ fn write_protected_device_mounts_read_only() {
     assert_eq!(std::fs::read(mount.at("file")).unwrap(), b"kept");
     let refused = std::fs::write(mount.at("file"), "x").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-    unmount().unwrap();
+    unmount();
     drop(device);
     // If recovery is needed, a read-only mount must be requested explicitly.
     mount.mount("");
@@ -268,7 +268,7 @@ fn write_protected_device_mounts_read_only() {
         let (status, said) = device.mount(&mount, options);
         assert_eq!(status, 0, "{options}: {said}");
         assert_eq!(std::fs::read(mount.at("new")).unwrap(), b"made");
-        unmount().unwrap();
+        unmount();
     }
     drop(device);
     let out = mount.run(["-o", "norecovery"]);

@@ -73,6 +73,8 @@ fn failed_first_mount_is_reported_as_without_takeover() {
     let held = File::open(mount.region()).unwrap();
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
     same();
+    // A child that is being started has a copy of the descriptor.
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::Unlock).unwrap();
     drop(held);
     fs::write(mount.region(), vec![7; 1 << 20]).unwrap();
     same();
@@ -142,8 +144,13 @@ fn ten_deaths_leak_no_descriptor() {
             assert!(wait_until(
                 || mount.supervised().len() == 2 && mount.serving() == [server]
             ));
-            std::thread::sleep(Duration::from_millis(300));
-            both()
+            let mut last = both();
+            assert!(wait_until(|| {
+                std::thread::sleep(Duration::from_millis(300));
+                let before = std::mem::replace(&mut last, both());
+                last == before
+            }));
+            last
         });
         assert!(wait_until(|| both() == *first), "{first:?} {:?}", both());
     }
@@ -224,9 +231,13 @@ fn sighup_replaces_server_by_program_of_same_path() {
     file.write_all(b"after an upgrade").unwrap();
 
     // A program that does not know what to do.
-    let new = program.with_extension("new");
-    fs::write(&new, "#!/bin/sh\nexit 3\n").unwrap();
-    fs::set_permissions(&new, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (draft, new) = (
+        program.with_extension("draft"),
+        program.with_extension("new"),
+    );
+    fs::write(&draft, "#!/bin/sh\nexit 3\n").unwrap();
+    fs::set_permissions(&draft, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    copy_program(&draft, &new);
     fs::rename(&new, &program).unwrap();
     hup();
     assert!(said("ended with status 3"));

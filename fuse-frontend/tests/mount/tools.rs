@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use pramfs_client::Access;
+use pramfs_tests::mounted::wait_until;
 
 use crate::direct::{OPTIONS, file};
 use crate::direct_write::opened;
@@ -180,7 +181,8 @@ fn restore_over_region_in_use_is_refused() {
     // The client still has its view.
     refused("beside a client", "still maps files");
     drop((view, direct));
-    ok(&["restore", "-f", &saved, &region]);
+    // A child that is being started has copies of the descriptors.
+    assert!(wait_until(|| pramfs(&["restore", "-f", &saved, &region]).0));
     mount.mount(OPTIONS);
     assert_ne!(fs::read(mount.at("file")).unwrap()[..16], [7; 16]);
     mount.unmount();
