@@ -22,8 +22,12 @@ bootstrap() {
     elif [[ $suite != "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" ]]; then
         # The same archive, without the sections that the other suite may not have.
         mirror=$(sed -n 's/^URIs: *//p' "${sources[0]}" | head -n 1)
+        sources=("deb $mirror $suite main")
         # The Rust that is new enough may be in the archive of security updates alone.
-        sources=("deb $mirror $suite main" "deb ${mirror%/}-security $suite-security main")
+        case $suite in
+        sid | unstable | experimental) ;;
+        *) sources+=("deb ${mirror%/}-security $suite-security main") ;;
+        esac
     fi
     mmdebstrap --quiet --variant=apt --include="$packages" "$suite" "$target" ${sources[@]+"${sources[@]}"}
 }

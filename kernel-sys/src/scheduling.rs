@@ -87,12 +87,13 @@ mod tests {
         drop(end);
         thread.join().unwrap();
         // The join ends when the thread gives up its memory. Its number goes a moment later.
-        let gone = loop {
-            match set_policy(number, Policy::Idle) {
-                Ok(()) => std::thread::yield_now(),
-                Err(error) => break error,
+        for _ in 0..10_000 {
+            if policy(number) == -1 {
+                break;
             }
-        };
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let gone = set_policy(number, Policy::Idle).unwrap_err();
         assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
     }
 }

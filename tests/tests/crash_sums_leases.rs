@@ -1,7 +1,7 @@
 //! The crash explorer in a file system with checksums of file data, beside leases and in a full
 //! region.
 //!
-//! What the holder of a lease stores has no sum. So its file is marked from before the lease until
+//! Bytes that the holder of a lease stores have no sum. So its file is marked from before the lease until
 //! after it, and then summed. The oracle checks after each crash that each block fits its sum or is
 //! marked, that no sum stands for a block to which a process may store, and that an unmount leaves
 //! no mark without a lease.

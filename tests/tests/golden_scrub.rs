@@ -167,7 +167,7 @@ fn repair_of_golden_image_clears_findings_once_the_files_are_whole() {
     assert_eq!(fs.scrub_status().first.time_sec, 0);
 }
 
-/// What the image is for: the record that an unmodified version of this file makes.
+/// The image holds the record that an unmodified version of this file makes.
 #[test]
 fn record_of_golden_image_is_whole() {
     let region = region_of(&image());

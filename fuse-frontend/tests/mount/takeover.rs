@@ -385,8 +385,8 @@ fn hanging_server_ends_the_connection_after_ten_seconds() {
     kill(&mount);
     assert_eq!(supervisor.wait().unwrap().code(), Some(2));
     let took = begun.elapsed();
-    // A machine under load may take longer.
-    assert!(took.as_secs() >= 9, "{took:?}");
+    // Much later only on a machine under load.
+    assert!((9..40).contains(&took.as_secs()), "{took:?}");
     assert_ended(&mount, &open);
     let said = fs::read_to_string(&log).unwrap();
     assert!(

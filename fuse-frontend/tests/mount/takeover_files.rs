@@ -9,6 +9,7 @@ use pramfs_tests::mounted::{Mounted, unmount_when_free, wait_until};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::process::Signal;
 
+use crate::direct::assert_checked;
 use crate::mounted;
 
 const ON: &str = "transport=dev,cache=auto,direct=off,takeover=on";
@@ -79,6 +80,7 @@ fn unlinked_open_file_stays_over_death_and_is_freed_at_close() {
     };
     assert!(wait_until(is_freed), "{now} instead of {before}");
     mount.unmount();
+    assert_checked(&mount);
 }
 
 #[test]
@@ -104,6 +106,7 @@ fn open_file_that_is_unlinked_after_death_is_freed_at_close() {
     };
     assert!(wait_until(is_freed), "{now} instead of {before}");
     mount.unmount();
+    assert_checked(&mount);
 }
 
 /// The mtime that the server knows, whatever the kernel has.

@@ -20,7 +20,7 @@ impl Exporter {
         Exporter::try_start(listen).unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// What it says, if it does not answer.
+    /// Returns its message if it does not answer.
     fn try_start(listen: &str) -> Result<Exporter, String> {
         let mut child = Command::new(PRAMFS)
             .args(["metrics", "--listen", listen])
@@ -33,6 +33,7 @@ impl Exporter {
         let mut words = BufReader::new(child.stderr.take().unwrap());
         words.read_line(&mut said).unwrap();
         if !said.contains("answering at") {
+            let _ended = child.kill();
             child.wait().unwrap();
             return Err(said);
         }

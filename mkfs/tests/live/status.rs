@@ -157,8 +157,8 @@ fn status_of_stopped_server_names_its_process_and_remedy() {
     };
     assert!(failures.as_array().unwrap().iter().any(is_ours), "{all:?}");
     assert!(all.status == 1 && all.err.contains(words[0]), "{all:?}");
-    let mut watch = Command::new(PRAMFS)
-        .args(["status", "--json", "--watch=1"])
+    let mut watch = Command::new("timeout")
+        .args(["60", PRAMFS, "status", "--json", "--watch=1"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

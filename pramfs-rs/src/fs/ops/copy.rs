@@ -210,10 +210,7 @@ impl Engine {
                     .map(|n| n as u64),
                 (None, Some(at)) => {
                     // Detect an unreadable source page before storing to the target.
-                    match self.vol.region.touch(at.0, n) {
-                        Err(_) if done > 0 => break,
-                        touched => touched?,
-                    }
+                    self.vol.region.touch(at.0, n)?;
                     let bytes = MediumRange {
                         at,
                         len: n as usize,

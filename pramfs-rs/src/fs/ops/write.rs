@@ -423,8 +423,15 @@ impl Engine {
                 } else {
                     half.min(from.len() as u64 / 2)
                 };
+                let less = whole_words(offset, less.max(1));
+                // The first word, if it does not end in the range: all of it, in one block.
+                let rest = (offset + less) % WORD;
+                let less = match rest > 0 && less + WORD - rest < from.len() as u64 {
+                    true => less + WORD - rest,
+                    false => less,
+                };
                 return Ok(Attempt::TooMuch {
-                    less: whole_words(offset, less.max(1)) as usize,
+                    less: less as usize,
                 });
             }
             Err(e) => return Err(e),
