@@ -149,12 +149,13 @@ fn patiently<T, E>(
     let mut result = open();
     let started = Instant::now();
     let mut last_seen = started;
-    while result.as_ref().is_err_and(&is_busy)
-        && last_seen.elapsed() < GRACE
-        && started.elapsed() < UNLOCK_TIMEOUT
-    {
+    while result.as_ref().is_err_and(&is_busy) && started.elapsed() < UNLOCK_TIMEOUT {
+        // Before the look: this thread may not have had a processor since the last one.
+        let unseen = last_seen.elapsed();
         if some_server_ends(&is_region) {
             last_seen = Instant::now();
+        } else if unseen >= GRACE {
+            return open();
         }
         std::thread::sleep(PAUSE);
         result = open();
