@@ -310,8 +310,8 @@ pub(super) fn ticket(file: &File) -> Ticket {
     pramfs_control::TicketReply::decode(&bytes).unwrap().ticket
 }
 
-/// Does what needs a ticket that is still valid. A ticket lives ten seconds: what fails after most
-/// of them, on a machine under load, is tried again.
+/// Runs work with a fresh ticket, which lives ten seconds. A failure after eight of them, on a
+/// machine under load, is tried again.
 pub(super) fn in_time(mut work: impl FnMut() -> Result<(), String>) {
     loop {
         let begun = Instant::now();
@@ -425,6 +425,7 @@ fn owner_of_region_gets_leases_and_nobody_else_does() {
     assert!(said.contains("no connection"), "{said}");
     writer.child.kill().unwrap();
     writer.child.wait().unwrap();
+    // A process that reads /proc may keep the memory of the dead client, and its lock, for a moment.
     assert!(wait_until(|| leases(&mount).is_empty()));
     mount.unmount();
     assert_checked(&mount);
