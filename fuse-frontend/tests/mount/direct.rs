@@ -425,7 +425,6 @@ fn owner_of_region_gets_leases_and_nobody_else_does() {
     assert!(said.contains("no connection"), "{said}");
     writer.child.kill().unwrap();
     writer.child.wait().unwrap();
-    // A process that reads /proc may keep the memory of the dead client, and its lock, for a moment.
     assert!(wait_until(|| leases(&mount).is_empty()));
     mount.unmount();
     assert_checked(&mount);
@@ -641,6 +640,7 @@ fn both_deaths_leave_no_lease() {
     mount.crash();
     client.child.wait().unwrap();
     mount.mount(OPTIONS);
+    // A process that reads /proc may keep the memory of the dead client, and its lock, for a moment.
     assert!(wait_until(|| leases(&mount).is_empty()));
     mount.unmount();
     assert_checked(&mount);
