@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use pramfs::Damage;
-use pramfs::format::format;
+use pramfs::format::{FormatOptions, format};
 use pramfs::{
-    Clock, Error, MountOptions, Result, XattrMode,
+    Clock, DataMode, Error, MountOptions, Result, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr, Time},
 };
 use pramfs_medium::pmem::{
@@ -425,4 +425,117 @@ fn many_failing_pages_are_handled_separately() {
     fs.append(&Credentials::ROOT, new, &block)
         .expect("appended");
     assert_eq!(read(&fs, new).expect("of a new file"), block);
+}
+
+/// The pages of the region that hold these bytes.
+fn pages_with(fs: &Fs, bytes: &[u8; PAGE as usize]) -> Vec<u64> {
+    let holds = |page: &u64| {
+        let mut found = [0; PAGE as usize];
+        fs.region().read(page * PAGE, &mut found).is_ok() && found == *bytes
+    };
+    (0..LEN / PAGE).filter(holds).collect()
+}
+
+/// Nothing reads a block that is replaced as a whole, so the copy of an atomic write is what
+/// meets the failed page.
+#[test]
+fn atomic_overwrite_of_failed_page_gets_another_block() {
+    install_fault_guard().expect("a handler for SIGBUS");
+    let dir = tempfile::tempdir_in("/dev/shm").expect("tmpfs at /dev/shm");
+    for data_checksums in [false, true] {
+        let path = dir.path().join(format!("sums-{data_checksums}"));
+        let file = File::create(&path).expect("a file on tmpfs");
+        file.set_len(LEN).expect("room on tmpfs");
+        let region = open(&path);
+        let options = FormatOptions {
+            features: vec![("data_checksums".into(), data_checksums)],
+            ..repeatable(4096)
+        };
+        format(&region, &options).expect("formatted");
+        let options = || MountOptions {
+            data: DataMode::Atomic,
+            ..quiet()
+        };
+        let root = &Credentials::ROOT;
+        let fs = Fs::open(region, options()).expect("mounted");
+        let [hit, other] = [&b"hit"[..], b"other"].map(|name| {
+            let made = fs.create(root, Ino::ROOT, name, 0o644).expect("made");
+            made.ino
+        });
+        let old = [0x5a; PAGE as usize];
+        for i in 0..3 {
+            fs.write(root, hit, i * PAGE, &old).expect("written");
+        }
+        let pages = pages_with(&fs, &old);
+        // The first three: a write may have left its bytes in a free block too.
+        assert!(pages.len() >= 3, "{pages:?}");
+        for page in &pages {
+            poison(fs.region_to_damage(), *page);
+        }
+        let new = [0xa5; PAGE as usize];
+        let mut written = fs.write(root, hit, PAGE, &new);
+        // Blocks where the new bytes wait have failed as well, one after the other.
+        for _ in 0..pages.len() {
+            if written.is_err() {
+                written = fs.write(root, hit, PAGE, &new);
+            }
+        }
+        written.expect("the write gets other blocks");
+        fs.write(root, other, 0, &new).expect("the volume is up");
+        let mut found = [0; PAGE as usize];
+        for (ino, at) in [(hit, PAGE), (other, 0)] {
+            let n = fs.read(ino, at, &mut found).expect("read");
+            assert!(n == PAGE as usize && found == new);
+        }
+        fs.read(hit, 0, &mut found)
+            .expect_err("this page has failed");
+        fs.close().expect("unmounted");
+        let fs = Fs::open(open(&path), options()).expect("mounted again");
+        fs.read(hit, PAGE, &mut found).expect("read");
+        assert!(found == new);
+        fs.close().expect("unmounted");
+    }
+}
+
+/// The allocator would offer the block again and again.
+#[test]
+fn free_block_that_fails_is_set_aside() {
+    install_fault_guard().expect("a handler for SIGBUS");
+    let dir = tempfile::tempdir_in("/dev/shm").expect("tmpfs at /dev/shm");
+    let path = dir.path().join("region");
+    make(&path);
+    let fs = Fs::open(open(&path), quiet()).expect("mounted");
+    let root = &Credentials::ROOT;
+    let create = |name: &[u8]| {
+        let made = fs.create(root, Ino::ROOT, name, 0o644).expect("made");
+        made.ino
+    };
+    let ino = create(b"grows");
+    let block = [0x77; PAGE as usize];
+    fs.write(root, ino, 0, &block).expect("written");
+    let page = pages_with(&fs, &block)[0];
+    // The blocks behind it are free, and the next in turn.
+    let mut bytes = [1; PAGE as usize];
+    let free = (page + 1..page + 9).filter(|p| {
+        let read = fs.region().read(p * PAGE, &mut bytes);
+        read.is_ok() && bytes == [0; PAGE as usize]
+    });
+    let free: Vec<u64> = free.collect();
+    assert!(free.len() > 2, "{free:?}");
+    for page in &free[..2] {
+        poison(fs.region_to_damage(), *page);
+    }
+    for i in 1..20 {
+        let mut written = fs.write(root, ino, i * PAGE, &block);
+        if written.is_err() && i == 1 {
+            // One write meets both.
+            written = fs.write(root, ino, i * PAGE, &block);
+        }
+        assert_eq!(written.expect("written to other blocks"), block.len());
+    }
+    for i in 0..20 {
+        fs.read(ino, i * PAGE, &mut bytes).expect("read");
+        assert!(bytes == block, "block {i}");
+    }
+    fs.close().expect("unmounted");
 }

@@ -42,9 +42,11 @@ impl Group {
         desc_offset: RegionOffset,
     ) -> Group {
         // Bits past the end do not exist and count as used.
-        for i in len as usize..bits.len() * 64 {
-            bits[i / 64] |= 1 << (i % 64);
+        let (whole, rest) = (len as usize / 64, len % 64);
+        if let Some(word) = bits.get_mut(whole) {
+            *word |= u64::MAX << rest;
         }
+        bits.iter_mut().skip(whole + 1).for_each(|w| *w = u64::MAX);
         let free = bits.iter().map(|w| w.count_zeros()).sum();
         Group {
             bits: Some(bits),

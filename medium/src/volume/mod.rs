@@ -76,6 +76,8 @@ pub struct Volume {
     /// Where the lanes look for staging blocks.
     staging: Staging,
     failed: AtomicBool,
+    /// Free blocks have failed, and stay reserved until the unmount.
+    set_aside: AtomicBool,
     /// Freed blocks are discarded on the host before they return to the allocators.
     pub discard: bool,
 }
@@ -121,6 +123,7 @@ impl Volume {
             lease_slots: Mutex::new(Vec::new()),
             staging: Staging::new(geo.lanes),
             failed: AtomicBool::new(false),
+            set_aside: AtomicBool::new(false),
             discard: false,
             region,
             geo,
@@ -208,9 +211,62 @@ impl Volume {
     /// Nothing is discarded on the host.
     #[inline]
     fn unreserve(&self, taken: &[Freed]) {
+        if Region::any_faults() {
+            return self.unreserve_sound(taken);
+        }
         for f in taken {
             self.free_one(*f, false);
         }
+    }
+
+    /// As [`unreserve`](Self::unreserve), but blocks whose pages have failed stay reserved until
+    /// the unmount. They may be why the operation did not commit, and the next one would take
+    /// them again.
+    #[cold]
+    fn unreserve_sound(&self, taken: &[Freed]) {
+        for f in taken {
+            let (run, freed): (_, fn(BlockRun) -> Freed) = match f {
+                Freed::Blocks(run) => (*run, Freed::Blocks),
+                Freed::Staging(run) => (*run, Freed::Staging),
+                _ => {
+                    self.free_one(*f, false);
+                    continue;
+                }
+            };
+            let has_failed = |b: Bno| {
+                let at = self.geo.offset(b).0;
+                self.region.is_faulted(at, self.geo.block_size)
+            };
+            let mut sound: Option<BlockRun> = None;
+            for block in run.blocks() {
+                if has_failed(block) {
+                    self.set_aside.store(true, Ordering::Relaxed);
+                    tracing::warn!("free block {} has failed and is set aside", block.0);
+                    sound
+                        .take()
+                        .map(freed)
+                        .into_iter()
+                        .for_each(|f| self.free_one(f, false));
+                } else {
+                    sound
+                        .get_or_insert(BlockRun {
+                            start: block,
+                            len: 0,
+                        })
+                        .len += 1;
+                }
+            }
+            sound
+                .map(freed)
+                .into_iter()
+                .for_each(|f| self.free_one(f, false));
+        }
+    }
+
+    /// Whether free blocks have failed and were set aside, so that an operation that has failed
+    /// may succeed with others.
+    pub fn has_set_aside(&self) -> bool {
+        self.set_aside.load(Ordering::Relaxed)
     }
 
     fn free_one(&self, freed: Freed, discard: bool) {

@@ -187,6 +187,9 @@ impl Record<'_> {
     /// As for [`put`](Self::put).
     pub fn put_copy(&mut self, copy: DataCopy) -> Result<()> {
         self.volume().check_range(copy.to, copy.len)?;
+        // A page that has failed must be found now: nothing has read a block that is replaced
+        // as a whole, and a copy that fails after the commit would fail the whole volume.
+        self.volume().region.touch(copy.to.0, copy.len)?;
         let (place, payload) = copy.entry();
         self.push(EntryKind::Copy, place, payload.as_bytes())?;
         self.copies += 1;

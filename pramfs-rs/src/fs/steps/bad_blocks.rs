@@ -138,13 +138,14 @@ impl Engine {
     }
 
     /// Takes the failed blocks of a range of a file out of use, for a change that has failed on
-    /// one of them; true if there are any.
+    /// one of them; true if there are any, or if free blocks that failed were set aside.
     #[cold]
     fn can_go_on_elsewhere(&self, ino: Ino, offset: u64, len: u64) -> bool {
-        self.take_out_of_file(ino, offset, len).unwrap_or_else(|e| {
+        let taken_out = self.take_out_of_file(ino, offset, len).unwrap_or_else(|e| {
             tracing::warn!(%ino, error = %e, "could not take failed blocks out of a file");
             false
-        })
+        });
+        taken_out || self.vol.has_set_aside()
     }
 
     /// Takes the blocks of a range of a file whose pages have failed out of use; true if there
