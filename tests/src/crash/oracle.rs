@@ -151,32 +151,49 @@ impl Oracle {
         let scratch = Scratch::new(image.len());
         scratch.load(image);
         let geo = probe_superblock(&scratch.region())?.geometry();
-        let mut oracle = Oracle {
+        let units = image.chunks_exact(UNIT).enumerate();
+        let units: Vec<u64> = units.map(|(i, u)| unit_hash(i, u)).collect();
+        Ok(Oracle {
             known: Arc::clone(known),
             scratch,
-            base: Vec::new(),
-            base_hash: 0,
-            units: Vec::new(),
+            base: image.to_vec(),
+            base_hash: units.iter().fold(0, |a, b| a.wrapping_add(*b)),
+            units,
             clock: Still::at(LATER),
             geo,
             held: Held::new(),
             held_key: 0,
             record: true,
             every: false,
-        };
-        oracle.set_base(image);
-        Ok(oracle)
+        })
     }
 
-    /// What is certain from now on.
+    /// What is certain from now on. Two moments of a workload differ in few pages: only those
+    /// are copied and hashed.
+    ///
+    /// # Panics
+    /// Where the image is not as long as the last one.
     pub fn set_base(&mut self, image: &[u8]) {
-        self.base.clear();
-        self.base.extend_from_slice(image);
-        self.scratch.load(image);
-        self.units.clear();
-        let units = image.chunks_exact(UNIT).enumerate();
-        self.units.extend(units.map(|(i, u)| unit_hash(i, u)));
-        self.base_hash = self.units.iter().fold(0, |a, b| a.wrapping_add(*b));
+        assert_eq!(image.len(), self.base.len(), "images of one region");
+        self.scratch.restore(&self.base);
+        let pages = image.chunks_exact(PAGE).zip(self.base.chunks_exact(PAGE));
+        let changed: Vec<usize> = pages
+            .enumerate()
+            .filter(|(_, (new, old))| new != old)
+            .map(|(page, _)| page)
+            .collect();
+        for page in changed {
+            let at = page * PAGE;
+            let new = &image[at..at + PAGE];
+            self.base[at..at + PAGE].copy_from_slice(new);
+            self.scratch.copy_in(at, new);
+            for (i, bytes) in new.chunks_exact(UNIT).enumerate() {
+                let unit = at / UNIT + i;
+                let hash = unit_hash(unit, bytes);
+                let old = std::mem::replace(&mut self.units[unit], hash);
+                self.base_hash = self.base_hash.wrapping_sub(old).wrapping_add(hash);
+            }
+        }
     }
 
     /// Lets processes hold these slots of the lease table from now on, through every mount.

@@ -93,7 +93,9 @@ impl Scratch {
         self.mark(at, bytes.len());
     }
 
-    fn copy_in(&self, at: usize, bytes: &[u8]) {
+    /// Stores bytes of an image that [`restore`](Self::restore) will be given from now on: no
+    /// page counts as changed.
+    pub fn copy_in(&self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len() && bytes.len() <= self.len() - at);
         // SAFETY: the range was checked, and nothing is mounted here now.
         unsafe {

@@ -188,11 +188,15 @@ impl Fs {
         }
         let mut background = self.background.lock();
         if self.become_writable()? {
-            // As the kernel named them at the mount: a server may open no file by now. Under the
-            // gate: a snapshot begins without a record under way.
-            let gate = self.enter()?;
+            // As the kernel named them at the mount: a server may open no file by now. With no
+            // operation under way: one that frees a block between the record that lists it and
+            // the list in memory would give it to the allocator.
+            let all = self.gate.write().map_err(|_| self.ended())?;
+            if !self.is_up() {
+                return Err(self.ended());
+            }
             self.take_out_known(&self.vol.region.bad_ranges(), true);
-            drop(gate);
+            drop(all);
             self.end_leases_of_last_mount();
             // The mount is writable now. Even without a reserve, it frees the orphans
             // and starts the timer.
