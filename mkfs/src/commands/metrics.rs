@@ -16,6 +16,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -94,6 +95,12 @@ impl Subcommand for Metrics {
 
     fn run(&self) -> Result<(), Failure> {
         if self.serve {
+            // A terminal and a service manager signal both processes. The first one ends, and
+            // this one with it.
+            for signal in [SIGTERM, SIGINT] {
+                signal_hook::flag::register(signal, Arc::default())
+                    .map_err(|e| Failure::os("cannot handle", "signals", e))?;
+            }
             return http::serve(self.user, matches!(self.listen, Listen::Tcp(_)));
         }
         self.check()?;

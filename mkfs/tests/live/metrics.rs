@@ -58,7 +58,11 @@ impl Exporter {
 
     fn end(mut self) {
         let http = self.http();
-        rustix::process::kill_process(self.pid(), Signal::TERM).unwrap();
+        let speaks = Pid::from_raw(http.cast_signed()).unwrap();
+        // A terminal and a service manager signal both.
+        for pid in [speaks, self.pid()] {
+            rustix::process::kill_process(pid, Signal::TERM).unwrap();
+        }
         assert!(self.0.wait().unwrap().success());
         assert!(!Path::new(&format!("/proc/{http}")).exists());
     }
