@@ -101,7 +101,11 @@ toolchain_package() {
     if [[ -n $(candidate rustup) ]]; then echo rustup; fi
 }
 
-has_cargo() { command -v cargo >/dev/null || [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; }
+# sudo changes HOME: the Rust of the user who calls it will build.
+has_cargo() {
+    command -v cargo >/dev/null || [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]] && return
+    [[ -n ${SUDO_USER-} && -x $(getent passwd "$SUDO_USER" | cut -d: -f6)/.cargo/bin/cargo ]]
+}
 
 toolchain=
 if ! has_cargo && command -v apt-cache >/dev/null; then
