@@ -11,8 +11,9 @@ use pramfs_tests::crash::fixture::Fixture;
 use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::known::Known;
 use pramfs_tests::crash::machine::Torn;
+use pramfs_tests::crash::operations::Op;
 use pramfs_tests::crash::report::Summary;
-use pramfs_tests::crash::workload::{Op, Workload, sequences};
+use pramfs_tests::crash::workload::{Workload, sequences};
 use pramfs_tests::watchdog::Watchdog;
 
 const LIMITS: Limits = Limits {

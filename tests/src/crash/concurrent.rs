@@ -14,13 +14,15 @@ use pramfs_medium::pmem::{Event, EventKind, SimBackend};
 use super::explorer::{Settings, Stopped, cpu_time, spread};
 use super::fixture::{Fixture, START};
 
+use super::act::vacate;
+use super::action::Action;
 use super::known::Known;
 use super::machine::Machine;
+use super::operations::Op;
 use super::oracle::{Oracle, Still, options};
 use super::report::{Counterexample, Summary, lines};
 use super::scheduler::Scheduler;
 use super::state::{Expected, Promise, State};
-use super::workload::{Action, Op, vacate};
 use crate::random::Random;
 use crate::region;
 

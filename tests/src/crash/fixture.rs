@@ -7,10 +7,12 @@ use pramfs::inode::{LeaseMode, Time};
 use pramfs::{DataMode, XattrMode};
 use pramfs_medium::pmem::SimBackend;
 
+use super::act::act;
+use super::action::Action;
 use super::leased::{self, Held};
 use super::oracle::{Still, options};
 use super::state::Promise;
-use super::workload::{Action, GROW, KEEP, act, fallocate, link, make, setacl, setxattr, write};
+use super::steps::{GROW, KEEP, fallocate, link, make, setacl, setxattr, write};
 use crate::model::{Follower, Make};
 use crate::recorded::STALE;
 use crate::region;
@@ -36,7 +38,7 @@ pub struct Fixture {
     pub keeps_data: bool,
 }
 
-/// What is left to be had; `None`: as much as there is.
+/// What is left to be had, and what else is special.
 #[derive(Debug, Clone, Copy, Default)]
 struct Room {
     blocks: Option<u64>,
