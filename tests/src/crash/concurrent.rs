@@ -22,6 +22,7 @@ use super::operations::Op;
 use super::oracle::{Oracle, Still, options};
 use super::report::{Counterexample, Summary, lines};
 use super::scheduler::Scheduler;
+use super::setup::Setup;
 use super::state::{Expected, Promise, State};
 use crate::random::Random;
 use crate::region;
@@ -223,9 +224,7 @@ impl<'a> Pairs<'a> {
         let name = format!("{} | {}", ops[0].name, ops[1].name);
         let mut story = Counterexample {
             workload: name.clone(),
-            block_size: self.fixture.block_size,
-            leased: false,
-            summed: false,
+            setup: Setup::of(self.fixture, self.settings),
             moment: "at no moment".into(),
             lines: Vec::new(),
             problem: String::new(),

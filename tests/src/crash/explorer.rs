@@ -25,6 +25,7 @@ use super::machine::Machine;
 use super::operations::Op;
 use super::oracle::{Oracle, Verdict};
 use super::report::{Counterexample, Summary, lines};
+use super::setup::Setup;
 use super::state::{Expected, Promise, State};
 use super::workload::Workload;
 use crate::random::Random;
@@ -214,9 +215,7 @@ impl<'a> Worker<'a> {
     fn failure(&self, at: &At<'_>, lines: Vec<String>, problem: String) -> Stopped {
         Box::new(Counterexample {
             workload: at.name.to_owned(),
-            block_size: self.job.fixture.block_size,
-            leased: !self.job.fixture.held.is_empty(),
-            summed: self.job.fixture.summed,
+            setup: Setup::of(self.job.fixture, self.settings),
             moment: at.moment.clone(),
             lines,
             problem,

@@ -30,8 +30,8 @@ pub struct Fixture {
     pub full: bool,
     /// The slots of its leases. Processes hold them.
     pub held: Held,
-    /// Its data have checksums.
-    pub summed: bool,
+    /// What is left to be had in it, and what else is special.
+    pub room: Room,
     /// How workloads change bytes of files.
     pub data: DataMode,
     /// Whether the mount is told so. Otherwise it breaks the promise, which the explorer notices.
@@ -40,13 +40,15 @@ pub struct Fixture {
 
 /// What is left to be had, and what else is special.
 #[derive(Debug, Clone, Copy, Default)]
-struct Room {
-    blocks: Option<u64>,
-    inodes: Option<u64>,
+pub struct Room {
+    /// Free blocks; `None`: as many as there are.
+    pub blocks: Option<u64>,
+    /// Free inodes; `None`: as many as there are.
+    pub inodes: Option<u64>,
     /// Each file of the tree is leased.
-    leased: bool,
+    pub leased: bool,
     /// Its data have checksums.
-    summed: bool,
+    pub summed: bool,
 }
 
 /// When the tree was made, and the time of the first operation.
@@ -162,7 +164,11 @@ impl Fixture {
         Fixture::with(block_size, len, room)
     }
 
-    fn with(block_size: u32, len: usize, room: Room) -> Result<Fixture, String> {
+    /// The same with such room. Workloads change bytes in place.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn with(block_size: u32, len: usize, room: Room) -> Result<Fixture, String> {
         let format = FormatOptions {
             lanes: Some(2),
             max_inodes: room.inodes.map(|_| 16),
@@ -257,7 +263,7 @@ impl Fixture {
             follower: f,
             full,
             held,
-            summed: room.summed,
+            room,
             data: DataMode::InPlace,
             keeps_data: true,
         })

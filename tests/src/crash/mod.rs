@@ -14,6 +14,7 @@
 //! state      what an image shows, and which states are right
 //! explorer   all of that for all workloads, and for crashes in recoveries (again)
 //! report     counts, or the story of an image that nothing explains
+//! setup      what such an image depends on, as options to find it again
 //! ```
 //!
 //! `docs/crash-testing.md` says what is assumed and what was found.
@@ -35,6 +36,7 @@ pub mod oracle;
 pub mod report;
 pub mod scheduler;
 pub mod scratch;
+pub mod setup;
 pub mod state;
 mod steps;
 pub mod sweep;
