@@ -101,7 +101,8 @@ fn crash_images_of_view_with_sums_are_valid() {
         let maps = w.steps.iter().filter(|(op, _)| ops[*op].map).count();
         maps == 1
     });
-    let all: Vec<_> = all.into_iter().step_by(6).collect();
+    // An odd step takes both numbers of lanes.
+    let all: Vec<_> = all.into_iter().step_by(7).collect();
     let summary = explore("a view of a file with sums", &fixture(4096), &ops, &all);
     assert!(summary.workloads > 10, "{summary}");
 }
