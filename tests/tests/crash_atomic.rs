@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pramfs_medium::journal::Rules;
-use pramfs_tests::crash::atomic::{atomic_ops, changes_bytes};
+use pramfs_tests::crash::atomic::{atomic_ops, changes_bytes, commit_in_parts};
 use pramfs_tests::crash::explorer::{Job, Settings, run};
 use pramfs_tests::crash::fixture::Fixture;
 use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::known::Known;
 use pramfs_tests::crash::machine::Torn;
+use pramfs_tests::crash::operations::Op;
 use pramfs_tests::crash::report::Summary;
-use pramfs_tests::crash::workload::{Op, Workload, sequences};
+use pramfs_tests::crash::workload::{Workload, sequences};
 use pramfs_tests::watchdog::Watchdog;
 
 const LIMITS: Limits = Limits {
@@ -108,6 +109,35 @@ fn crash_images_of_two_atomic_operations_are_valid() {
     assert!(summary.images > 8_000, "{summary}");
 }
 
+/// Calls that are atomic on any mount, before and after writes in place.
+#[test]
+fn crash_images_of_atomic_calls_on_mount_in_place_are_valid() {
+    let ops = atomic_ops();
+    let is_call = |op: &Op| op.name.starts_with("write atomic") || op.name.starts_with("commit");
+    for block_size in [512, 4096] {
+        let in_place = Fixture::new(block_size, len_for(block_size)).unwrap();
+        let picked = |op: &Op| match block_size {
+            512 => changes_bytes(op),
+            _ => is_call(op) || op.map || op.name.starts_with("write /foo"),
+        };
+        let mut all = sequences(&ops, 1, false, &|op| picked(op) && is_call(op));
+        let mut two = sequences(&ops, 2, true, &picked);
+        two.retain(|w| w.steps.iter().any(|(op, _)| is_call(&ops[*op])));
+        if std::env::var_os("PRAMFS_EXPLORE").is_none_or(|all| all != "all") {
+            // An odd step takes both numbers of lanes.
+            two = two.into_iter().step_by(15).collect();
+        }
+        all.extend(two);
+        let name = format!("atomic calls, blocks of {block_size}");
+        let settings = Settings {
+            recovery: None,
+            ..settings()
+        };
+        let summary = explore(&name, &settings, &in_place, &ops, &all);
+        assert!(summary.workloads > 5 && summary.images > 1000, "{summary}");
+    }
+}
+
 /// A file in pieces needs several copies in one record.
 #[test]
 fn crash_images_of_atomic_write_to_scattered_file_are_valid() {
@@ -132,6 +162,15 @@ fn crash_images_of_view_beside_atomic_write_are_valid() {
         let maps = w.steps.iter().filter(|(op, _)| ops[*op].map).count();
         maps == 1
     });
+    if std::env::var_os("PRAMFS_EXPLORE").is_none_or(|all| all != "all") {
+        // A commit takes a view and copies: such a pair has many images.
+        let mut commits = 0;
+        all.retain(|w| {
+            let commit = |(op, _): &(usize, u32)| ops[*op].name.starts_with("commit");
+            commits += usize::from(w.steps.iter().any(commit));
+            !w.steps.iter().any(commit) || commits % 8 == 1
+        });
+    }
     let summary = explore("a view", &settings(), &fixture(4096), &ops, &all);
     assert!(summary.workloads > 50, "{summary}");
 }
@@ -234,6 +273,39 @@ fn explorer_detects_copies_that_are_not_retired() {
     let name = "write /foo 700 at 1000 (spanning); store /foo 700 at 900 (spanning); \
                 chmod /A; create /A/new";
     finds(&leased, name, off);
+}
+
+/// On a mount that writes in place, the promise of `write_atomic` needs the same rules.
+#[test]
+fn explorer_detects_torn_write_atomic() {
+    let in_place = Fixture::new(512, 256 << 10).unwrap();
+    let off = |rules: &mut Rules| rules.data_fence = false;
+    finds(&in_place, "write atomic /foo 900 at 211", off);
+    let off = |rules: &mut Rules| rules.copies_retired = false;
+    let name = "write atomic /foo 900 at 211; write /foo 8 at 512; create /A/new";
+    finds(&in_place, name, off);
+}
+
+#[test]
+fn explorer_detects_commit_whose_bytes_are_not_fenced() {
+    let in_place = Fixture::new(4096, len_for(4096)).unwrap();
+    let off = |rules: &mut Rules| rules.data_fence = false;
+    finds(&in_place, "commit /foo, three ranges", off);
+}
+
+/// Each range is whole, but not all of them are there.
+#[test]
+fn explorer_detects_commit_of_one_range_after_the_other() {
+    let ops = [commit_in_parts()];
+    let fixture = Fixture::new(4096, len_for(4096)).unwrap();
+    let workloads = &[Workload::parse(ops[0].name, &ops).unwrap()];
+    let job = Job {
+        fixture: &fixture,
+        ops: &ops,
+        workloads,
+    };
+    let torn = run(&settings(), &Arc::new(Known::default()), &job, &|_| ());
+    println!("{}", torn.expect_err("a part of the ranges is there"));
 }
 
 /// In place, the same crash leaves a part of the write.

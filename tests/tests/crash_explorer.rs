@@ -15,8 +15,9 @@ use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::known::Known;
 use pramfs_tests::crash::leased::{grants_or_ends, lease_ops, matters_beside_leases};
 use pramfs_tests::crash::machine::Torn;
+use pramfs_tests::crash::operations::{Op, ops};
 use pramfs_tests::crash::report::Summary;
-use pramfs_tests::crash::workload::{Op, Workload, ops, sequences};
+use pramfs_tests::crash::workload::{Workload, sequences};
 use pramfs_tests::watchdog::Watchdog;
 
 const LIMITS: Limits = Limits {

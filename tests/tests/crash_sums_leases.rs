@@ -17,8 +17,9 @@ use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::known::Known;
 use pramfs_tests::crash::leased::{grants_or_ends, matters_beside_leases};
 use pramfs_tests::crash::machine::Torn;
+use pramfs_tests::crash::operations::Op;
 use pramfs_tests::crash::report::Summary;
-use pramfs_tests::crash::workload::{Op, Workload, sequences};
+use pramfs_tests::crash::workload::{Workload, sequences};
 use pramfs_tests::watchdog::Watchdog;
 
 /// Each image is recovered twice: while processes hold the leases, and without the processes.
@@ -144,6 +145,48 @@ fn crash_images_of_grant_and_end_of_leases_with_sums_are_valid() {
     let name = "grant and end of leases with sums";
     let sum = explore(name, &settings(Some(AGAIN)), &fixture, &ops, &all);
     assert!(sum.workloads > 150 && sum.images > 10_000, "{sum}");
+}
+
+/// Explores workloads without the rule of marks, which finds an image that it rejects for this
+/// reason, and with it.
+fn finds_missing_mark(fixture: &Fixture, name: &str, reason: &str) {
+    let ops = atomic_ops();
+    let workloads = &[Workload::parse(name, &ops).unwrap()];
+    let explore = |marks| {
+        let mut settings = settings(None);
+        settings.rules.marks = marks;
+        let job = Job {
+            fixture,
+            ops: &ops,
+            workloads,
+        };
+        run(&settings, &Arc::new(Known::default()), &job, &|_| ())
+    };
+    match explore(false) {
+        Ok(summary) => panic!("{name}: without marks every image is explained: {summary}"),
+        Err(found) => {
+            println!("{name}:\n{found}\n");
+            assert!(found.to_string().contains(reason), "{found}");
+        }
+    }
+    if let Err(e) = explore(true) {
+        panic!("with marks:\n{e}");
+    }
+}
+
+#[test]
+fn explorer_detects_missing_mark_of_lease() {
+    let fixture = Fixture::summed(512, len_for(512)).unwrap();
+    let reason = "a process may store to blocks that have sums";
+    finds_missing_mark(&fixture, "lease /foo", reason);
+}
+
+/// Without the rule, the mark comes when the view ends: a crash before leaves bytes that do not fit
+/// their sum.
+#[test]
+fn explorer_detects_missing_mark_of_view() {
+    let fixture = Fixture::summed(4096, len_for(4096)).unwrap();
+    finds_missing_mark(&fixture, "map /foo, store, persist", "before fence");
 }
 
 /// So few blocks are left that the first allocation of an operation fails, then the second, and so

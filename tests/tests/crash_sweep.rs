@@ -10,7 +10,7 @@ use pramfs::{
 use pramfs_tests::crash::sweep::{
     Allowed, CX, Case, file, fragmented, ino, pattern, setattr, sweep_all,
 };
-use pramfs_tests::crash::workload::vacate;
+use pramfs_tests::crash::vacate;
 use pramfs_tests::tree::Tree;
 
 fn cases() -> Vec<Case> {

@@ -22,7 +22,8 @@ use pramfs_tests::crash::fixture::Fixture;
 use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::known::Known;
 use pramfs_tests::crash::machine::Torn;
-use pramfs_tests::crash::workload::{Op, Workload, ops, sequences};
+use pramfs_tests::crash::operations::{Op, ops};
+use pramfs_tests::crash::workload::{Workload, sequences};
 
 /// One part of the suite, in order of cost.
 struct Stage {

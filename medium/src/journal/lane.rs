@@ -110,6 +110,9 @@ pub struct Rules {
     pub merged_sizes: bool,
     /// Rule 8: data change without a record only after the record that copied them is dead.
     pub copies_retired: bool,
+    /// A record marks blocks before anybody may store to them without one (off: a lease never
+    /// does, and a view when it ends).
+    pub marks: bool,
     /// New data is fenced before the record that makes it reachable.
     pub data_fence: bool,
     /// All records are dead when a snapshot begins.
@@ -132,6 +135,7 @@ impl Default for Rules {
             leased_blocks: true,
             merged_sizes: true,
             copies_retired: true,
+            marks: true,
             data_fence: true,
             snapshot_retires: true,
             inode_batches: true,

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use pramfs_medium::journal::Rules;
-use pramfs_tests::crash::atomic::{atomic_ops, changes_bytes};
+use pramfs_tests::crash::atomic::{atomic_ops, changes_bytes, range_ops};
 use pramfs_tests::crash::concurrent;
 use pramfs_tests::crash::explorer::{Job, Settings, Stopped, run};
 use pramfs_tests::crash::fixture::Fixture;
@@ -22,8 +22,10 @@ use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::known::Known;
 use pramfs_tests::crash::leased::{grants_or_ends, lease_ops, matters_beside_leases};
 use pramfs_tests::crash::machine::Torn;
+use pramfs_tests::crash::operations::{Op, ops};
 use pramfs_tests::crash::report::Summary;
-use pramfs_tests::crash::workload::{Op, Workload, ops, sequences};
+use pramfs_tests::crash::setup::Setup;
+use pramfs_tests::crash::workload::{Workload, sequences};
 use pramfs_tests::random::Random;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -76,15 +78,8 @@ struct Args {
     /// This workload alone, by the name that a report gives it.
     #[arg(long, value_name = "NAME")]
     workload: Option<String>,
-    /// Block size for --workload.
-    #[arg(long, default_value_t = 512, value_name = "BYTES")]
-    block_size: u32,
-    /// Processes hold a lease of each file while --workload runs.
-    #[arg(long, requires = "workload")]
-    leased: bool,
-    /// The data have checksums while --workload runs.
-    #[arg(long, requires = "workload")]
-    sums: bool,
+    #[command(flatten)]
+    setup: Setup,
     /// Lists the operations and ends.
     #[arg(long)]
     list: bool,
@@ -177,6 +172,12 @@ fn summed(block_size: u32, leased: bool) -> Result<Fixture> {
     made.map_err(|e| anyhow!("the first tree with sums cannot be made: {e}"))
 }
 
+/// The one of --workload.
+fn chosen_fixture(setup: &Setup) -> Result<Fixture> {
+    let made = setup.fixture();
+    made.map_err(|e| anyhow!("the first tree cannot be made: {e}"))
+}
+
 fn settings(args: &Args, limits: Limits, recovery: Option<Limits>) -> Settings {
     let processors = || std::thread::available_parallelism().map_or(1, |n| n.get());
     Settings {
@@ -189,9 +190,11 @@ fn settings(args: &Args, limits: Limits, recovery: Option<Limits>) -> Settings {
     }
 }
 
-/// `summed_ops` is `ops`, then the operations of leases, and then more that change bytes.
-fn phases(args: &Args, ops: &[Op], summed_ops: &[Op]) -> Result<Vec<Phase>> {
-    let all_ops = &summed_ops[..lease_ops().len()];
+/// `every_op` is `ops`, then the operations of leases, then more that change bytes, and then views
+/// of ranges.
+fn phases(args: &Args, ops: &[Op], every_op: &[Op]) -> Result<Vec<Phase>> {
+    let all_ops = &every_op[..lease_ops().len()];
+    let summed_ops = &every_op[..atomic_ops().len()];
     let all = limits(args);
     let again = match briefly(args) {
         true => Limits {
@@ -218,15 +221,12 @@ fn phases(args: &Args, ops: &[Op], summed_ops: &[Op]) -> Result<Vec<Phase>> {
         w
     };
     if let Some(name) = &args.workload {
-        let w = Workload::parse(name, summed_ops).map_err(|e| anyhow!(e))?;
+        let w = Workload::parse(name, every_op).map_err(|e| anyhow!(e))?;
         return Ok(vec![Phase {
             name: name.clone(),
-            fixture: match args.sums {
-                true => summed(args.block_size, args.leased)?,
-                false => fixture(args.block_size, args.leased)?,
-            },
+            fixture: chosen_fixture(&args.setup)?,
             workloads: vec![w],
-            settings: settings(all, all),
+            settings: args.setup.settings(settings(all, all)),
         }]);
     }
     let mut phases = Vec::new();
@@ -327,6 +327,13 @@ fn phases(args: &Args, ops: &[Op], summed_ops: &[Op]) -> Result<Vec<Phase>> {
     Ok(phases)
 }
 
+/// Those of all tests.
+fn all_ops() -> Vec<Op> {
+    let mut all = atomic_ops();
+    all.extend(range_ops());
+    all
+}
+
 /// Workloads between two savings of the progress. At the end of a chunk, threads wait for the last
 /// one.
 const CHUNK: usize = 200;
@@ -380,7 +387,8 @@ const IN_FLIGHT: &str = "two operations in flight";
 fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
     let settings = settings(args, limits(args), None);
     if let Some(name) = &args.workload {
-        let fixture = fixture(args.block_size, false)?;
+        let settings = args.setup.settings(settings);
+        let fixture = chosen_fixture(&args.setup)?;
         return concurrent::again(&settings, (&fixture, ops), name).map_err(|e| anyhow!(e));
     }
     let fixture = fixture(512, false)?;
@@ -400,16 +408,15 @@ fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
 }
 
 fn explore(args: &Args) -> Result<bool> {
-    let (ops, all_ops) = (ops(), atomic_ops());
+    let (ops, all_ops) = (ops(), all_ops());
     let options = format!(
-        "quick {} length {} {:?} seed {} workload {:?} leased {} sums {} only {:?} every {}",
+        "quick {} length {} {:?} seed {} workload {:?} {} only {:?} every {}",
         args.quick,
         args.length,
         limits(args),
         args.seed,
         args.workload,
-        args.leased,
-        args.sums,
+        args.setup,
         args.only,
         args.every_recovery
     );
@@ -481,7 +488,7 @@ fn explore(args: &Args) -> Result<bool> {
 fn main() -> ExitCode {
     let args = Args::parse();
     if args.list {
-        atomic_ops().iter().for_each(|op| println!("{}", op.name));
+        all_ops().iter().for_each(|op| println!("{}", op.name));
         return ExitCode::SUCCESS;
     }
     match explore(&args) {

@@ -3,10 +3,10 @@
 use pramfs::inode::SetAttr;
 use pramfs_medium::media::inode::FL_ATOMIC;
 
+use super::action::Action;
 use super::leased::lease_ops;
-use super::workload::{
-    Action, GROW, Op, PUNCH, fallocate, file, make, map, pattern, truncate, write,
-};
+use super::operations::Op;
+use super::steps::{GROW, PUNCH, fallocate, file, make, map, pattern, truncate, write};
 use crate::model::{Call, Follower, Make};
 
 fn flags(f: &Follower, path: &str, flags: u32) -> Option<Vec<Action>> {
@@ -16,6 +16,46 @@ fn flags(f: &Follower, path: &str, flags: u32) -> Option<Vec<Action>> {
     };
     let node = file(f, path)?;
     Some(vec![Action::Call(Call::SetAttr { node, set })])
+}
+
+/// A call of `File::write_atomic`.
+fn write_atomic(f: &Follower, path: &str, offset: u64, len: usize) -> Option<Vec<Action>> {
+    Some(vec![Action::WriteAtomic {
+        node: file(f, path)?,
+        offset,
+        bytes: pattern(0xb0, len),
+    }])
+}
+
+/// Commits ranges, each an offset and a length, of a private copy of a view.
+fn commit(f: &Follower, path: &str, ranges: &[(u64, usize)], at_once: bool) -> Option<Vec<Action>> {
+    let node = file(f, path)?;
+    let size = f.model.node(node).size();
+    let fit = ranges.iter().all(|(at, len)| at + *len as u64 <= size);
+    let ranges = (0u8..).zip(ranges);
+    let ranges = ranges.map(|(i, (at, len))| (*at, pattern(0x90 + i, *len)));
+    fit.then(|| {
+        vec![Action::Commit {
+            node,
+            ranges: ranges.collect(),
+            at_once,
+        }]
+    })
+}
+
+/// Ranges of `/foo`, which are apart.
+const APART: [(u64, usize); 3] = [(50, 200), (411, 30), (900, 250)];
+
+/// A commit that breaks its promise: it commits each range alone.
+pub fn commit_in_parts() -> Op {
+    Op {
+        name: "commit /foo, range by range",
+        metadata: false,
+        map: true,
+        wide: false,
+        lossy: false,
+        steps: |f| commit(f, "/foo", &APART, false),
+    }
 }
 
 /// A file whose blocks lie apart, because those of another one were put between them.
@@ -39,16 +79,17 @@ fn scattered(f: &Follower) -> Option<Vec<Action>> {
 /// The operations of [`lease_ops`], and more that change bytes.
 pub fn atomic_ops() -> Vec<Op> {
     let mut all = lease_ops();
-    let mut add = |name, steps| {
+    let mut add_op = |name, map, steps| {
         all.push(Op {
             name,
             metadata: false,
-            map: false,
+            map,
             wide: false,
             lossy: false,
             steps,
         });
     };
+    let mut add = |name, steps| add_op(name, false, steps);
     add("chattr +j /foo", |f| flags(f, "/foo", FL_ATOMIC));
     add("chattr -j /foo", |f| flags(f, "/foo", 0));
     add("write /foo 1200 at 50", |f| {
@@ -69,6 +110,15 @@ pub fn atomic_ops() -> Vec<Op> {
     add("make /A/one, scattered", scattered);
     add("write /A/one 1300 at 100 (scattered)", |f| {
         write(f, "/A/one", Some(100), 1300)
+    });
+    add("write atomic /foo 900 at 211", |f| {
+        write_atomic(f, "/foo", 211, 900)
+    });
+    add("write atomic /A/foo 1700 at 300 (partly unwritten)", |f| {
+        write_atomic(f, "/A/foo", 300, 1700)
+    });
+    add_op("commit /foo, three ranges", true, |f| {
+        commit(f, "/foo", &APART, true)
     });
     all
 }
@@ -120,6 +170,13 @@ pub fn range_ops() -> Vec<Op> {
     add("cut in block 0", false, |f| truncate(f, LONG, 700));
     add("grow", false, |f| truncate(f, LONG, 5 * 4096));
     add("punch", false, |f| fallocate(f, LONG, PUNCH, 4000, 6000));
+    add("write atomic blocks 0 to 2", false, |f| {
+        write_atomic(f, LONG, 4000, 5000)
+    });
+    add("commit in blocks 0, 1 and 3", true, |f| {
+        let ranges = [(700, 64), (4096 + 30, 300), (3 * 4096 + 20, 100)];
+        commit(f, LONG, &ranges, true)
+    });
     all
 }
 

@@ -14,13 +14,16 @@ use pramfs_medium::pmem::{Event, EventKind, SimBackend};
 use super::explorer::{Settings, Stopped, cpu_time, spread};
 use super::fixture::{Fixture, START};
 
+use super::act::vacate;
+use super::action::Action;
 use super::known::Known;
 use super::machine::Machine;
+use super::operations::Op;
 use super::oracle::{Oracle, Still, options};
 use super::report::{Counterexample, Summary, lines};
 use super::scheduler::Scheduler;
+use super::setup::Setup;
 use super::state::{Expected, Promise, State};
-use super::workload::{Action, Op, vacate};
 use crate::random::Random;
 use crate::region;
 
@@ -221,9 +224,7 @@ impl<'a> Pairs<'a> {
         let name = format!("{} | {}", ops[0].name, ops[1].name);
         let mut story = Counterexample {
             workload: name.clone(),
-            block_size: self.fixture.block_size,
-            leased: false,
-            summed: false,
+            setup: Setup::of(self.fixture, self.settings),
             moment: "at no moment".into(),
             lines: Vec::new(),
             problem: String::new(),

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use pramfs_medium::journal::{Rules, set_thread_lane};
 use pramfs_medium::pmem::EventKind;
 
+use super::action::Action;
 use super::again::{Again, Failed, Recovery, image_of, seed};
 use super::fixture::Fixture;
 use super::images::{Choice, Images, Limits};
@@ -21,10 +22,12 @@ use super::known::{Known, StateId};
 use super::leased::{self, Held};
 use super::live::Live;
 use super::machine::Machine;
+use super::operations::Op;
 use super::oracle::{Oracle, Verdict};
 use super::report::{Counterexample, Summary, lines};
+use super::setup::Setup;
 use super::state::{Expected, Promise, State};
-use super::workload::{Action, Op, Workload};
+use super::workload::Workload;
 use crate::random::Random;
 
 /// How to explore.
@@ -212,9 +215,7 @@ impl<'a> Worker<'a> {
     fn failure(&self, at: &At<'_>, lines: Vec<String>, problem: String) -> Stopped {
         Box::new(Counterexample {
             workload: at.name.to_owned(),
-            block_size: self.job.fixture.block_size,
-            leased: !self.job.fixture.held.is_empty(),
-            summed: self.job.fixture.summed,
+            setup: Setup::of(self.job.fixture, self.settings),
             moment: at.moment.clone(),
             lines,
             problem,

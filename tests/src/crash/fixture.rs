@@ -7,10 +7,12 @@ use pramfs::inode::{LeaseMode, Time};
 use pramfs::{DataMode, XattrMode};
 use pramfs_medium::pmem::SimBackend;
 
+use super::act::act;
+use super::action::Action;
 use super::leased::{self, Held};
 use super::oracle::{Still, options};
 use super::state::Promise;
-use super::workload::{Action, GROW, KEEP, act, fallocate, link, make, setacl, setxattr, write};
+use super::steps::{GROW, KEEP, fallocate, link, make, setacl, setxattr, write};
 use crate::model::{Follower, Make};
 use crate::recorded::STALE;
 use crate::region;
@@ -28,23 +30,25 @@ pub struct Fixture {
     pub full: bool,
     /// The slots of its leases. Processes hold them.
     pub held: Held,
-    /// Its data have checksums.
-    pub summed: bool,
+    /// What is left to be had in it, and what else is special.
+    pub room: Room,
     /// How workloads change bytes of files.
     pub data: DataMode,
     /// Whether the mount is told so. Otherwise it breaks the promise, which the explorer notices.
     pub keeps_data: bool,
 }
 
-/// What is left to be had; `None`: as much as there is.
+/// What is left to be had, and what else is special.
 #[derive(Debug, Clone, Copy, Default)]
-struct Room {
-    blocks: Option<u64>,
-    inodes: Option<u64>,
+pub struct Room {
+    /// Free blocks; `None`: as many as there are.
+    pub blocks: Option<u64>,
+    /// Free inodes; `None`: as many as there are.
+    pub inodes: Option<u64>,
     /// Each file of the tree is leased.
-    leased: bool,
+    pub leased: bool,
     /// Its data have checksums.
-    summed: bool,
+    pub summed: bool,
 }
 
 /// When the tree was made, and the time of the first operation.
@@ -160,7 +164,11 @@ impl Fixture {
         Fixture::with(block_size, len, room)
     }
 
-    fn with(block_size: u32, len: usize, room: Room) -> Result<Fixture, String> {
+    /// The same with such room. Workloads change bytes in place.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn with(block_size: u32, len: usize, room: Room) -> Result<Fixture, String> {
         let format = FormatOptions {
             lanes: Some(2),
             max_inodes: room.inodes.map(|_| 16),
@@ -255,7 +263,7 @@ impl Fixture {
             follower: f,
             full,
             held,
-            summed: room.summed,
+            room,
             data: DataMode::InPlace,
             keeps_data: true,
         })

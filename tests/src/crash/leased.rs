@@ -14,9 +14,11 @@ use pramfs_medium::media::{DiskInode, Geometry, Medium};
 use pramfs_medium::pmem::{PmemError, Region, RegionAccess as _, Unfenced};
 use pramfs_medium::types::{Bno, FileBlock, RegionOffset};
 
+use super::action::Action;
+use super::operations::{Op, ops};
 use super::oracle::LATER;
 use super::state::{Piece, State};
-use super::workload::{Action, Op, file, ops};
+use super::steps::file;
 use crate::appender::{Appended, Appender};
 use crate::model::{Body, Call, Follower, NodeId};
 

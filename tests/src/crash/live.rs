@@ -9,11 +9,12 @@ use pramfs_medium::journal::{Rules, set_thread_lane};
 use pramfs_medium::media::{Geometry, Medium};
 use pramfs_medium::pmem::{Event, EventKind, LINE, SimBackend};
 
+use super::act::act;
+use super::action::Action;
 use super::fixture::{Fixture, START};
 use super::leased::{self, Held, Kept};
 use super::machine::Machine;
 use super::oracle::{Still, options};
-use super::workload::{Action, act};
 use crate::model::{Call, Follower};
 use crate::region;
 

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! workload   sequences of operations, run on the sim backend beside the model
+//! operations the operations, each of steps that are actions (act)
 //! machine    what is durable after each of the recorded events, and what may be
 //! images     which of the possible images to look at; each is looked at once
 //! fixture    the tree from which they start
@@ -13,10 +14,13 @@
 //! state      what an image shows, and which states are right
 //! explorer   all of that for all workloads, and for crashes in recoveries (again)
 //! report     counts, or the story of an image that nothing explains
+//! setup      what such an image depends on, as options to find it again
 //! ```
 //!
 //! `docs/crash-testing.md` says what is assumed and what was found.
 
+mod act;
+pub mod action;
 mod again;
 pub mod atomic;
 pub mod concurrent;
@@ -27,13 +31,17 @@ pub mod known;
 pub mod leased;
 mod live;
 pub mod machine;
+pub mod operations;
 pub mod oracle;
 pub mod report;
 pub mod scheduler;
 pub mod scratch;
+pub mod setup;
 pub mod state;
+mod steps;
 pub mod sweep;
 mod usage;
 pub mod workload;
 
+pub use act::vacate;
 pub use machine::Machine;

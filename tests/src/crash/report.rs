@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::images::Coverage;
 use super::machine::Uncertain;
+use super::setup::Setup;
 
 /// Counts of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,12 +143,8 @@ impl fmt::Display for Summary {
 pub struct Counterexample {
     /// The workload, by which it is found again.
     pub workload: String,
-    /// Block size.
-    pub block_size: u32,
-    /// Processes held a lease of each file.
-    pub leased: bool,
-    /// The data had checksums.
-    pub summed: bool,
+    /// Where it ran, and how.
+    pub setup: Setup,
     /// When the power failed.
     pub moment: String,
     /// What of the uncertain lines was on the medium.
@@ -161,7 +158,9 @@ pub struct Counterexample {
 impl fmt::Display for Counterexample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "workload: {}", self.workload)?;
-        writeln!(f, "blocks of {} bytes", self.block_size)?;
+        if let Some(block_size) = self.setup.block_size {
+            writeln!(f, "blocks of {block_size} bytes")?;
+        }
         writeln!(f, "the power fails {}", self.moment)?;
         for line in &self.lines {
             writeln!(f, "  {line}")?;
@@ -169,12 +168,8 @@ impl fmt::Display for Counterexample {
         writeln!(f, "{}", self.problem)?;
         write!(
             f,
-            "again: cargo run --release -p pramfs-tests --bin crash-explorer -- --workload '{}' --block-size {} --seed {}{}{}",
-            self.workload,
-            self.block_size,
-            self.seed,
-            if self.leased { " --leased" } else { "" },
-            if self.summed { " --sums" } else { "" }
+            "again: cargo run --release -p pramfs-tests --bin crash-explorer -- --workload '{}' --seed {} {}",
+            self.workload, self.seed, self.setup
         )
     }
 }

@@ -10,8 +10,8 @@ use pramfs::{
 };
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
+use super::action::Action;
 use super::leased::Kept;
-use super::workload::Action;
 use crate::model::Call;
 use crate::tree::{Node, Tree};
 
