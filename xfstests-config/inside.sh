@@ -55,6 +55,7 @@ for point in "${points[@]}"; do
 done
 
 mount --bind "$STAGE/tmp" /tmp || die "cannot bind /tmp"
+unset TMPDIR # tests leave files there
 # Tests must not ask the systemd of this machine to run them.
 [[ -d /run/systemd ]] && mount -t tmpfs none /run/systemd
 

@@ -18,6 +18,7 @@ const CHECK: &str = r#"#!/bin/bash
 df >/dev/null
 cat /sys/block/"${TEST_DEV##*/}"/loop/backing_file >"$RESULT_BASE/device"
 grep -c ' fuse[. ]' /proc/self/mounts >"$RESULT_BASE/mounts"
+echo "${TMPDIR-none}" >"$RESULT_BASE/temporary"
 [[ -z $FAKE_LASTS ]] || bash -c 'while sleep 1000; do :; done' "$RUN_OUTPUT/lasts"
 echo 'Ran: generic/001'
 echo 'Passed all 1 tests'
@@ -77,6 +78,7 @@ impl Run {
                 )
                 .env("XFSTESTS_DIR", dir.path().join("xfstests"))
                 .env("PRAMFS_BIN", dir.path())
+                .env("TMPDIR", dir.path())
                 .env("FAKE_LASTS", if lasts { "yes" } else { "" })
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
@@ -181,6 +183,8 @@ fn stopped_server_of_other_mount_does_not_hold_up_run() {
     // No such outcome is recorded.
     assert_eq!(status.code(), Some(1), "{said}");
     assert_eq!(run.said("mounts"), "0\n");
+    // Temporary files of tests belong into the /tmp that ends with the run.
+    assert_eq!(run.said("temporary"), "none\n");
     assert!(run.has_left_nothing());
     assert!(other.is_mounted());
     fs::write(other.at("file"), "still there").unwrap();
