@@ -8,7 +8,16 @@ die() {
     printf 'xfstests-config/run: %s\n' "$*" >&2
     exit 2
 }
-trap 'exit 143' INT TERM HUP
+# A signal ends the run, and with it everything in the namespaces. Until a loop device is
+# open and detached, and a sparse file has lost its name, they have to be given back.
+space='' TEST_DEV='' SCRATCH_DEV=''
+give_back() {
+    local disk
+    for disk in $TEST_DEV $SCRATCH_DEV; do losetup --detach "$disk"; done
+    [[ -z $space ]] || rm -rf -- "$space"
+}
+trap give_back EXIT
+trap 'trap "" INT TERM HUP; exit 143' INT TERM HUP
 
 # A stage that only this namespace sees. Descriptors opened before the mount reach
 # the directories that it hides.
@@ -18,7 +27,7 @@ for disk in test scratch; do
     truncate -s "$RUN_SIZE" "$space/$disk" || die "cannot make a sparse file of $RUN_SIZE"
 done
 exec 7<>"$space/test" 8<>"$space/scratch"
-rm -rf -- "$space"
+rm -rf -- "$space" && space=''
 
 mount -t tmpfs -o mode=755 stage "$STAGE" || die "cannot mount a tmpfs on $STAGE"
 mkdir -p "$STAGE"/{xfstests,bin,out,config,sbin,tmp,test,scratch}
@@ -26,7 +35,27 @@ chmod 1777 "$STAGE/tmp"
 for pair in 3:xfstests 4:bin 5:out 6:config; do
     mount -c --bind "/proc/$$/fd/${pair%%:*}" "$STAGE/${pair#*:}" || die "cannot bind ${pair#*:}"
 done
+# Drops the FUSE mounts that the namespace has from the machine. One whose server is
+# stopped blocks whatever looks at all mounts, and a reference from here keeps one alive
+# that the machine unmounts. Only this namespace changes: nothing is propagated (`run`),
+# no helper of umount runs, and the table of libmount, which all namespaces share, stays.
+# A parent comes before the mounts in it, and takes them along. Those below the stage
+# are hidden already.
+inherited() { # prints the mount points, escaped as in mountinfo
+    local point rest
+    while read -r _ _ _ _ point rest; do
+        rest=${rest##* - }
+        [[ ${rest%% *} =~ ^fuse(blk)?(\.|$) && $point != / && $point/ != "$STAGE"/* ]] && printf '%s\n' "$point"
+    done </proc/self/mountinfo
+}
+mapfile -t points < <(inherited)
+for point in "${points[@]}"; do
+    printf -v point %b "${point//\\/\\0}"
+    umount --lazy --internal-only --no-mtab --no-canonicalize "$point" 2>/dev/null
+done
+
 mount --bind "$STAGE/tmp" /tmp || die "cannot bind /tmp"
+unset TMPDIR # tests leave files there
 # Tests must not ask the systemd of this machine to run them.
 [[ -d /run/systemd ]] && mount -t tmpfs none /run/systemd
 
@@ -49,6 +78,7 @@ device() {
 TEST_DEV=$(device 7) && SCRATCH_DEV=$(device 8) || exit 2
 exec 3<>"$TEST_DEV" 4<>"$SCRATCH_DEV" 5>&- 6>&- 7>&- 8>&-
 losetup --detach "$TEST_DEV" "$SCRATCH_DEV"
+trap - EXIT
 
 # Tells the tests that /proc shows only this PID namespace.
 export FSTESTS_ISOL=privatens
