@@ -97,7 +97,7 @@ fn crash_images_of_two_atomic_operations_are_valid() {
     let ops = atomic_ops();
     let mut all = sequences(&ops, 2, true, &changes_bytes);
     if std::env::var_os("PRAMFS_EXPLORE").is_none_or(|all| all != "all") {
-        all = all.into_iter().step_by(12).collect();
+        all = all.into_iter().step_by(13).collect();
     }
     let settings = Settings {
         recovery: None,

@@ -63,7 +63,8 @@ fn asked_for_all() -> bool {
     std::env::var_os("PRAMFS_EXPLORE").is_some_and(|all| all == "all")
 }
 
-/// Returns one of each `step` workloads, or all of them if the user asks for that.
+/// Returns one of each `step` workloads, or all of them if the user asks for that. The step is odd:
+/// the two choices of a lane follow each other.
 fn sample(all: Vec<Workload>, step: usize) -> Vec<Workload> {
     let step = if asked_for_all() { 1 } else { step };
     all.into_iter().step_by(step).collect()
@@ -117,7 +118,7 @@ fn crash_images_of_one_operation_are_valid() {
 #[test]
 fn crash_images_of_two_operations_are_valid() {
     let ops = ops();
-    let all = sample(sequences(&ops, 2, true, &|op| !op.map && !op.wide), 24);
+    let all = sample(sequences(&ops, 2, true, &|op| !op.map && !op.wide), 25);
     let summary = explore("two operations", &settings(), &fixture(512), &ops, &all);
     assert!(summary.workloads > 250, "{summary}");
     assert!(summary.images > 150_000, "{summary}");
@@ -341,14 +342,14 @@ fn crash_images_of_one_operation_beside_leases_are_valid() {
 #[test]
 fn crash_images_of_two_operations_beside_leases_are_valid() {
     let ops = lease_ops();
-    let all = sample(sequences(&ops, 2, true, &matters_beside_leases), 2);
+    let all = sample(sequences(&ops, 2, true, &matters_beside_leases), 3);
     let settings = Settings {
         recovery: None,
         ..beside_leases(TWICE)
     };
     let name = "two operations beside leases";
     let sum = explore(name, &settings, &leased_fixture(512), &ops, &all);
-    assert!(sum.workloads > 450 && sum.images > 50_000, "{sum}");
+    assert!(sum.workloads > 400 && sum.images > 50_000, "{sum}");
 }
 
 /// From a tree without leases: the feature, the table and its growth, the slot, and the end.

@@ -86,7 +86,7 @@ fn crash_images_of_two_operations_with_sums_are_valid() {
     let ops = atomic_ops();
     let mut all = sequences(&ops, 2, true, &changes_bytes);
     if std::env::var_os("PRAMFS_EXPLORE").is_none_or(|all| all != "all") {
-        all = all.into_iter().step_by(24).collect();
+        all = all.into_iter().step_by(25).collect();
     }
     let summary = explore("two operations with sums", &fixture(512), &ops, &all);
     assert!(summary.workloads > 25, "{summary}");
