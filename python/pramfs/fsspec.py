@@ -8,6 +8,7 @@ A URL names the region and the path in it, or the path alone with the region as 
 
 from __future__ import annotations
 
+import io
 import os
 import stat as stats
 from datetime import datetime, timezone
@@ -300,10 +301,10 @@ class _Transacted:
     def __init__(self, fs: FileSystem, path: str, mode: str) -> None:
         if "w" not in mode and "x" not in mode:
             raise ValueError(f"a transaction writes whole files: mode {mode!r} is not possible")
-        self._fs, self._path = fs, path
-        self._aside = f"{path}.{os.getpid()}-{id(self)}.new"
+        self._fs, self._path = fs, os.fsencode(path)
         self._exclusive = "x" in mode
-        self._file = fs.open(self._aside, "xb")
+        raw, self._aside = fs._create_aside(self._path)
+        self._file = io.BufferedWriter(raw, 1 << 16)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -317,7 +318,7 @@ class _Transacted:
     def commit(self) -> None:
         """Give the file its name, atomically."""
         self._file.close()
-        self._fs.rename(self._aside, self._path, replace=not self._exclusive)
+        self._fs._take_place(self._aside, self._path, replace=not self._exclusive)
 
     def discard(self) -> None:
         """Remove what was written."""

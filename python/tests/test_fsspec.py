@@ -68,6 +68,13 @@ def test_operations_follow_fsspec(spec):
         assert m.read() == b"22"
 
 
+def test_pipe_keeps_mode_of_file(spec):
+    spec.pipe("/f", b"1")
+    spec.chmod("/f", 0o600)
+    spec.pipe("/f", b"22")
+    assert spec.info("/f")["mode"] & 0o777 == 0o600
+
+
 def test_files_go_to_and_from_local_disk(spec, tmp_path):
     (tmp_path / "in").write_bytes(b"x" * 100_000)
     spec.put(str(tmp_path / "in"), "/deep/er/file")
@@ -86,6 +93,17 @@ def test_transaction_shows_all_files_or_none(spec):
             file.write(b"2")
         raise RuntimeError
     assert spec.find("/t") == ["/t/one"]
+
+
+def test_transaction_keeps_mode_and_takes_long_names(spec):
+    name = "/" + "n" * 255
+    spec.pipe(name, b"1")
+    spec.chmod(name, 0o600)
+    with spec.transaction, spec.open(name, "wb") as file:
+        file.write(b"22")
+    assert spec.cat(name) == b"22"
+    assert spec.info(name)["mode"] & 0o777 == 0o600
+    assert len(spec.ls("/", detail=False)) == 1
 
 
 def test_pickled_file_system_opens_region_again_or_says_why(region):
