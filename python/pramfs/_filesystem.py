@@ -495,7 +495,7 @@ class FileSystem:
         return self.stat(path, follow_symlinks=False)
 
     def exists(self, path: Path) -> bool:
-        """Return whether a path exists. A dangling symbolic link does not."""
+        """Return whether a path exists. A symbolic link that leads nowhere does not."""
         return self._kind(path) is not None
 
     def isdir(self, path: Path) -> bool:
@@ -637,6 +637,11 @@ class FileSystem:
             return self.stat(path, follow_symlinks=follow_symlinks).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            # Unlike os.path.exists, not for damage, nor in a forked child.
+            if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+                return None
+            raise
 
 
 def _parsed(mode: str) -> tuple[str, bool, bool]:
