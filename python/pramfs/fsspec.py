@@ -8,6 +8,7 @@ A URL names the region and the path in it, or the path alone with the region as 
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat as stats
@@ -122,7 +123,8 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         # fsspec keeps instances: the next one is to open the region again.
         type(self)._cache.pop(getattr(self, "_fs_token_", None), None)
 
-    def _details(self, path: str, found: os.stat_result) -> dict[str, Any]:
+    def _details(self, path: str, *, follow: bool) -> dict[str, Any]:
+        found = self.fs.lstat(path)
         kinds = {stats.S_IFREG: "file", stats.S_IFDIR: "directory", stats.S_IFLNK: "link"}
         kind = kinds.get(stats.S_IFMT(found.st_mode), "other")
         details = {
@@ -140,19 +142,44 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         }
         if kind == "link":
             details["destination"] = self.fs.readlink(path)
-            if self.fs.exists(path):
-                target = self.fs.stat(path)
-                details["size"] = target.st_size
-                details["type"] = "directory" if stats.S_ISDIR(target.st_mode) else "file"
+            target = self._target(path)
+            if target is not None and stats.S_ISREG(target.st_mode):
+                details["size"], details["type"] = target.st_size, "file"
+            elif target is not None and follow:
+                is_directory = stats.S_ISDIR(target.st_mode)
+                details["type"] = "directory" if is_directory else "other"
         return details
 
+    def _target(self, path: str) -> os.stat_result | None:
+        """Where a symbolic link leads: nowhere if it dangles or leads to itself."""
+        try:
+            return self.fs.stat(path)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+                return None
+            raise
+
     def info(self, path: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return size, type and times of a path."""
-        name = self._strip_protocol(path)
-        return self._details(name, self.fs.lstat(name))
+        """Return size, type and times of a path.
+
+        The type is that of what a symbolic link leads to, and "link" if it leads nowhere.
+        """
+        return self._details(self._strip_protocol(path), follow=True)
+
+    def exists(self, path: Any, **kwargs: Any) -> bool:
+        """Return whether a path exists. A symbolic link that leads nowhere does not."""
+        return self.fs.exists(self._strip_protocol(path))
+
+    def lexists(self, path: Any, **kwargs: Any) -> bool:
+        """Return whether a path exists, be it a symbolic link that leads nowhere."""
+        return self.fs._kind(self._strip_protocol(path), follow_symlinks=False) is not None
 
     def ls(self, path: Any, detail: bool = False, **kwargs: Any) -> list[Any]:
-        """List a directory, or the one file of a path."""
+        """List a directory, or the one file of a path.
+
+        In a list, a symbolic link to a directory has the type "link", so that ``find``, ``walk``
+        and recursive copies do not follow it: it may lead to a directory that contains it.
+        """
         name = self._strip_protocol(path)
         found = self.info(name)
         if found["type"] != "directory":
@@ -164,7 +191,7 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
     def _listed(self, paths: list[str]) -> Iterator[dict[str, Any]]:
         for path in paths:
             try:
-                yield self.info(path)
+                yield self._details(path, follow=False)
             except FileNotFoundError:
                 # Removed since it was listed.
                 continue

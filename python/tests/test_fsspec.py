@@ -68,6 +68,56 @@ def test_operations_follow_fsspec(spec):
         assert m.read() == b"22"
 
 
+def test_find_with_links_to_directories_does_not_follow_them(spec, tmp_path):
+    spec.pipe({"/one": b"1", "/d/two": b"22"})
+    spec.fs.symlink(".", "/loop")
+    assert spec.find("/") == ["/d/two", "/loop", "/one"]
+    spec.fs.symlink("..", "/d/up")
+    assert spec.find("/") == ["/d/two", "/d/up", "/loop", "/one"]
+    assert spec.glob("/**/up") == ["/d/up"]
+    assert [(top, sorted(files)) for top, _, files in spec.walk("/")] == [
+        ("/", ["loop", "one"]),
+        ("/d", ["two", "up"]),
+    ]
+    assert spec.du("/") == 3
+    spec.get("/", str(tmp_path / "out"), recursive=True)
+    assert (tmp_path / "out/d/two").read_bytes() == b"22"
+    assert os.listdir(tmp_path / "out/loop") == os.listdir(tmp_path / "out/d/up") == []
+    spec.copy("/d", "/e", recursive=True)
+    assert spec.find("/e") == ["/e/two"]
+
+
+def test_link_is_what_it_leads_to_and_in_a_list_no_directory(spec):
+    spec.pipe({"/f": b"1", "/d/two": b"22"})
+    spec.fs.symlink("f", "/to-file")
+    spec.fs.symlink("d", "/to-directory")
+    spec.fs.symlink("no", "/to-nothing")
+    names = ["/to-directory", "/to-file", "/to-nothing"]
+    assert [spec.info(name)["type"] for name in names] == ["directory", "file", "link"]
+    listed = {entry["name"]: entry for entry in spec.ls("/", detail=True)}
+    assert [listed[name]["type"] for name in names] == ["link", "file", "link"]
+    assert [listed[name]["size"] for name in names] == [0, 1, 0]
+    assert [listed[name]["destination"] for name in names] == ["d", "f", "no"]
+    assert all(listed[name]["islink"] for name in names)
+    # A path that is named is followed.
+    assert spec.ls("/to-directory", detail=False) == ["/to-directory/two"]
+    assert spec.find("/to-directory") == ["/to-directory/two"]
+
+
+def test_link_to_itself_is_listed_and_does_not_exist(spec):
+    spec.pipe("/f", b"1")
+    spec.fs.symlink("a", "/a")
+    assert [(entry["name"], entry["type"]) for entry in spec.ls("/", detail=True)] == [
+        ("/a", "link"),
+        ("/f", "file"),
+    ]
+    assert (spec.exists("/a"), spec.lexists("/a"), spec.lexists("/no")) == (False, True, False)
+    assert not spec.isfile("/a") and not spec.isdir("/a")
+    assert spec.find("/") == ["/a", "/f"]
+    spec.rm("/a")
+    assert not spec.lexists("/a")
+
+
 def test_pipe_keeps_mode_of_file(spec):
     spec.pipe("/f", b"1")
     spec.chmod("/f", 0o600)
