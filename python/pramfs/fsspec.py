@@ -118,10 +118,16 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         return {"region": name[: name.index(MARK)]} if MARK in name else {}
 
     def close(self) -> None:
-        """Close the region, unless files or maps of it are open."""
-        self.fs.close()
-        # fsspec keeps instances: the next one is to open the region again.
-        type(self)._cache.pop(getattr(self, "_fs_token_", None), None)
+        """Close the region, unless files or maps of it are open: for all objects of it."""
+        try:
+            self.fs.close()
+        finally:
+            # fsspec keeps instances, some of one region: of other threads, and of other options
+            # of fsspec. The next one is to open the region again.
+            for kind in _with_subclasses(PramfsFileSystem):
+                for token, kept in list(kind._cache.items()):
+                    if kept.fs.closed:
+                        kind._cache.pop(token, None)
 
     def _details(self, path: str, *, follow: bool) -> dict[str, Any]:
         found = self.fs.lstat(path)
@@ -320,6 +326,12 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         if autocommit:
             return self.fs.open(name, mode if "b" in mode else mode + "b")
         return _Transacted(self.fs, name, mode)
+
+
+def _with_subclasses(kind: Any) -> Iterator[Any]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _with_subclasses(below)
 
 
 class _Transacted:

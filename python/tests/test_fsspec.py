@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import threading
 
 import pytest
 
@@ -154,6 +155,29 @@ def test_transaction_keeps_mode_and_takes_long_names(spec):
     assert spec.cat(name) == b"22"
     assert spec.info(name)["mode"] & 0o777 == 0o600
     assert len(spec.ls("/", detail=False)) == 1
+
+
+def test_close_of_one_object_lets_all_open_region_again(region):
+    def other_instances():
+        others.append(fsspec.filesystem("pramfs", region=str(region)))
+
+    # Those of other threads and of other options are objects of their own.
+    others = [fsspec.filesystem("pramfs", region=str(region), use_listings_cache=False)]
+    thread = threading.Thread(target=other_instances)
+    thread.start()
+    thread.join()
+    spec = fsspec.filesystem("pramfs", region=str(region))
+    assert len({id(each) for each in [spec, *others]}) == 3
+    assert all(each.fs is spec.fs for each in others)
+    spec.pipe("/f", b"1")
+    for other in others:
+        other.close()
+        again = fsspec.filesystem("pramfs", region=str(region))
+        assert again.cat("/f") == b"1"
+    again.close()
+    again = fsspec.filesystem("pramfs", region=str(region), use_listings_cache=False)
+    assert again.cat("/f") == b"1"
+    again.close()
 
 
 def test_pickled_file_system_opens_region_again_or_says_why(region):
