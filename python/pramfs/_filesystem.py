@@ -686,6 +686,15 @@ def _reopen(region: str, options: dict[str, Any]) -> FileSystem:
         return open(region, **options)
 
 
+def _after_fork() -> None:
+    """In a forked child: the thread that opens a region is not there to release the lock."""
+    global _opening
+    _opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def _unmount_all() -> None:
     """Unmount at the end of the interpreter, whatever is still open."""
     here = os.getpid()

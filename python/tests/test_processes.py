@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import warnings
 
 import pytest
 
 import pramfs
+from pramfs import _filesystem
 
 from conftest import run
 
@@ -131,8 +133,6 @@ def _attempt(region):
 
 
 def test_fork_while_threads_work_does_not_block_child(region):
-    import threading
-
     fs = pramfs.open(region)
     stop = threading.Event()
 
@@ -152,6 +152,39 @@ def test_fork_while_threads_work_does_not_block_child(region):
         for thread in threads:
             thread.join()
     fs.unmount()
+
+
+def test_fork_while_thread_reopens_does_not_block_child(region, monkeypatch):
+    with pramfs.open(region) as fs:
+        fs.write_bytes("/f", b"")
+        kept = pickle.dumps(fs)
+    opens = _filesystem.open
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slowly(*args, **options):
+        inside.set()
+        assert go_on.wait(60)
+        return opens(*args, **options)
+
+    def child():
+        # It ends a child that waits for a lock for ever.
+        signal.alarm(20)
+        monkeypatch.setattr(_filesystem, "open", opens)
+        return pickle.loads(kept).listdir()
+
+    monkeypatch.setattr(_filesystem, "open", slowly)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(pickle.loads(kept)))
+    thread.start()
+    try:
+        assert inside.wait(60)
+        assert in_fork(child) == "['f']"
+    finally:
+        go_on.set()
+        thread.join()
+    # The parent has its lock still.
+    assert pickle.loads(kept) is found[0]
+    found[0].close()
 
 
 def _refused(fs):
