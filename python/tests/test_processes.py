@@ -1,5 +1,6 @@
 """Processes: the end of the interpreter, fork, spawn, pickles."""
 
+import contextlib
 import errno
 import multiprocessing
 import os
@@ -213,6 +214,57 @@ def test_spawned_process_opens_read_only_region_again(region):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             assert pool.apply(reads, (file,)) == b"456789"
             assert pool.apply(lists, (fs,)) == ["f"]
+
+
+@contextlib.contextmanager
+def forking():
+    """A context of multiprocessing that forks, although the process has threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield multiprocessing.get_context("fork")
+
+
+def says(pipe, fs, file):
+    """For a forked process: its arguments are the objects of its parent."""
+    for call in (fs.listdir, file.read):
+        try:
+            call()
+        except OSError as error:
+            pipe.send((type(error).__name__, error.errno))
+        else:
+            pipe.send("no error")
+    pipe.close()
+
+
+def test_forked_pool_opens_read_only_region_again(region):
+    with pramfs.open(region) as fs:
+        fs.write_bytes("/f", b"0123456789")
+    with pramfs.open(region, read_only=True) as fs, fs.open("/f", "rb", 0) as file:
+        file.seek(4)
+        with forking() as context, context.Pool(2) as pool:
+            # What a pool is given is pickled.
+            assert pool.apply(reads, (file,)) == b"456789"
+            assert pool.map(lists, [fs] * 8) == [["f"]] * 8
+        assert file.read() == b"456789"
+
+
+def test_forked_process_is_refused_objects_of_parent(region):
+    with pramfs.open(region) as fs:
+        fs.write_bytes("/f", b"x")
+        with fs.open("/f", "r+b", 0) as file:
+            with forking() as context:
+                ours, theirs = context.Pipe()
+                process = context.Process(target=says, args=(theirs, fs, file))
+                process.start()
+            theirs.close()
+            assert [ours.recv(), ours.recv()] == [("ForkedError", errno.EIO)] * 2
+            process.join(60)
+            assert process.exitcode == 0
+            ours.close()
+            process.close()
+            assert file.read() == b"x"
+    with pramfs.open(region) as fs:
+        assert fs.info()["was_clean"] is True
 
 
 def test_spawned_process_is_refused_while_parent_writes(region):
