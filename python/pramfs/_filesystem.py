@@ -349,17 +349,67 @@ class FileSystem:
             return written
 
     def replace_bytes(self, path: Path, data: Buffer) -> None:
-        """Create a file or replace it, atomically: after a crash it is the old or the new one."""
+        """Create a file or replace it, atomically: after a crash it is the old or the new one.
+
+        The new one has the mode, owner, group and extended attributes of the old one, its ACLs
+        among them. Other names of the old one keep the old contents, and a symbolic link is
+        replaced itself.
+        """
         name = encoded(path)
-        aside = name + b".%d-%d.new" % (os.getpid(), threading.get_ident())
+        file, aside = self._create_aside(name)
         try:
-            with self.open(aside, "xb", 0) as file:
+            with file:
                 _write_all(file, data)
-            self.rename(aside, name)
+            self._take_place(aside, name)
         except BaseException:
-            if self.exists(aside):
-                self.unlink(aside)
+            self._unlink_aside(aside)
             raise
+
+    def _create_aside(self, name: bytes) -> tuple[File, bytes]:
+        """Create a file that is to take the place of another, in the same directory."""
+        # No one else may read it before it has the mode of the old one.
+        old = self._kind(name, follow_symlinks=False)
+        perm = 0o600 if old is not None and stats.S_ISREG(old) else 0o666
+        directory = name[: name.rfind(b"/") + 1]
+        while True:
+            aside = directory + b".%s.new" % os.urandom(8).hex().encode()
+            try:
+                return self.open(aside, "xb", 0, perm=perm), aside
+            except FileExistsError:
+                # It belongs to somebody else.
+                continue
+
+    def _take_place(self, aside: bytes, name: bytes, *, replace: bool = True) -> None:
+        """Give a file the attributes of the one that it replaces, and then its name."""
+        if replace:
+            self._copy_attributes(name, aside)
+        self.rename(aside, name, replace=replace)
+
+    def _unlink_aside(self, aside: bytes) -> None:
+        try:
+            self.unlink(aside)
+        except FileNotFoundError:
+            # Somebody else has removed it.
+            pass
+
+    def _copy_attributes(self, source: bytes, target: bytes) -> None:
+        """Copy mode, owner, group and extended attributes of a regular file, if there is one."""
+        try:
+            found = self.lstat(source)
+        except FileNotFoundError:
+            return
+        if not stats.S_ISREG(found.st_mode):
+            return
+        self.chown(target, found.st_uid, found.st_gid)
+        wanted = {key: self.getxattr(source, key) for key in self.listxattr(source)}
+        for key in self.listxattr(target):
+            # It may have an ACL from its directory.
+            if key not in wanted:
+                self.removexattr(target, key)
+        for key, value in wanted.items():
+            self.setxattr(target, key, value)
+        # Last, because a change of the owner or of an ACL changes the mode.
+        self.chmod(target, stats.S_IMODE(found.st_mode))
 
     def map(
         self,
@@ -445,7 +495,7 @@ class FileSystem:
         return self.stat(path, follow_symlinks=False)
 
     def exists(self, path: Path) -> bool:
-        """Return whether a path exists. A dangling symbolic link does not."""
+        """Return whether a path exists. A symbolic link that leads nowhere does not."""
         return self._kind(path) is not None
 
     def isdir(self, path: Path) -> bool:
@@ -587,6 +637,11 @@ class FileSystem:
             return self.stat(path, follow_symlinks=follow_symlinks).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            # Unlike os.path.exists, not for damage, nor in a forked child.
+            if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+                return None
+            raise
 
 
 def _parsed(mode: str) -> tuple[str, bool, bool]:
@@ -629,6 +684,15 @@ def _reopen(region: str, options: dict[str, Any]) -> FileSystem:
             if same and fs._process == here and not fs.closed:
                 return fs
         return open(region, **options)
+
+
+def _after_fork() -> None:
+    """In a forked child: the thread that opens a region is not there to release the lock."""
+    global _opening
+    _opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _unmount_all() -> None:

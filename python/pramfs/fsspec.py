@@ -8,6 +8,8 @@ A URL names the region and the path in it, or the path alone with the region as 
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import stat as stats
 from datetime import datetime, timezone
@@ -116,12 +118,19 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         return {"region": name[: name.index(MARK)]} if MARK in name else {}
 
     def close(self) -> None:
-        """Close the region, unless files or maps of it are open."""
-        self.fs.close()
-        # fsspec keeps instances: the next one is to open the region again.
-        type(self)._cache.pop(getattr(self, "_fs_token_", None), None)
+        """Close the region, unless files or maps of it are open: for all objects of it."""
+        try:
+            self.fs.close()
+        finally:
+            # fsspec keeps instances, some of one region: of other threads, and of other options
+            # of fsspec. The next one is to open the region again.
+            for kind in _with_subclasses(PramfsFileSystem):
+                for token, kept in list(kind._cache.items()):
+                    if kept.fs.closed:
+                        kind._cache.pop(token, None)
 
-    def _details(self, path: str, found: os.stat_result) -> dict[str, Any]:
+    def _details(self, path: str, *, follow: bool) -> dict[str, Any]:
+        found = self.fs.lstat(path)
         kinds = {stats.S_IFREG: "file", stats.S_IFDIR: "directory", stats.S_IFLNK: "link"}
         kind = kinds.get(stats.S_IFMT(found.st_mode), "other")
         details = {
@@ -139,19 +148,44 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         }
         if kind == "link":
             details["destination"] = self.fs.readlink(path)
-            if self.fs.exists(path):
-                target = self.fs.stat(path)
-                details["size"] = target.st_size
-                details["type"] = "directory" if stats.S_ISDIR(target.st_mode) else "file"
+            target = self._target(path)
+            if target is not None and stats.S_ISREG(target.st_mode):
+                details["size"], details["type"] = target.st_size, "file"
+            elif target is not None and follow:
+                is_directory = stats.S_ISDIR(target.st_mode)
+                details["type"] = "directory" if is_directory else "other"
         return details
 
+    def _target(self, path: str) -> os.stat_result | None:
+        """Where a symbolic link leads: nowhere if it dangles or leads to itself."""
+        try:
+            return self.fs.stat(path)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+                return None
+            raise
+
     def info(self, path: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return size, type and times of a path."""
-        name = self._strip_protocol(path)
-        return self._details(name, self.fs.lstat(name))
+        """Return size, type and times of a path.
+
+        The type is that of what a symbolic link leads to, and "link" if it leads nowhere.
+        """
+        return self._details(self._strip_protocol(path), follow=True)
+
+    def exists(self, path: Any, **kwargs: Any) -> bool:
+        """Return whether a path exists. A symbolic link that leads nowhere does not."""
+        return self.fs.exists(self._strip_protocol(path))
+
+    def lexists(self, path: Any, **kwargs: Any) -> bool:
+        """Return whether a path exists, be it a symbolic link that leads nowhere."""
+        return self.fs._kind(self._strip_protocol(path), follow_symlinks=False) is not None
 
     def ls(self, path: Any, detail: bool = False, **kwargs: Any) -> list[Any]:
-        """List a directory, or the one file of a path."""
+        """List a directory, or the one file of a path.
+
+        In a list, a symbolic link to a directory has the type "link", so that ``find``, ``walk``
+        and recursive copies do not follow it: it may lead to a directory that contains it.
+        """
         name = self._strip_protocol(path)
         found = self.info(name)
         if found["type"] != "directory":
@@ -163,7 +197,7 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
     def _listed(self, paths: list[str]) -> Iterator[dict[str, Any]]:
         for path in paths:
             try:
-                yield self.info(path)
+                yield self._details(path, follow=False)
             except FileNotFoundError:
                 # Removed since it was listed.
                 continue
@@ -294,16 +328,22 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         return _Transacted(self.fs, name, mode)
 
 
+def _with_subclasses(kind: Any) -> Iterator[Any]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _with_subclasses(below)
+
+
 class _Transacted:
     """A file of a transaction of fsspec: it has its name once the transaction is complete."""
 
     def __init__(self, fs: FileSystem, path: str, mode: str) -> None:
         if "w" not in mode and "x" not in mode:
             raise ValueError(f"a transaction writes whole files: mode {mode!r} is not possible")
-        self._fs, self._path = fs, path
-        self._aside = f"{path}.{os.getpid()}-{id(self)}.new"
+        self._fs, self._path = fs, os.fsencode(path)
         self._exclusive = "x" in mode
-        self._file = fs.open(self._aside, "xb")
+        raw, self._aside = fs._create_aside(self._path)
+        self._file = io.BufferedWriter(raw, 1 << 16)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -317,7 +357,7 @@ class _Transacted:
     def commit(self) -> None:
         """Give the file its name, atomically."""
         self._file.close()
-        self._fs.rename(self._aside, self._path, replace=not self._exclusive)
+        self._fs._take_place(self._aside, self._path, replace=not self._exclusive)
 
     def discard(self) -> None:
         """Remove what was written."""

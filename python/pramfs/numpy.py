@@ -107,13 +107,21 @@ class memmap(np.ndarray[Any, np.dtype[Any]]):
         """Make the stores to this array or slice durable."""
         if self._map is None:
             raise ValueError("the array is a copy: it has memory of its own, not that of a file")
-        low, high = np.lib.array_utils.byte_bounds(self)
+        low, high = _byte_bounds(self)
         if high > low:
             start = low - self._map.address
             self._map.persist(start, high - low)
 
     #: As ``numpy.memmap.flush``.
     flush = persist
+
+
+def _byte_bounds(array: memmap) -> tuple[int, int]:
+    """Return the addresses of the first byte and behind the last one."""
+    # numpy has it there since 2.0, and no longer in its first place.
+    place = getattr(np.lib, "array_utils", None) or np
+    low, high = place.byte_bounds(array)
+    return int(low), int(high)
 
 
 def _lengths(shape: Any) -> tuple[int, ...]:

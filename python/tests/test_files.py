@@ -3,10 +3,15 @@
 import io
 import os
 import pickle
+import stat
+import struct
 
 import pytest
 
 import pramfs
+
+#: In an entry of an ACL that names no user and no group.
+NOBODY = 0xFFFFFFFF
 
 
 def test_open_text_writes_and_reads(fs):
@@ -148,6 +153,89 @@ def test_replace_bytes_leaves_nothing_aside(fs):
     with pytest.raises(TypeError):
         fs.replace_bytes("/f", "text")
     assert fs.listdir("/") == ["f"]
+
+
+def acl_of(*rights):
+    """An ACL: rights of the owner, of a user, of the group, the mask, and rights of others."""
+    tags = [(1, NOBODY), (2, 1234), (4, NOBODY), (16, NOBODY), (32, NOBODY)]
+    entries = zip(tags, rights, strict=True)
+    return struct.pack("<I", 2) + b"".join(
+        struct.pack("<HHI", tag, right, who) for (tag, who), right in entries
+    )
+
+
+def test_replace_bytes_keeps_mode_owner_and_attributes(fs):
+    fs.write_bytes("/f", b"one")
+    acl = acl_of(6, 4, 0, 4, 0)
+    fs.chown("/f", 12, 34)
+    fs.setxattr("/f", "user.a", b"value")
+    fs.setxattr("/f", "system.posix_acl_access", acl)
+    fs.replace_bytes("/f", b"two")
+    found = fs.stat("/f")
+    assert (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (0o640, 12, 34)
+    assert fs.getxattr("/f", "user.a") == b"value"
+    assert fs.getxattr("/f", "system.posix_acl_access") == acl
+    assert fs.read_bytes("/f") == b"two"
+
+
+def test_replace_bytes_of_file_without_acl_takes_none_of_directory(fs):
+    fs.mkdir("/d")
+    fs.write_bytes("/d/f", b"one")
+    fs.chmod("/d/f", 0o600)
+    acl = acl_of(7, 7, 7, 7, 0)
+    fs.setxattr("/d", "system.posix_acl_default", acl)
+    fs.replace_bytes("/d/f", b"two")
+    assert fs.listxattr("/d/f") == []
+    assert stat.S_IMODE(fs.stat("/d/f").st_mode) == 0o600
+    # A new file has that of its directory, as any other.
+    fs.replace_bytes("/d/new", b"one")
+    assert fs.listxattr("/d/new") == ["system.posix_acl_access"]
+
+
+def test_replace_bytes_of_new_file_has_mode_of_open(fs):
+    fs.replace_bytes("/f", b"one")
+    fs.write_bytes("/g", b"one")
+    assert fs.stat("/f").st_mode == fs.stat("/g").st_mode
+
+
+def test_replace_bytes_of_symbolic_link_replaces_the_link(fs):
+    fs.write_bytes("/f", b"one")
+    fs.symlink("f", "/l")
+    fs.replace_bytes("/l", b"two")
+    assert (fs.islink("/l"), fs.read_bytes("/l"), fs.read_bytes("/f")) == (False, b"two", b"one")
+
+
+@pytest.mark.parametrize("length", [227, 228, 255])
+def test_replace_bytes_of_long_name_works(fs, length):
+    name = "/" + "n" * length
+    fs.replace_bytes(name, b"one")
+    fs.replace_bytes(name, b"two")
+    assert (fs.read_bytes(name), len(fs.listdir("/"))) == (b"two", 1)
+
+
+def test_replace_bytes_with_name_aside_taken_keeps_that_file(fs, monkeypatch):
+    taken, open_ = [], fs.open
+
+    def open_later(path, mode="r", *rest, **named):
+        if "x" in mode and not taken:
+            taken.append(path)
+            fs.write_bytes(path, b"foreign")
+        return open_(path, mode, *rest, **named)
+
+    monkeypatch.setattr(fs, "open", open_later)
+    fs.replace_bytes("/f", b"one")
+    assert fs.read_bytes(taken[0]) == b"foreign"
+    assert (fs.read_bytes("/f"), len(fs.listdir("/"))) == (b"one", 2)
+
+
+def test_replace_bytes_that_fails_keeps_old_file_alone(fs):
+    fs.write_bytes("/f", b"one")
+    fs.mkdir("/d")
+    with pytest.raises(OSError, match="space"):
+        fs.replace_bytes("/f", bytes(64 << 20))
+    with pytest.raises(OSError, match="directory"):
+        fs.replace_bytes("/d", b"two")
+    assert (fs.read_bytes("/f"), sorted(fs.listdir("/"))) == (b"one", ["d", "f"])
 
 
 def test_pickle_of_written_file_is_refused(fs):

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import threading
 
 import pytest
 
@@ -68,6 +69,63 @@ def test_operations_follow_fsspec(spec):
         assert m.read() == b"22"
 
 
+def test_find_with_links_to_directories_does_not_follow_them(spec, tmp_path):
+    spec.pipe({"/one": b"1", "/d/two": b"22"})
+    spec.fs.symlink(".", "/loop")
+    assert spec.find("/") == ["/d/two", "/loop", "/one"]
+    spec.fs.symlink("..", "/d/up")
+    assert spec.find("/") == ["/d/two", "/d/up", "/loop", "/one"]
+    assert spec.glob("/**/up") == ["/d/up"]
+    assert [(top, sorted(files)) for top, _, files in spec.walk("/")] == [
+        ("/", ["loop", "one"]),
+        ("/d", ["two", "up"]),
+    ]
+    assert spec.du("/") == 3
+    spec.get("/", str(tmp_path / "out"), recursive=True)
+    assert (tmp_path / "out/d/two").read_bytes() == b"22"
+    assert os.listdir(tmp_path / "out/loop") == os.listdir(tmp_path / "out/d/up") == []
+    spec.copy("/d", "/e", recursive=True)
+    assert spec.find("/e") == ["/e/two"]
+
+
+def test_link_is_what_it_leads_to_and_in_a_list_no_directory(spec):
+    spec.pipe({"/f": b"1", "/d/two": b"22"})
+    spec.fs.symlink("f", "/to-file")
+    spec.fs.symlink("d", "/to-directory")
+    spec.fs.symlink("no", "/to-nothing")
+    names = ["/to-directory", "/to-file", "/to-nothing"]
+    assert [spec.info(name)["type"] for name in names] == ["directory", "file", "link"]
+    listed = {entry["name"]: entry for entry in spec.ls("/", detail=True)}
+    assert [listed[name]["type"] for name in names] == ["link", "file", "link"]
+    assert [listed[name]["size"] for name in names] == [0, 1, 0]
+    assert [listed[name]["destination"] for name in names] == ["d", "f", "no"]
+    assert all(listed[name]["islink"] for name in names)
+    # A path that is named is followed.
+    assert spec.ls("/to-directory", detail=False) == ["/to-directory/two"]
+    assert spec.find("/to-directory") == ["/to-directory/two"]
+
+
+def test_link_to_itself_is_listed_and_does_not_exist(spec):
+    spec.pipe("/f", b"1")
+    spec.fs.symlink("a", "/a")
+    assert [(entry["name"], entry["type"]) for entry in spec.ls("/", detail=True)] == [
+        ("/a", "link"),
+        ("/f", "file"),
+    ]
+    assert (spec.exists("/a"), spec.lexists("/a"), spec.lexists("/no")) == (False, True, False)
+    assert not spec.isfile("/a") and not spec.isdir("/a")
+    assert spec.find("/") == ["/a", "/f"]
+    spec.rm("/a")
+    assert not spec.lexists("/a")
+
+
+def test_pipe_keeps_mode_of_file(spec):
+    spec.pipe("/f", b"1")
+    spec.chmod("/f", 0o600)
+    spec.pipe("/f", b"22")
+    assert spec.info("/f")["mode"] & 0o777 == 0o600
+
+
 def test_files_go_to_and_from_local_disk(spec, tmp_path):
     (tmp_path / "in").write_bytes(b"x" * 100_000)
     spec.put(str(tmp_path / "in"), "/deep/er/file")
@@ -86,6 +144,40 @@ def test_transaction_shows_all_files_or_none(spec):
             file.write(b"2")
         raise RuntimeError
     assert spec.find("/t") == ["/t/one"]
+
+
+def test_transaction_keeps_mode_and_takes_long_names(spec):
+    name = "/" + "n" * 255
+    spec.pipe(name, b"1")
+    spec.chmod(name, 0o600)
+    with spec.transaction, spec.open(name, "wb") as file:
+        file.write(b"22")
+    assert spec.cat(name) == b"22"
+    assert spec.info(name)["mode"] & 0o777 == 0o600
+    assert len(spec.ls("/", detail=False)) == 1
+
+
+def test_close_of_one_object_lets_all_open_region_again(region):
+    def other_instances():
+        others.append(fsspec.filesystem("pramfs", region=str(region)))
+
+    # Those of other threads and of other options are objects of their own.
+    others = [fsspec.filesystem("pramfs", region=str(region), use_listings_cache=False)]
+    thread = threading.Thread(target=other_instances)
+    thread.start()
+    thread.join()
+    spec = fsspec.filesystem("pramfs", region=str(region))
+    assert len({id(each) for each in [spec, *others]}) == 3
+    assert all(each.fs is spec.fs for each in others)
+    spec.pipe("/f", b"1")
+    for other in others:
+        other.close()
+        again = fsspec.filesystem("pramfs", region=str(region))
+        assert again.cat("/f") == b"1"
+    again.close()
+    again = fsspec.filesystem("pramfs", region=str(region), use_listings_cache=False)
+    assert again.cat("/f") == b"1"
+    again.close()
 
 
 def test_pickled_file_system_opens_region_again_or_says_why(region):

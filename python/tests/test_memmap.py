@@ -71,6 +71,16 @@ def test_memmap_persists_the_range_of_a_slice(fs):
     assert ranges == [(5000, 991)]
 
 
+def test_persist_with_numpy_before_2_takes_its_old_name(fs, monkeypatch):
+    bounds = (np.lib.array_utils if hasattr(np.lib, "array_utils") else np).byte_bounds
+    monkeypatch.delattr(np.lib, "array_utils", raising=False)
+    monkeypatch.setattr(np, "byte_bounds", bounds, raising=False)
+    array = fs.memmap("/a", "u1", "w+", shape=100)
+    array[3:5] = 7
+    array[3:5].persist()
+    assert fs.read_bytes("/a")[2:6] == b"\0\7\7\0"
+
+
 def test_copies_and_results_are_ordinary(fs):
     array = fs.memmap("/a", "f8", "w+", shape=10)
     assert type(array + 1) is np.ndarray

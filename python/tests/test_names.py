@@ -56,6 +56,17 @@ def test_links_lead_to_file(fs):
     assert not fs.exists("/dangling") and stat.S_ISLNK(fs.lstat("/dangling").st_mode)
 
 
+def test_link_to_itself_does_not_exist(fs):
+    fs.symlink("a", "/a")
+    assert not fs.exists("/a") and not fs.isdir("/a") and not fs.isfile("/a")
+    assert fs.islink("/a")
+    fs.unlink("/a")
+
+
+def test_name_that_is_too_long_does_not_exist(fs):
+    assert not fs.exists("/" + "n" * 256)
+
+
 def test_rename_replaces_refuses_or_exchanges(fs):
     fs.write_bytes("/a", b"a")
     fs.write_bytes("/b", b"b")

@@ -1,5 +1,6 @@
 """Processes: the end of the interpreter, fork, spawn, pickles."""
 
+import contextlib
 import errno
 import multiprocessing
 import os
@@ -8,11 +9,13 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import warnings
 
 import pytest
 
 import pramfs
+from pramfs import _filesystem
 
 from conftest import run
 
@@ -131,8 +134,6 @@ def _attempt(region):
 
 
 def test_fork_while_threads_work_does_not_block_child(region):
-    import threading
-
     fs = pramfs.open(region)
     stop = threading.Event()
 
@@ -152,6 +153,39 @@ def test_fork_while_threads_work_does_not_block_child(region):
         for thread in threads:
             thread.join()
     fs.unmount()
+
+
+def test_fork_while_thread_reopens_does_not_block_child(region, monkeypatch):
+    with pramfs.open(region) as fs:
+        fs.write_bytes("/f", b"")
+        kept = pickle.dumps(fs)
+    opens = _filesystem.open
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slowly(*args, **options):
+        inside.set()
+        assert go_on.wait(60)
+        return opens(*args, **options)
+
+    def child():
+        # It ends a child that waits for a lock for ever.
+        signal.alarm(20)
+        monkeypatch.setattr(_filesystem, "open", opens)
+        return pickle.loads(kept).listdir()
+
+    monkeypatch.setattr(_filesystem, "open", slowly)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(pickle.loads(kept)))
+    thread.start()
+    try:
+        assert inside.wait(60)
+        assert in_fork(child) == "['f']"
+    finally:
+        go_on.set()
+        thread.join()
+    # The parent has its lock still.
+    assert pickle.loads(kept) is found[0]
+    found[0].close()
 
 
 def _refused(fs):
@@ -180,6 +214,57 @@ def test_spawned_process_opens_read_only_region_again(region):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             assert pool.apply(reads, (file,)) == b"456789"
             assert pool.apply(lists, (fs,)) == ["f"]
+
+
+@contextlib.contextmanager
+def forking():
+    """A context of multiprocessing that forks, although the process has threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield multiprocessing.get_context("fork")
+
+
+def says(pipe, fs, file):
+    """For a forked process: its arguments are the objects of its parent."""
+    for call in (fs.listdir, file.read):
+        try:
+            call()
+        except OSError as error:
+            pipe.send((type(error).__name__, error.errno))
+        else:
+            pipe.send("no error")
+    pipe.close()
+
+
+def test_forked_pool_opens_read_only_region_again(region):
+    with pramfs.open(region) as fs:
+        fs.write_bytes("/f", b"0123456789")
+    with pramfs.open(region, read_only=True) as fs, fs.open("/f", "rb", 0) as file:
+        file.seek(4)
+        with forking() as context, context.Pool(2) as pool:
+            # What a pool is given is pickled.
+            assert pool.apply(reads, (file,)) == b"456789"
+            assert pool.map(lists, [fs] * 8) == [["f"]] * 8
+        assert file.read() == b"456789"
+
+
+def test_forked_process_is_refused_objects_of_parent(region):
+    with pramfs.open(region) as fs:
+        fs.write_bytes("/f", b"x")
+        with fs.open("/f", "r+b", 0) as file:
+            with forking() as context:
+                ours, theirs = context.Pipe()
+                process = context.Process(target=says, args=(theirs, fs, file))
+                process.start()
+            theirs.close()
+            assert [ours.recv(), ours.recv()] == [("ForkedError", errno.EIO)] * 2
+            process.join(60)
+            assert process.exitcode == 0
+            ours.close()
+            process.close()
+            assert file.read() == b"x"
+    with pramfs.open(region) as fs:
+        assert fs.info()["was_clean"] is True
 
 
 def test_spawned_process_is_refused_while_parent_writes(region):
