@@ -127,7 +127,7 @@ fn crash_images_of_grant_and_end_of_leases_with_sums_are_valid() {
     let ops = atomic_ops();
     let fixture = Fixture::summed(512, len_for(512)).unwrap();
     let all = [1, 2, 3].map(|length| sequences(&ops, length, true, &grants_or_ends));
-    let mut all = sample(all.concat(), 5);
+    let mut all = sample(all.concat(), 3);
     for change in [
         "store /foo 300 at 50",
         "cut /foo, store past the end, grow",
