@@ -3,6 +3,8 @@
 use pramfs::Error;
 use pramfs::format::FormatOptions;
 use pramfs::inode::{Credentials, Fs, Ino};
+use pramfs_medium::media::probe_superblock;
+use pramfs_medium::media::sums::SUM_BLOCKS;
 use pramfs_medium::pmem::{RegionAccess as _, SimBackend};
 
 use crate::region::{formatted, mount, quiet, repeatable};
@@ -42,6 +44,15 @@ pub fn text(len: usize) -> Vec<u8> {
 pub fn place(fs: &Fs, ino: Ino, offset: u64) -> u64 {
     let extents = fs.file_extents(ino, offset, 1).unwrap();
     extents[0].region_offset.unwrap() + (offset - extents[0].file_offset)
+}
+
+/// Returns the place of the sum of the block at an offset of the region, in a file system of one
+/// group.
+pub fn sum_place(fs: &Fs, at: u64) -> u64 {
+    let geo = probe_superblock(fs.region()).unwrap().geometry();
+    assert!(geo.blocks() <= geo.bits_per_group());
+    let bitmap = geo.blocks() - 1;
+    geo.bytes(bitmap - SUM_BLOCKS) + 8 * geo.whole_blocks(at)
 }
 
 /// Changes a byte on the medium, as a stray store would.

@@ -4,7 +4,6 @@
 //! everything is cached. Files are read, written, created and removed; then the page is
 //! healthy again, with its old contents. Completed operations must be there, and files
 //! whose bytes were not hit must be unchanged.
-//! hit must be what it was.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,14 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use pramfs::Damage;
-use pramfs::format::{FormatOptions, format};
+use pramfs::format::format;
 use pramfs::{
-    Clock, DataMode, Error, MountOptions, Result, XattrMode,
+    Clock, Error, MountOptions, Result, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr, Time},
 };
-use pramfs_medium::pmem::{
-    BackendKind, Region, RegionAccess, RegionOptions, SimBackend, install_fault_guard,
-};
+use pramfs_medium::pmem::{BackendKind, Region, RegionOptions, SimBackend, install_fault_guard};
+use pramfs_tests::failed_page::fail_page;
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 
@@ -32,25 +30,6 @@ const VICTIM: &[u8] = &[0xab; 20_000];
 fn open(path: &Path) -> Region {
     let options = RegionOptions::new().backend(BackendKind::Native);
     options.open(path).expect("a region on tmpfs")
-}
-
-/// From now on, the first access to a page of the mapping raises SIGBUS. The file keeps
-/// its contents.
-fn poison(region: &Region, page: u64) {
-    let range = region.raw_range(page * PAGE, PAGE).expect("in the region");
-    let at = range.cast::<libc::c_void>();
-    // SAFETY: the page lies in the mapping of `region`, which the test owns;
-    // what takes its place is a mapping of the same length, behind the end of an
-    // empty file, and the region's guard covers it as it did the page.
-    unsafe {
-        let empty = libc::memfd_create(c"empty".as_ptr(), 0);
-        assert!(empty >= 0);
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let got = libc::mmap(at, PAGE as usize, prot, flags, empty, 0);
-        assert_eq!(got, at);
-        libc::close(empty);
-    }
 }
 
 /// A region with an untouched file and a working directory.
@@ -325,7 +304,7 @@ fn failing_time_write_spares_other_files() {
         fs.write(&Credentials::ROOT, ino, 0, &[7; 512])
             .expect("overwritten");
     }
-    poison(fs.region_to_damage(), home);
+    fail_page(fs.region_to_damage(), home);
     // The next inode of the page was not cached, so the page is now known to fail.
     fs.getattr(Ino(made[0].0 + 1)).expect_err("its page fails");
     let error = fs.sync().expect_err("the times of the first");
@@ -363,14 +342,14 @@ fn failing_page_affects_only_itself() {
             let region = open(&path);
             let mut done = Done::default();
             if !mounted {
-                poison(&region, page);
+                fail_page(&region, page);
             }
             match Fs::open(region, quiet()) {
                 Ok(fs) => {
                     if mounted {
                         // Everything is cached.
                         read(&fs, victim).expect(&case);
-                        poison(fs.region_to_damage(), page);
+                        fail_page(fs.region_to_damage(), page);
                     }
                     use_it(&fs, &mut done);
                     // The unmount may fail to mark the file system clean.
@@ -414,7 +393,7 @@ fn many_failing_pages_are_handled_separately() {
     let hit: Vec<u64> = (0..LEN / PAGE).filter(holds).collect();
     assert_eq!(hit.len(), 60);
     for page in &hit[..50] {
-        poison(fs.region_to_damage(), *page);
+        fail_page(fs.region_to_damage(), *page);
     }
     let mut bytes = block;
     let failed = (0..60).filter(|i| fs.read(ino, i * PAGE, &mut bytes).is_err());
@@ -425,117 +404,4 @@ fn many_failing_pages_are_handled_separately() {
     fs.append(&Credentials::ROOT, new, &block)
         .expect("appended");
     assert_eq!(read(&fs, new).expect("of a new file"), block);
-}
-
-/// The pages of the region that hold these bytes.
-fn pages_with(fs: &Fs, bytes: &[u8; PAGE as usize]) -> Vec<u64> {
-    let holds = |page: &u64| {
-        let mut found = [0; PAGE as usize];
-        fs.region().read(page * PAGE, &mut found).is_ok() && found == *bytes
-    };
-    (0..LEN / PAGE).filter(holds).collect()
-}
-
-/// Nothing reads a block that is replaced as a whole, so the copy of an atomic write is what
-/// meets the failed page.
-#[test]
-fn atomic_overwrite_of_failed_page_gets_another_block() {
-    install_fault_guard().expect("a handler for SIGBUS");
-    let dir = tempfile::tempdir_in("/dev/shm").expect("tmpfs at /dev/shm");
-    for data_checksums in [false, true] {
-        let path = dir.path().join(format!("sums-{data_checksums}"));
-        let file = File::create(&path).expect("a file on tmpfs");
-        file.set_len(LEN).expect("room on tmpfs");
-        let region = open(&path);
-        let options = FormatOptions {
-            features: vec![("data_checksums".into(), data_checksums)],
-            ..repeatable(4096)
-        };
-        format(&region, &options).expect("formatted");
-        let options = || MountOptions {
-            data: DataMode::Atomic,
-            ..quiet()
-        };
-        let root = &Credentials::ROOT;
-        let fs = Fs::open(region, options()).expect("mounted");
-        let [hit, other] = [&b"hit"[..], b"other"].map(|name| {
-            let made = fs.create(root, Ino::ROOT, name, 0o644).expect("made");
-            made.ino
-        });
-        let old = [0x5a; PAGE as usize];
-        for i in 0..3 {
-            fs.write(root, hit, i * PAGE, &old).expect("written");
-        }
-        let pages = pages_with(&fs, &old);
-        // The first three: a write may have left its bytes in a free block too.
-        assert!(pages.len() >= 3, "{pages:?}");
-        for page in &pages {
-            poison(fs.region_to_damage(), *page);
-        }
-        let new = [0xa5; PAGE as usize];
-        let mut written = fs.write(root, hit, PAGE, &new);
-        // Blocks where the new bytes wait have failed as well, one after the other.
-        for _ in 0..pages.len() {
-            if written.is_err() {
-                written = fs.write(root, hit, PAGE, &new);
-            }
-        }
-        written.expect("the write gets other blocks");
-        fs.write(root, other, 0, &new).expect("the volume is up");
-        let mut found = [0; PAGE as usize];
-        for (ino, at) in [(hit, PAGE), (other, 0)] {
-            let n = fs.read(ino, at, &mut found).expect("read");
-            assert!(n == PAGE as usize && found == new);
-        }
-        fs.read(hit, 0, &mut found)
-            .expect_err("this page has failed");
-        fs.close().expect("unmounted");
-        let fs = Fs::open(open(&path), options()).expect("mounted again");
-        fs.read(hit, PAGE, &mut found).expect("read");
-        assert!(found == new);
-        fs.close().expect("unmounted");
-    }
-}
-
-/// The allocator would offer the block again and again.
-#[test]
-fn free_block_that_fails_is_set_aside() {
-    install_fault_guard().expect("a handler for SIGBUS");
-    let dir = tempfile::tempdir_in("/dev/shm").expect("tmpfs at /dev/shm");
-    let path = dir.path().join("region");
-    make(&path);
-    let fs = Fs::open(open(&path), quiet()).expect("mounted");
-    let root = &Credentials::ROOT;
-    let create = |name: &[u8]| {
-        let made = fs.create(root, Ino::ROOT, name, 0o644).expect("made");
-        made.ino
-    };
-    let ino = create(b"grows");
-    let block = [0x77; PAGE as usize];
-    fs.write(root, ino, 0, &block).expect("written");
-    let page = pages_with(&fs, &block)[0];
-    // The blocks behind it are free, and the next in turn.
-    let mut bytes = [1; PAGE as usize];
-    let free = (page + 1..page + 9).filter(|p| {
-        let read = fs.region().read(p * PAGE, &mut bytes);
-        read.is_ok() && bytes == [0; PAGE as usize]
-    });
-    let free: Vec<u64> = free.collect();
-    assert!(free.len() > 2, "{free:?}");
-    for page in &free[..2] {
-        poison(fs.region_to_damage(), *page);
-    }
-    for i in 1..20 {
-        let mut written = fs.write(root, ino, i * PAGE, &block);
-        if written.is_err() && i == 1 {
-            // One write meets both.
-            written = fs.write(root, ino, i * PAGE, &block);
-        }
-        assert_eq!(written.expect("written to other blocks"), block.len());
-    }
-    for i in 0..20 {
-        fs.read(ino, i * PAGE, &mut bytes).expect("read");
-        assert!(bytes == block, "block {i}");
-    }
-    fs.close().expect("unmounted");
 }

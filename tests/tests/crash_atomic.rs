@@ -13,6 +13,7 @@ use pramfs_tests::crash::known::Known;
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::operations::Op;
 use pramfs_tests::crash::report::Summary;
+use pramfs_tests::crash::sample::sample;
 use pramfs_tests::crash::workload::{Workload, sequences};
 use pramfs_tests::watchdog::Watchdog;
 
@@ -95,10 +96,7 @@ fn crash_images_of_one_atomic_operation_are_valid() {
 #[test]
 fn crash_images_of_two_atomic_operations_are_valid() {
     let ops = atomic_ops();
-    let mut all = sequences(&ops, 2, true, &changes_bytes);
-    if std::env::var_os("PRAMFS_EXPLORE").is_none_or(|all| all != "all") {
-        all = all.into_iter().step_by(13).collect();
-    }
+    let all = sample(sequences(&ops, 2, true, &changes_bytes), 13);
     let settings = Settings {
         recovery: None,
         ..settings()
@@ -123,11 +121,11 @@ fn crash_images_of_atomic_calls_on_mount_in_place_are_valid() {
         let mut all = sequences(&ops, 1, false, &|op| picked(op) && is_call(op));
         let mut two = sequences(&ops, 2, true, &picked);
         two.retain(|w| w.steps.iter().any(|(op, _)| is_call(&ops[*op])));
-        if std::env::var_os("PRAMFS_EXPLORE").is_none_or(|all| all != "all") {
-            // An odd step takes both numbers of lanes.
-            two = two.into_iter().step_by(15).collect();
-        }
-        all.extend(two);
+        // A commit after each kind of write in place, on both lanes.
+        let ends_in_commit = |w: &Workload| ops[w.steps[1].0].name.starts_with("commit");
+        let (commits, others) = two.into_iter().partition(ends_in_commit);
+        all.extend(sample(commits, 3));
+        all.extend(sample(others, 15));
         let name = format!("atomic calls, blocks of {block_size}");
         let settings = Settings {
             recovery: None,
@@ -162,15 +160,11 @@ fn crash_images_of_view_beside_atomic_write_are_valid() {
         let maps = w.steps.iter().filter(|(op, _)| ops[*op].map).count();
         maps == 1
     });
-    if std::env::var_os("PRAMFS_EXPLORE").is_none_or(|all| all != "all") {
-        // A commit takes a view and copies: such a pair has many images.
-        let mut commits = 0;
-        all.retain(|w| {
-            let commit = |(op, _): &(usize, u32)| ops[*op].name.starts_with("commit");
-            commits += usize::from(w.steps.iter().any(commit));
-            !w.steps.iter().any(commit) || commits % 8 == 1
-        });
-    }
+    // A commit takes a view and copies: such a pair has many images.
+    let commit = |(op, _): &(usize, u32)| ops[*op].name.starts_with("commit");
+    let (commits, mut all): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|w| w.steps.iter().any(commit));
+    all.extend(sample(commits, 9));
     let summary = explore("a view", &settings(), &fixture(4096), &ops, &all);
     assert!(summary.workloads > 50, "{summary}");
 }

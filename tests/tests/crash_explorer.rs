@@ -17,6 +17,7 @@ use pramfs_tests::crash::leased::{grants_or_ends, lease_ops, matters_beside_leas
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::operations::{Op, ops};
 use pramfs_tests::crash::report::Summary;
+use pramfs_tests::crash::sample::{asked_for_all, sample};
 use pramfs_tests::crash::workload::{Workload, sequences};
 use pramfs_tests::watchdog::Watchdog;
 
@@ -56,18 +57,6 @@ fn fixture(block_size: u32) -> Fixture {
 fn leased_fixture(block_size: u32) -> Fixture {
     let len = if block_size > 1024 { 512 } else { 256 } << 10;
     Fixture::leased(block_size, len, None).unwrap()
-}
-
-/// Whether the user asks for all, however long it takes.
-fn asked_for_all() -> bool {
-    std::env::var_os("PRAMFS_EXPLORE").is_some_and(|all| all == "all")
-}
-
-/// Returns one of each `step` workloads, or all of them if the user asks for that. The step is odd:
-/// the two choices of a lane follow each other.
-fn sample(all: Vec<Workload>, step: usize) -> Vec<Workload> {
-    let step = if asked_for_all() { 1 } else { step };
-    all.into_iter().step_by(step).collect()
 }
 
 fn explore(

@@ -13,6 +13,7 @@ use pramfs_tests::crash::known::Known;
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::operations::Op;
 use pramfs_tests::crash::report::Summary;
+use pramfs_tests::crash::sample::sample;
 use pramfs_tests::crash::workload::{Workload, sequences};
 use pramfs_tests::watchdog::Watchdog;
 
@@ -84,10 +85,7 @@ fn crash_images_of_one_operation_with_sums_are_valid() {
 #[test]
 fn crash_images_of_two_operations_with_sums_are_valid() {
     let ops = atomic_ops();
-    let mut all = sequences(&ops, 2, true, &changes_bytes);
-    if std::env::var_os("PRAMFS_EXPLORE").is_none_or(|all| all != "all") {
-        all = all.into_iter().step_by(25).collect();
-    }
+    let all = sample(sequences(&ops, 2, true, &changes_bytes), 25);
     let summary = explore("two operations with sums", &fixture(512), &ops, &all);
     assert!(summary.workloads > 25, "{summary}");
 }
@@ -101,8 +99,7 @@ fn crash_images_of_view_with_sums_are_valid() {
         let maps = w.steps.iter().filter(|(op, _)| ops[*op].map).count();
         maps == 1
     });
-    // An odd step takes both numbers of lanes.
-    let all: Vec<_> = all.into_iter().step_by(7).collect();
+    let all = sample(all, 7);
     let summary = explore("a view of a file with sums", &fixture(4096), &ops, &all);
     assert!(summary.workloads > 10, "{summary}");
 }
@@ -123,9 +120,7 @@ fn crash_images_of_views_of_ranges_are_valid() {
             all.push(few(&[make, first, second, third]));
         }
     }
-    if std::env::var_os("PRAMFS_EXPLORE").is_none_or(|all| all != "all") {
-        all = all.into_iter().step_by(7).collect();
-    }
+    all = sample(all, 7);
     all.push(few(&[make, first]));
     all.extend((1..ops.len()).map(|second| few(&[make, first, second])));
     let summary = explore("views of ranges", &fixture(4096), &ops, &all);

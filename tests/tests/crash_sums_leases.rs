@@ -19,6 +19,7 @@ use pramfs_tests::crash::leased::{grants_or_ends, matters_beside_leases};
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::operations::Op;
 use pramfs_tests::crash::report::Summary;
+use pramfs_tests::crash::sample::sample;
 use pramfs_tests::crash::workload::{Workload, sequences};
 use pramfs_tests::watchdog::Watchdog;
 
@@ -60,15 +61,6 @@ fn len_for(block_size: u32) -> usize {
 
 fn leased(block_size: u32, free: Option<u64>) -> Fixture {
     Fixture::summed_and_leased(block_size, len_for(block_size), free).unwrap()
-}
-
-/// Returns a part of many workloads, or all of them if the user asks for that.
-fn sample(all: Vec<Workload>, step: usize) -> Vec<Workload> {
-    let step = match std::env::var_os("PRAMFS_EXPLORE") {
-        Some(all) if all == "all" => 1,
-        _ => step,
-    };
-    all.into_iter().step_by(step).collect()
 }
 
 fn explore(

@@ -6,25 +6,14 @@ use pramfs::{Access, Error, Fallocate, OpenOptions};
 use pramfs_fsck::{CheckOptions, Issue, Policy, RepairOptions, check, repair};
 use pramfs_medium::format::format;
 use pramfs_medium::journal::Rules;
-use pramfs_medium::media::probe_superblock;
-use pramfs_medium::media::sums::SUM_BLOCKS;
 use pramfs_medium::pmem::{HeapBackend, Region, SimBackend};
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, recover};
 use pramfs_tests::region::{mount, quiet, region_of};
-use pramfs_tests::sums::{file, forge, fresh, is_wrong, place, summed, text};
+use pramfs_tests::sums::{file, forge, fresh, is_wrong, place, sum_place, summed, text};
 
 const CX: Credentials<'_> = Credentials::ROOT;
 const BLOCK: usize = 4096;
-
-/// Returns the place of the sum of the block at an offset of the region, in a file system of one
-/// group.
-fn sum_place(fs: &Fs, at: u64) -> u64 {
-    let geo = probe_superblock(fs.region()).unwrap().geometry();
-    assert!(geo.blocks() <= geo.bits_per_group());
-    let bitmap = geo.blocks() - 1;
-    geo.bytes(bitmap - SUM_BLOCKS) + 8 * geo.whole_blocks(at)
-}
 
 /// Reads all of a file, piece by piece, past what is wrong.
 fn read_all(fs: &Fs, ino: Ino, len: usize) -> Vec<Option<Vec<u8>>> {

@@ -23,6 +23,7 @@ use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::known::Known;
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::operations::{Op, ops};
+use pramfs_tests::crash::sample::sample;
 use pramfs_tests::crash::workload::{Workload, sequences};
 
 /// One part of the suite, in order of cost.
@@ -63,7 +64,7 @@ fn fixture(block_size: u32) -> Fixture {
 
 fn stages(ops: &[Op]) -> Vec<Stage> {
     let two = sequences(ops, 2, true, &|op| !op.map);
-    let every = |n: usize| two.iter().step_by(n).cloned().collect();
+    let every = |n: usize| sample(two.clone(), n);
     let mut views = sequences(ops, 2, true, &|op| !op.lossy);
     views.retain(|w| w.steps.iter().any(|(op, _)| ops[*op].map));
     let stage = |name, block_size, workloads| Stage {

@@ -9,6 +9,7 @@
 //! Not handled here: inode locks, and the meaning of inodes and directories.
 
 mod bad_blocks;
+mod failed_free;
 mod hold;
 mod plan;
 mod record;
@@ -39,6 +40,7 @@ use crate::media::{Geometry, Medium, SuperStatic};
 use crate::pmem::{PmemError, Region};
 use crate::sync::{Mutex, rank};
 use crate::types::{BlockRun, Bno, RegionOffset};
+use failed_free::FailedFree;
 use hold::Hold;
 use reserve::Reserve;
 use staging::Staging;
@@ -76,8 +78,7 @@ pub struct Volume {
     /// Where the lanes look for staging blocks.
     staging: Staging,
     failed: AtomicBool,
-    /// Free blocks have failed, and stay reserved until the unmount.
-    set_aside: AtomicBool,
+    failed_free: FailedFree,
     /// Freed blocks are discarded on the host before they return to the allocators.
     pub discard: bool,
 }
@@ -123,7 +124,7 @@ impl Volume {
             lease_slots: Mutex::new(Vec::new()),
             staging: Staging::new(geo.lanes),
             failed: AtomicBool::new(false),
-            set_aside: AtomicBool::new(false),
+            failed_free: FailedFree::default(),
             discard: false,
             region,
             geo,
@@ -211,62 +212,9 @@ impl Volume {
     /// Nothing is discarded on the host.
     #[inline]
     fn unreserve(&self, taken: &[Freed]) {
-        if Region::any_faults() {
-            return self.unreserve_sound(taken);
-        }
         for f in taken {
             self.free_one(*f, false);
         }
-    }
-
-    /// As [`unreserve`](Self::unreserve), but blocks whose pages have failed stay reserved until
-    /// the unmount. They may be why the operation did not commit, and the next one would take
-    /// them again.
-    #[cold]
-    fn unreserve_sound(&self, taken: &[Freed]) {
-        for f in taken {
-            let (run, freed): (_, fn(BlockRun) -> Freed) = match f {
-                Freed::Blocks(run) => (*run, Freed::Blocks),
-                Freed::Staging(run) => (*run, Freed::Staging),
-                _ => {
-                    self.free_one(*f, false);
-                    continue;
-                }
-            };
-            let has_failed = |b: Bno| {
-                let at = self.geo.offset(b).0;
-                self.region.is_faulted(at, self.geo.block_size)
-            };
-            let mut sound: Option<BlockRun> = None;
-            for block in run.blocks() {
-                if has_failed(block) {
-                    self.set_aside.store(true, Ordering::Relaxed);
-                    tracing::warn!("free block {} has failed and is set aside", block.0);
-                    sound
-                        .take()
-                        .map(freed)
-                        .into_iter()
-                        .for_each(|f| self.free_one(f, false));
-                } else {
-                    sound
-                        .get_or_insert(BlockRun {
-                            start: block,
-                            len: 0,
-                        })
-                        .len += 1;
-                }
-            }
-            sound
-                .map(freed)
-                .into_iter()
-                .for_each(|f| self.free_one(f, false));
-        }
-    }
-
-    /// Whether free blocks have failed and were set aside, so that an operation that has failed
-    /// may succeed with others.
-    pub fn has_set_aside(&self) -> bool {
-        self.set_aside.load(Ordering::Relaxed)
     }
 
     fn free_one(&self, freed: Freed, discard: bool) {
@@ -438,6 +386,8 @@ impl Volume {
     /// If the host has refused room, looks only for blocks that have room. If it finds
     /// none, it returns an error, which makes the caller query the host once more. If the caller
     /// `knows_another_way`, or on the last attempt, it returns `None` instead.
+    ///
+    /// Blocks that have failed are skipped, see [`failed_free`].
     fn reserve_bits(
         &self,
         kind: BitmapKind,
@@ -451,7 +401,14 @@ impl Volume {
         let mut at_home = None;
         loop {
             match find(self.bitmap(kind), only_roomy) {
-                Ok(Some(SearchResult::Taken(found))) => return Ok(Some(found)),
+                Ok(Some(SearchResult::Taken(found))) if self.is_sound(kind, found.run) => {
+                    return Ok(Some(found));
+                }
+                Ok(Some(SearchResult::Taken(found))) => {
+                    // What frees the sound blocks may wait for the lock of trimming.
+                    at_home = None;
+                    self.keep_failed(found.run);
+                }
                 Ok(Some(SearchResult::NoHostRoom(run))) if !room_is_final() => {
                     return Err(self.no_room(run));
                 }

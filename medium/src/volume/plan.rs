@@ -154,7 +154,12 @@ impl<'v> Plan<'v> {
     #[cold]
     fn take_reserved(&self, otherwise: Error) -> Result<Reserved> {
         let vol = self.volume();
-        let start = vol.reserve.take().ok_or(otherwise)?;
+        let mut start = vol.reserve.take();
+        while let Some(failed) = start.filter(|b| !vol.is_sound(BitmapKind::Blocks, one(*b))) {
+            vol.keep_failed(one(failed));
+            start = vol.reserve.take();
+        }
+        let start = start.ok_or(otherwise)?;
         let found = vol.blocks.at(vol.medium(), start.0);
         if found.is_err() {
             vol.reserve.refill(BlockRun::one(start));
@@ -207,6 +212,10 @@ impl<'v> Plan<'v> {
         self.0.note_taken(Freed::LeaseSlot(slot));
         Some(slot)
     }
+}
+
+fn one(block: Bno) -> BitRun {
+    BlockRun::one(block).into()
 }
 
 /// Returns the blocks that bits of their bitmap stand for.

@@ -61,6 +61,8 @@ impl Record<'_> {
         let vol = self.volume();
         let mut at = vol.blocks.sum_at(vol.medium(), block)?;
         for part in words.chunks(IN_ENTRY) {
+            // A failed page is met before the commit, as by `put_copy`.
+            vol.region.touch(at.0, size_of_val(part) as u64)?;
             self.put(EntryKind::Sum, at, part.as_bytes())?;
             self.sums += 1;
             at = at.word(part.len() as u64);

@@ -14,6 +14,7 @@
 //! state      what an image shows, and which states are right
 //! explorer   all of that for all workloads, and for crashes in recoveries (again)
 //! report     counts, or the story of an image that nothing explains
+//! sample     a part of many workloads
 //! setup      what such an image depends on, as options to find it again
 //! ```
 //!
@@ -34,6 +35,7 @@ pub mod machine;
 pub mod operations;
 pub mod oracle;
 pub mod report;
+pub mod sample;
 pub mod scheduler;
 pub mod scratch;
 pub mod setup;

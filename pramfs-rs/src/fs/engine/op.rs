@@ -45,7 +45,7 @@ impl Engine {
     }
 
     /// As [`op`](Self::op). If the operation fails, and `mend` has removed the reason, it runs
-    /// once more.
+    /// again.
     #[inline(always)]
     pub(crate) fn op_or_mend<T>(
         &self,

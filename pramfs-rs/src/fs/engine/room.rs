@@ -26,6 +26,9 @@ use pramfs_medium::volume::{RoomAsItIs, room_is_final};
 /// limit only if other operations use up that room each time.
 const MAX_RETRIES: usize = 4096;
 
+/// Maximum retries of one operation after the reason of its failure was removed.
+const MAX_MENDS: usize = 16;
+
 /// The retries of an operation that found a block without room.
 #[derive(Debug, Default)]
 struct RoomRetries {
@@ -68,7 +71,7 @@ impl RoomRetries {
 impl Engine {
     /// Runs `f`. If it fails on a block without room on the host, it has changed
     /// nothing, and runs again with more room. If it fails otherwise, and `mend` has removed the
-    /// reason, it runs once more.
+    /// reason, it runs again, too.
     #[inline]
     pub(crate) fn retry_for_room<T>(
         &self,
@@ -76,7 +79,7 @@ impl Engine {
         mut mend: impl FnMut(&Error) -> bool,
     ) -> Result<T> {
         let mut retries = RoomRetries::default();
-        let mut mended = false;
+        let mut mends = 0;
         loop {
             // A single call site, so that `f` is inlined.
             let result = f();
@@ -85,7 +88,7 @@ impl Engine {
                 Err(Error::Pmem(PmemError::NoRoom { offset, len })) => {
                     retries.next(&self.vol.region, *offset, *len)?;
                 }
-                Err(e) if !mended && mend(e) => mended = true,
+                Err(e) if mends < MAX_MENDS && mend(e) => mends += 1,
                 _ => return result,
             }
         }

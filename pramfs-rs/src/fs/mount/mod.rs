@@ -188,15 +188,6 @@ impl Fs {
         }
         let mut background = self.background.lock();
         if self.become_writable()? {
-            // As the kernel named them at the mount: a server may open no file by now. With no
-            // operation under way: one that frees a block between the record that lists it and
-            // the list in memory would give it to the allocator.
-            let all = self.gate.write().map_err(|_| self.ended())?;
-            if !self.is_up() {
-                return Err(self.ended());
-            }
-            self.take_out_known(&self.vol.region.bad_ranges(), true);
-            drop(all);
             self.end_leases_of_last_mount();
             // The mount is writable now. Even without a reserve, it frees the orphans
             // and starts the timer.
@@ -315,6 +306,12 @@ impl Engine {
         let session = Session { checkpoint, mounts };
         self.vol.journal.begin_copies(self.vol.medium(), session)?;
         fail_if_faulted(region, faults)?;
+        // Before any operation allocates or frees. As the kernel named them at the mount: a
+        // server may open no file by now.
+        self.take_out_known(&region.bad_ranges(), true);
+        if self.damaged.load(Ordering::Relaxed) {
+            return Err(Error::ReadOnly("damage was found"));
+        }
         region.backend().advise_random();
         self.quiet.store(false, Ordering::Relaxed);
         // The server before may have died between a change and its view words.

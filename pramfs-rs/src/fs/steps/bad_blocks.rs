@@ -17,6 +17,7 @@
 //! A block of a file that other processes map stays in its file (rule 6). So do blocks of
 //! metadata; fsck replaces those.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -119,9 +120,9 @@ impl Engine {
         Ok(list)
     }
 
-    /// Runs a change of a range of a file as an [operation](Self::op). If it fails because pages
-    /// under the file have failed, takes their blocks out of the file and of use, and runs the
-    /// change once more.
+    /// Runs a change of a range of a file as an [operation](Self::op), which may be repeated. If
+    /// it fails because pages have failed, takes the blocks under the file that have out of the
+    /// file and of use, and runs the change again. Free blocks that it met are skipped then.
     #[inline(always)]
     pub(crate) fn op_past_bad_blocks<T>(
         &self,
@@ -130,22 +131,24 @@ impl Engine {
         len: usize,
         change: impl FnMut() -> Result<T>,
     ) -> Result<T> {
+        let faults = Cell::new(self.vol.region.faults_seen());
         self.op_or_mend(Need::Write, change, |e| {
             Region::any_faults()
                 && e.errno() == libc::EIO
-                && self.can_go_on_elsewhere(ino, offset, len as u64)
+                && self.can_go_on_elsewhere(ino, offset, len as u64, &faults)
         })
     }
 
-    /// Takes the failed blocks of a range of a file out of use, for a change that has failed on
-    /// one of them; true if there are any, or if free blocks that failed were set aside.
+    /// Takes the failed blocks of a range of a file out of use, for a change that has failed;
+    /// true if there are any, or if pages have failed since there were `faults`.
     #[cold]
-    fn can_go_on_elsewhere(&self, ino: Ino, offset: u64, len: u64) -> bool {
+    fn can_go_on_elsewhere(&self, ino: Ino, offset: u64, len: u64, faults: &Cell<u64>) -> bool {
         let taken_out = self.take_out_of_file(ino, offset, len).unwrap_or_else(|e| {
             tracing::warn!(%ino, error = %e, "could not take failed blocks out of a file");
             false
         });
-        taken_out || self.vol.has_set_aside()
+        let now = self.vol.region.faults_seen();
+        taken_out || faults.replace(now) != now
     }
 
     /// Takes the blocks of a range of a file whose pages have failed out of use; true if there
@@ -183,7 +186,7 @@ impl Engine {
                 let extent = map::run(&self.vol, &state.map(), at, last - at + 1)?;
                 if let Some(block) = extent.block {
                     let replaced = (0..extent.count).filter(|i| is_replaced(at + *i));
-                    for i in replaced.filter(|i| self.has_failed(block.after(*i))) {
+                    for i in replaced.filter(|i| self.vol.has_failed_page(block.after(*i))) {
                         any |= self.take_out_one(&inode, &mut state, at + i)?;
                     }
                 }
@@ -191,16 +194,6 @@ impl Engine {
             }
             Ok(any)
         })
-    }
-
-    /// Whether a page under a block of data, or under its sum, has failed.
-    pub(crate) fn has_failed(&self, block: Bno) -> bool {
-        let (geo, region) = (&self.vol.geo, &self.vol.region);
-        let sum_failed = || {
-            let place = self.vol.blocks.sum_at(self.vol.medium(), block);
-            place.is_ok_and(|at| region.is_faulted(at.0, 8))
-        };
-        region.is_faulted(geo.offset(block).0, geo.block_size) || geo.data_sums && sum_failed()
     }
 
     /// Takes one block out of a locked file and of use, in one record.
@@ -259,7 +252,8 @@ impl Engine {
         while at <= last {
             let extent = map::run(&self.vol, &state.map(), at, last - at + 1)?;
             if let Some(block) = extent.block.filter(|_| !extent.unwritten)
-                && let Some(i) = (0..extent.count).find(|i| self.has_failed(block.after(*i)))
+                && let Some(i) =
+                    (0..extent.count).find(|i| self.vol.has_failed_page(block.after(*i)))
             {
                 let until = geo.file_offset(at + i).saturating_sub(offset);
                 return Ok((until > 0).then_some(until as usize));
