@@ -287,35 +287,40 @@ fn explorer_detects_commit_whose_bytes_are_not_fenced() {
     finds(&in_place, "commit /foo, three ranges", off);
 }
 
+/// Explores one workload, in which an image shows a part of what is promised as a whole.
+fn finds_part(fixture: &Fixture, ops: &[Op], name: &str) {
+    let workloads = &[Workload::parse(name, ops).unwrap()];
+    let job = Job {
+        fixture,
+        ops,
+        workloads,
+    };
+    let torn = run(&settings(), &Arc::new(Known::default()), &job, &|_| ());
+    let torn = torn.expect_err("a part is there").to_string();
+    println!("{torn}");
+    for state in ["before", "after"] {
+        let differs = format!("--- against the state {state}");
+        assert!(
+            torn.contains(&differs),
+            "it does not differ from the state {state}"
+        );
+    }
+}
+
 /// Each range is whole, but not all of them are there.
 #[test]
 fn explorer_detects_commit_of_one_range_after_the_other() {
     let ops = [commit_in_parts()];
     let fixture = Fixture::new(4096, len_for(4096)).unwrap();
-    let workloads = &[Workload::parse(ops[0].name, &ops).unwrap()];
-    let job = Job {
-        fixture: &fixture,
-        ops: &ops,
-        workloads,
-    };
-    let torn = run(&settings(), &Arc::new(Known::default()), &job, &|_| ());
-    println!("{}", torn.expect_err("a part of the ranges is there"));
+    finds_part(&fixture, &ops, ops[0].name);
 }
 
 /// In place, the same crash leaves a part of the write.
 #[test]
 fn explorer_detects_torn_write_in_place() {
-    let ops = atomic_ops();
     let in_place = Fixture::new(512, 256 << 10).unwrap();
     // The promise of an atomic write, and a mount that does not keep it.
     let mut fixture = in_place.clone().atomic();
     fixture.keeps_data = false;
-    let workloads = &[Workload::parse("write /foo 300 at 411 (unaligned)", &ops).unwrap()];
-    let job = Job {
-        fixture: &fixture,
-        ops: &ops,
-        workloads,
-    };
-    let torn = run(&settings(), &Arc::new(Known::default()), &job, &|_| ());
-    println!("{}", torn.expect_err("an overwrite in place is torn"));
+    finds_part(&fixture, &atomic_ops(), "write /foo 300 at 411 (unaligned)");
 }

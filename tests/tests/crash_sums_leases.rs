@@ -178,7 +178,7 @@ fn explorer_detects_missing_mark_of_lease() {
 #[test]
 fn explorer_detects_missing_mark_of_view() {
     let fixture = Fixture::summed(4096, len_for(4096)).unwrap();
-    finds_missing_mark(&fixture, "map /foo, store, persist", "before fence");
+    finds_missing_mark(&fixture, "map /foo, store, persist", "the checksum of");
 }
 
 /// So few blocks are left that the first allocation of an operation fails, then the second, and so

@@ -53,13 +53,16 @@ pub fn act(fs: &Fs, f: &mut Follower, action: &Action) -> Result<bool, String> {
             offset,
             bytes,
         } => {
-            let before = f.model.node(*node).clone();
             let file = fs.open_file(f.ino(*node));
             let file = file.map_err(|e| format!("the file: {e}"))?;
             match file.write_atomic(bytes, *offset) {
-                Ok(()) => f
-                    .stored(fs, *node, (*offset, bytes), &before)
-                    .map(|()| true),
+                // Its times are those of a write, exactly.
+                Ok(()) => {
+                    let written = f.model.write(*node, Some(*offset), bytes);
+                    written
+                        .map(|_| true)
+                        .map_err(|e| format!("the model: {e:?}"))
+                }
                 Err(pramfs::Error::NoSpace(_)) if f.full => Ok(false),
                 Err(e) => Err(format!("the atomic write: {e}")),
             }
@@ -101,9 +104,9 @@ fn commit(
     at_once: bool,
 ) -> Result<bool, String> {
     let words = |e: pramfs::Error| format!("the commit: {e}");
-    let before = f.model.node(node).clone();
+    let size = f.model.node(node).size();
     let file = fs.open_file(f.ino(node)).map_err(words)?;
-    let view = file.map(0..before.size(), Access::Write).map_err(words)?;
+    let view = file.map(0..size, Access::Write).map_err(words)?;
     let mut staged = view.stage().map_err(words)?;
     let mut places = Vec::new();
     for (offset, bytes) in ranges {
@@ -119,7 +122,8 @@ fn commit(
         }
     }
     for (offset, bytes) in ranges {
-        f.stored(fs, node, (*offset, bytes), &before)?;
+        let written = f.model.write(node, Some(*offset), bytes);
+        written.map_err(|e| format!("the model: {e:?}"))?;
     }
     Ok(true)
 }

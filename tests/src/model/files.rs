@@ -157,7 +157,7 @@ impl Model {
         Ok(Value::Bytes(out))
     }
 
-    pub(super) fn write(&mut self, id: NodeId, offset: Option<u64>, from: &[u8]) -> Result {
+    pub(crate) fn write(&mut self, id: NodeId, offset: Option<u64>, from: &[u8]) -> Result {
         let now = self.now;
         let old = file(self.node(id))?;
         match offset {
