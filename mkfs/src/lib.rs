@@ -19,6 +19,7 @@ mod files;
 pub mod fsck;
 mod image;
 pub mod mkfs;
+mod moment;
 mod open;
 mod output;
 mod signals;

@@ -39,17 +39,6 @@ pub(crate) fn region(path: &Path, intent: Intent) -> Result<Region, Failure> {
         .map_err(|e| busy::with_mount_point(path, e.into()))
 }
 
-/// Adds to the failure of a tool that reads the structures of a region how to do it while the region
-/// is in use.
-pub(crate) fn save_first(mut failure: Failure, then: &str) -> Failure {
-    if failure.reason == "in-use" {
-        failure.message += &format!(
-            ". Its structures change while they are read: save it with pramfs save, restore the file, and {then}"
-        );
-    }
-    failure
-}
-
 /// Opens the file system of a region.
 ///
 /// # Errors

@@ -4,8 +4,10 @@
 //! What is saved is what a crash at that moment would leave: the next mount recovers it. Blocks
 //! are released as they are read, so that the server keeps few copies.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 
 use pramfs_control::snapshot::SnapshotReader;
 use pramfs_medium::media::superblock::PAGE;
@@ -14,7 +16,7 @@ use zerocopy::FromBytes;
 
 use super::format::{Header, Kind};
 use super::writer::{Contents, Stop, outside, runs_of};
-use crate::Failure;
+use crate::{Failure, busy};
 
 /// Bytes that are read and released at once.
 const PIECE: u64 = 1 << 20;
@@ -27,6 +29,26 @@ pub(crate) struct Live {
     groups: Vec<Option<Vec<u64>>>,
     /// Blocks in use.
     blocks: u64,
+}
+
+/// Lets the kernel write back what it holds of a mount, which is not in the region yet. `path` is
+/// its region or mount point. Only a mount point reaches it: warns without one.
+///
+/// # Errors
+/// The write-back has failed.
+pub(crate) fn write_back(path: &Path, name: &str) -> Result<(), Failure> {
+    let on = match path.is_dir() {
+        true => Some(path.to_owned()),
+        false => busy::mount_point(path)?,
+    };
+    let Some(on) = on else {
+        eprintln!(
+            "pramfs: warning: {name}: is mounted in another namespace: what its kernel has not written back (cache=writeback) is not read"
+        );
+        return Ok(());
+    };
+    let synced = File::open(&on).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
+    synced.map_err(|e| Failure::os("cannot sync", &on, e))
 }
 
 impl Live {

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::Subcommand;
 use crate::failure::{printable, shown};
-use crate::open::{self, Intent};
+use crate::moment::{Structures, structures};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
@@ -21,7 +21,7 @@ use crate::{Failure, output};
     repaired: fsck.pramfs does that."
 )]
 pub(crate) struct Check {
-    /// File or device that holds the file system
+    /// File or device that holds the file system, or a mount point: a mount is copied first
     region: PathBuf,
     /// Maximum number of findings to print
     #[arg(long, default_value_t = 1000)]
@@ -66,6 +66,8 @@ pub(crate) struct Report {
     /// Records that the next mount replays. The check replayed them in private
     /// memory.
     replayed: usize,
+    /// It was mounted, and is checked as it was at one moment.
+    live: bool,
     findings: Vec<Finding>,
     findings_left_out: u64,
     /// Ranges of files that are marked as lost; not damage.
@@ -89,15 +91,20 @@ impl Subcommand for Check {
         "Check everything in a region, and change nothing (exit status 4: errors)";
 
     fn run(&self) -> Result<(), Failure> {
-        let (report, replayed) = region(&self.region, self.limit).map_err(|f| Failure {
+        let checked = region(&self.region, self.limit).map_err(|f| Failure {
             status: NOT_CHECKED,
             ..f
         })?;
+        let report = &checked.report;
         let sound = report.complete && report.worst() < Some(Severity::Error);
         if self.json {
-            output::json(&Report::new(shown(&self.region), &report, sound, replayed))?;
+            let report = Report::new(shown(&self.region), report, sound, checked.replayed);
+            output::json(&Report {
+                live: checked.is_live,
+                ..report
+            })?;
         } else {
-            self.print(&report, replayed)?;
+            self.print(&checked)?;
         }
         if sound {
             Ok(())
@@ -110,19 +117,21 @@ impl Subcommand for Check {
     }
 }
 
-/// Checks a region. Returns the report, and the number of records that were
-/// replayed in private memory.
+/// What a check has found.
+struct Checked {
+    report: fsck::Report,
+    /// Records that were replayed in private memory.
+    replayed: usize,
+    is_live: bool,
+}
+
+/// Checks a region, or a mount as it was at one moment.
 ///
 /// # Errors
-/// The region cannot be opened.
-pub(crate) fn region(path: &Path, max_findings: usize) -> Result<(fsck::Report, usize), Failure> {
+/// The region cannot be opened, or the mount copied.
+fn region(path: &Path, max_findings: usize) -> Result<Checked, Failure> {
     pramfs::pmem::install_fault_guard()?;
-    let region = open::region(path, Intent::Read).map_err(|failure| {
-        open::save_first(
-            failure,
-            "check that; or let the server of a mount read everything: pramfs scrub",
-        )
-    })?;
+    let Structures { region, is_live } = structures(path)?;
     let bar = output::steps();
     let options = CheckOptions {
         max_findings,
@@ -146,11 +155,25 @@ pub(crate) fn region(path: &Path, max_findings: usize) -> Result<(fsck::Report, 
         }
     }
     bar.finish_and_clear();
-    Ok(result)
+    let (mut report, replayed) = result;
+    if is_live {
+        // It is mounted, which is no finding.
+        let is_mounted = |f: &fsck::Finding| matches!(f.issue, Issue::NotUnmounted);
+        report.findings.retain(|f| !is_mounted(f));
+    }
+    Ok(Checked {
+        report,
+        replayed,
+        is_live,
+    })
 }
 
 impl Check {
-    fn print(&self, report: &fsck::Report, replayed: usize) -> Result<(), Failure> {
+    fn print(&self, checked: &Checked) -> Result<(), Failure> {
+        let (report, replayed) = (&checked.report, checked.replayed);
+        if checked.is_live && !self.quiet {
+            output::line("mounted: checked as it was at one moment")?;
+        }
         if replayed > 0 && !self.quiet {
             output::line(&format!(
                 "the last unmount was not clean: {replayed} journal records replayed, in memory only; a mount replays them on the medium"
@@ -185,6 +208,7 @@ impl Report {
             sound,
             complete: report.complete,
             replayed,
+            live: false,
             findings: report
                 .findings
                 .iter()

@@ -18,13 +18,14 @@ use serde::Serialize;
 use super::Subcommand;
 use crate::failure::shown;
 use crate::image::{Group, Image, InodeRow, Lane, Slot};
-use crate::open::{self, Intent};
+use crate::moment::structures;
+use crate::open;
 use crate::{Failure, output};
 use pramfs_medium::size::human;
 
 #[derive(Debug, Args)]
 pub(super) struct Dump {
-    /// File or device that holds the file system
+    /// File or device that holds the file system, or a mount point: a mount is copied first
     region: PathBuf,
     /// List the journal lanes
     #[arg(long)]
@@ -110,8 +111,8 @@ impl Subcommand for Dump {
 
     fn run(&self) -> Result<(), Failure> {
         let name = shown(&self.region);
-        let region = open::region(&self.region, Intent::Read)
-            .map_err(|failure| open::save_first(failure, "dump that"))?;
+        pramfs::pmem::install_fault_guard()?;
+        let region = structures(&self.region)?.region;
         let about = |e| open::not_ours(&self.region, e);
         // Read the lanes as a crash left them. Everything else is read after the
         // replay, which happens in private memory.

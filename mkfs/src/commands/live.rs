@@ -155,7 +155,7 @@ fn socket_by_source(mount: &MountLine) -> Option<String> {
 ///
 /// # Errors
 /// No server of root answers for it; the system failed.
-pub(super) fn live_mount(path: &Path) -> Result<(Connection, u64), Failure> {
+pub(crate) fn live_mount(path: &Path) -> Result<(Connection, u64), Failure> {
     let found = find(path, None)?;
     let served = found.served().map_err(|e| about(path, &e))?;
     Ok((found, rustix::fs::makedev(served.device.0, served.device.1)))

@@ -47,6 +47,8 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Args};
 
 use crate::{Failure, output};
+#[cfg(feature = "save")]
+pub(crate) use live::live_mount;
 pub(crate) use put::put_tree;
 
 /// A subcommand.

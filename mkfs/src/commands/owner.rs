@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use super::Subcommand;
 use crate::failure::{quoted, shown};
-use crate::open::{self, Intent};
+use crate::moment::structures;
+use crate::open;
 use crate::{Failure, output, tree};
 
 #[derive(Debug, Args)]
@@ -69,15 +70,7 @@ impl Subcommand for OwnerOf {
     fn run(&self) -> Result<(), Failure> {
         pramfs::pmem::install_fault_guard()?;
         let name = shown(&self.region);
-        if self.region.is_dir() {
-            return Err(Failure::new(
-                "in-use",
-                format!(
-                    "{name}: a mount changes its blocks at any time; unmount it, or give a region that is not in use"
-                ),
-            ));
-        }
-        let region = open::region(&self.region, Intent::Read)?;
+        let region = structures(&self.region)?.region;
         let rows = Owners::with(&region, |owners| {
             let rows = self.rows(owners, &name)?;
             if !owners.is_complete() {

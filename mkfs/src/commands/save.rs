@@ -15,14 +15,14 @@ use uuid::Uuid;
 
 use super::Subcommand;
 use super::live::live_mount;
-use crate::archive::live::Live;
+use crate::archive::live::{Live, write_back};
 use crate::archive::partial::{Partial, exists};
 use crate::archive::restore::uuid_of;
 use crate::archive::save::Source;
 use crate::archive::writer::{Contents, Saved, write_save};
 use crate::failure::shown;
 use crate::open::{self, Intent};
-use crate::{Failure, busy, output};
+use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Save {
@@ -120,18 +120,7 @@ impl Save {
                 ),
             ));
         }
-        // What the kernel holds back is not in the region. Only a mount point reaches it.
-        if let Some(on) = match self.region.is_dir() {
-            true => Some(self.region.clone()),
-            false => busy::mount_point(&self.region)?,
-        } {
-            let synced = File::open(&on).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
-            synced.map_err(|e| Failure::os("cannot sync", &on, e))?;
-        } else {
-            eprintln!(
-                "pramfs: warning: {name}: is mounted in another namespace: what its kernel has not written back (cache=writeback) is not saved"
-            );
-        }
+        write_back(&self.region, name)?;
         let region = server.region().map_err(about)?;
         let region = Identity::of(&region).map_err(about)?;
         if Identity::of_path(&self.file).is_ok_and(|file| file == region) {

@@ -10,6 +10,7 @@ mod metrics;
 mod odd_names;
 mod set;
 mod status;
+mod structures;
 mod top;
 
 use std::fs;
