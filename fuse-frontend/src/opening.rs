@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pramfs::MountOptions;
 use pramfs::inode::{Fs, Survivor};
 use pramfs::pmem::{PmemError, Region, RegionOptions};
+use pramfs::{DistinctClock, MountOptions};
 use pramfs_contents::Contents;
 
 use rustix::fs::OFlags;
@@ -244,6 +244,8 @@ fn open_patiently(
 /// Mounts the region. If it is unexpectedly write-protected and needs recovery, the mount
 /// is refused: it would show contents that exist in memory only.
 ///
+/// With `several` kernels that cache its files, no two changes have the same time.
+///
 /// `instead` says what there is if the region holds no file system of ours. It may run a program:
 /// a server that takes over, for which programs wait, has none.
 ///
@@ -255,6 +257,7 @@ pub(crate) fn open_engine(
     settings: &MountSettings,
     protected: bool,
     memory: Option<&Arc<Memory>>,
+    several: bool,
     instead: fn(&Path) -> Option<Contents>,
 ) -> Result<Arc<Fs>, Failure> {
     let shown = path.display();
@@ -268,6 +271,10 @@ pub(crate) fn open_engine(
         discard: settings.discard,
         cache_bytes: settings.cache_bytes.unwrap_or(defaults.cache_bytes),
         survivor: memory.map(|memory| Arc::clone(memory) as Arc<dyn Survivor>),
+        clock: match several {
+            true => Arc::new(DistinctClock::default()),
+            false => defaults.clock,
+        },
         ..defaults
     };
     let failed = |error: pramfs::Error| {

@@ -139,6 +139,7 @@ pub fn mount(
         settings,
         protected,
         memory,
+        !settings.virtiofs.is_empty(),
         pramfs_contents::instead,
     )?;
     if !fs.recovery().was_clean {

@@ -36,7 +36,8 @@ pub use api::{
     ReadDir, Sent, StagedView, UnmountError,
 };
 pub use fs::{
-    AtimePolicy, Clock, DataMode, ErrorPolicy, Grown, MountOptions, RecoveryReport, SystemClock,
+    AtimePolicy, Clock, DataMode, DistinctClock, ErrorPolicy, Grown, MountOptions, RecoveryReport,
+    SystemClock,
 };
 pub use pramfs_medium::error::{Damage, Error, Result};
 pub use pramfs_medium::pmem::direct::{DirectFile, DirectView};

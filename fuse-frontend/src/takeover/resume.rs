@@ -83,7 +83,15 @@ pub fn resume(held: Held, settings: &MountSettings, link: Link) -> Result<Mounte
     let (listener, _) = listen(&region, policy, &settings, &mut notices);
     let privileges = Privileges::shed(&settings, false);
     let path = &state.region;
-    let fs = open_engine(region, path, &settings, protected, Some(&memory), |_| None)?;
+    let fs = open_engine(
+        region,
+        path,
+        &settings,
+        protected,
+        Some(&memory),
+        !settings.virtiofs.is_empty(),
+        |_| None,
+    )?;
     let notifier = Notifier::new(connection.try_clone().map_err(failed)?);
     let opens = Opens::of(&fs, notifier.clone(), false);
     let counts = Arc::new(Counts::new(settings.metrics, settings.slow));

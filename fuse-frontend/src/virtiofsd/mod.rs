@@ -88,6 +88,7 @@ pub fn serve(invocation: &Invocation) -> Result<(), Failure> {
         &settings,
         protected,
         None,
+        sockets.len() > 1,
         pramfs_contents::instead,
     )?;
     if !fs.recovery().was_clean {

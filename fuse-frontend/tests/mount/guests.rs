@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
 use pramfs_client::Access;
@@ -339,4 +339,25 @@ fn append_of_mount_after_truncation_by_guest_goes_to_the_end() {
     );
     drop((guest, log));
     mount.unmount();
+}
+
+/// A kernel drops its pages of a file when mtime or size has changed, and may read between two
+/// overwrites of one tick of the clock.
+#[test]
+fn changes_beside_guests_never_have_the_same_mtime() {
+    let Some((mount, _socket, _dog)) = with_window("times beside guests", "cache=none") else {
+        return;
+    };
+    let file = File::create_new(mount.at("file")).unwrap();
+    let mut times = std::collections::BTreeSet::new();
+    for n in 0..200u8 {
+        file.write_all_at(&[n; 100], 0).unwrap();
+        let meta = file.metadata().unwrap();
+        let (mtime, ctime) = (
+            (meta.mtime(), meta.mtime_nsec()),
+            (meta.ctime(), meta.ctime_nsec()),
+        );
+        assert_eq!(mtime, ctime);
+        assert!(times.insert(mtime), "{n}: {mtime:?} again");
+    }
 }

@@ -23,6 +23,7 @@
 //! [`Rank`](pramfs_medium::sync::rank::Rank).
 
 mod cache;
+mod clock;
 mod engine;
 mod inode;
 mod inode_ref;
@@ -42,6 +43,7 @@ pub(crate) use inode::refs::By;
 pub(crate) use inode::state::{InodeState, check_file};
 pub(crate) use mount::close::Handle;
 
+pub use clock::{Clock, DistinctClock, SystemClock};
 pub use engine::Engine;
 pub use engine::damage::{Repeats, Writability};
 pub use engine::report::RecoveryReport;
@@ -57,7 +59,7 @@ pub use ops::readdir::Taken;
 pub use ops::state::{FsState, RecordedError};
 pub use ops::statfs::MemoryUse;
 pub use ops::verify::VerifiedData;
-pub use options::{AtimePolicy, Clock, DataMode, ErrorPolicy, MountOptions, SystemClock};
+pub use options::{AtimePolicy, DataMode, ErrorPolicy, MountOptions};
 pub use scrub::{ScrubFinding, ScrubOptions};
 pub use survivor::Survivor;
 pub use survivor::references::KeptReferences;

@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use pramfs_medium::journal::Rules;
-use pramfs_medium::types::Time;
 
+use crate::fs::clock::{Clock, SystemClock};
 use crate::fs::survivor::Survivor;
 
 /// The reaction to damage.
@@ -41,28 +41,6 @@ pub enum AtimePolicy {
     Relatime,
     /// On each read.
     StrictAtime,
-}
-
-/// The engine's source of time.
-pub trait Clock: Send + Sync + Debug {
-    /// Returns the current time.
-    fn now(&self) -> Time;
-}
-
-/// `CLOCK_REALTIME_COARSE`, as used by file systems in the kernel: cheap, with the
-/// resolution of a timer tick.
-#[derive(Debug, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    #[inline]
-    fn now(&self) -> Time {
-        let t = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        Time {
-            sec: t.tv_sec,
-            nsec: t.tv_nsec as u32,
-        }
-    }
 }
 
 /// Options of [`Fs::open`](crate::fs::Fs::open).
