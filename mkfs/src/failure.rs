@@ -33,7 +33,7 @@ impl Failure {
 
     /// A failure that was already reported.
     pub fn silent() -> Failure {
-        Failure::new("told", "")
+        Failure::new("reported", "")
     }
 
     /// Wrong usage of options or arguments, with the status that clap has for it. mkfs(8) and

@@ -9,18 +9,18 @@ use std::process::Command;
 
 use common::*;
 
-/// The first block of the page: the file of the prober.
-fn text() -> String {
+/// The first block of the page in this language: the file of the prober, or the commands.
+fn text(language: &str) -> String {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/libblkid.md");
     let page = fs::read_to_string(page).unwrap();
-    let (_, rest) = page.split_once("```c\n").unwrap();
+    let (_, rest) = page.split_once(&format!("```{language}\n")).unwrap();
     rest.split("```").next().unwrap().to_owned()
 }
 
 fn compiled(dir: &std::path::Path) -> PathBuf {
     let here = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libblkid");
     let (source, program) = (dir.join("pramfs.c"), dir.join("probe"));
-    fs::write(&source, text()).unwrap();
+    fs::write(&source, text("c")).unwrap();
     let cc = Command::new("cc")
         .args([
             "-std=gnu11",
@@ -79,4 +79,53 @@ fn prober_of_libblkid_finds_what_export_finds() {
     let other = dir.path().join("other");
     fs::write(&other, [b"PRAMFSrs".as_slice(), &[0; 300_000]].concat()).unwrap();
     assert_eq!(probe(other.to_str().unwrap()).status, 2);
+}
+
+/// Each file, and the line that follows that of XFS. Around it are lines that resemble it.
+#[test]
+fn commands_of_page_add_prober_beside_that_of_xfs() {
+    let dir = scratch();
+    let files = [
+        (
+            "src/superblocks/superblocks.h",
+            "extern const struct blkid_idinfo jfs_idinfo;\nextern const struct blkid_idinfo xfs_idinfo;\nextern const struct blkid_idinfo xfs_log_idinfo;\n",
+            "extern const struct blkid_idinfo pramfs_idinfo;",
+        ),
+        (
+            "src/superblocks/superblocks.c",
+            "static const struct blkid_idinfo *idinfos[] =\n{\n\t/* Filesystems */\n\t&swap_idinfo,\n\t&xfs_idinfo,\n\t&xfs_log_idinfo,\n};\n",
+            "\t&pramfs_idinfo,",
+        ),
+        (
+            "src/Makemodule.am",
+            "libblkid_la_SOURCES = \\\n\tlibblkid/src/superblocks/vxfs.c \\\n\tlibblkid/src/superblocks/xfs.c \\\n\tlibblkid/src/superblocks/zfs.c \\\n\t\\\n\tlibblkid/src/topology/topology.c\n",
+            "\tlibblkid/src/superblocks/pramfs.c \\",
+        ),
+        (
+            "meson.build",
+            "lib_blkid_sources = '''\n  src/superblocks/vxfs.c\n  src/superblocks/xfs.c\n  src/superblocks/zfs.c\n'''.split()\n",
+            "  src/superblocks/pramfs.c",
+        ),
+    ];
+    for (name, before, _) in files {
+        let path = dir.path().join("libblkid").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, before).unwrap();
+    }
+    let applied = Command::new("sh")
+        .args(["-euc", &text("sh")])
+        .current_dir(dir.path())
+        .status();
+    assert!(applied.unwrap().success());
+    for (name, before, line) in files {
+        let after = fs::read_to_string(dir.path().join("libblkid").join(name)).unwrap();
+        let added: Vec<_> = after.lines().filter(|l| l.contains("pramfs")).collect();
+        assert_eq!(added, [line], "{name}");
+        assert_eq!(after.replace(&format!("{line}\n"), ""), before, "{name}");
+        let of_xfs = line.replace("pramfs", "xfs");
+        assert!(
+            after.contains(&format!("\n{of_xfs}\n{line}\n")),
+            "{name}: {after}"
+        );
+    }
 }

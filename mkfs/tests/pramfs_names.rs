@@ -3,7 +3,8 @@
 mod common;
 
 use std::fs;
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use common::*;
 
@@ -66,6 +67,27 @@ fn put_from_standard_input_makes_file() {
         .misused(&["together"]);
     // A file of that name.
     region.put("", &["./-", "/x"]).refused(&["./-"]);
+}
+
+#[test]
+fn put_from_standard_input_that_is_killed_leaves_old_file_and_no_other() {
+    let region = Region::new();
+    region.put("the old contents", &["-", "/file"]).ok();
+    for name in ["/file", "/new"] {
+        let mut put = Command::new(PRAMFS)
+            .args(["put", "-f", &region.path, "-", name])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // More than a pipe holds: some has been read when all is written.
+        let mut input = put.stdin.take().unwrap();
+        input.write_all(&[b'n'; 2 << 20]).unwrap();
+        put.kill().unwrap();
+        assert!(!put.wait().unwrap().success());
+        drop(input);
+    }
+    assert_eq!(region.names("/"), ["file"]);
+    assert_eq!(region.ok("cat", &["/file"]).out, "the old contents");
 }
 
 #[test]

@@ -227,17 +227,50 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
     _rm = rm_file
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Remove files, and trees with ``recursive``."""
-        for each in path if isinstance(path, list) else [path]:
-            name = self._strip_protocol(each)
-            if maxdepth is not None or any(letter in name for letter in "*?["):
-                super().rm(name, recursive=recursive, maxdepth=maxdepth)
-            elif not self.fs.islink(name) and self.fs.isdir(name):
-                if not recursive:
-                    raise IsADirectoryError(21, os.strerror(21), name)
+        """Remove files, and trees with ``recursive``.
+
+        A symbolic link is removed itself. A pattern stands for all that it matches, directories
+        too, unless a file has that name. Without ``recursive``, a directory among the paths is an
+        error, and nothing is removed. ``maxdepth`` keeps what is deeper in a tree: removing a
+        directory that is not empty then is an error.
+        """
+        names: list[str] = []
+        for name in self._strip_protocol(path if isinstance(path, list) else [path]):
+            names += self._matches(name) if self._is_pattern(name) else [name]
+        trees = {name for name in names if not self.fs.islink(name) and self.fs.isdir(name)}
+        if trees and not recursive:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), min(trees))
+        for name in names:
+            # A pattern also matches what is in the trees that it matches.
+            above = name.rstrip("/").rsplit("/", 1)[0]
+            while above and above not in trees:
+                above = above.rsplit("/", 1)[0]
+            if above:
+                continue
+            if name not in trees:
+                self.fs.unlink(name)
+            elif maxdepth is None:
                 self.fs.rmtree(name)
             else:
-                self.fs.unlink(name)
+                self._rm_down_to(name, maxdepth)
+
+    def _is_pattern(self, name: str) -> bool:
+        return any(letter in name for letter in "*?[") and not self.lexists(name)
+
+    def _matches(self, pattern: str) -> list[str]:
+        found = sorted(each for each in self.glob(pattern) if each != self.root_marker)
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), pattern)
+        return found
+
+    def _rm_down_to(self, name: str, maxdepth: int) -> None:
+        found = self.find(name, maxdepth=maxdepth, withdirs=True, detail=True)
+        found.pop(name, None)
+        # Each directory after its contents.
+        for each in sorted(found, reverse=True):
+            is_tree = found[each]["type"] == "directory"
+            (self.fs.rmdir if is_tree else self.fs.unlink)(each)
+        self.fs.rmdir(name)
 
     def cp_file(self, path1: Any, path2: Any, **kwargs: Any) -> None:
         """Copy a file, on the medium."""

@@ -119,6 +119,60 @@ def test_link_to_itself_is_listed_and_does_not_exist(spec):
     assert not spec.lexists("/a")
 
 
+def tree_of_links_and_odd_names(of, top):
+    """The same tree in a file system of fsspec, for ours and the local one."""
+    for name in ["one", "two", "d/a", "d/e/b", "e/c", "odd*", "odder"]:
+        of.makedirs(of._parent(f"{top}/{name}"), exist_ok=True)
+        of.pipe_file(f"{top}/{name}", b"1")
+
+
+@pytest.mark.parametrize(
+    ("name", "recursive"),
+    [("one", False), ("d", True), ("d/e", True), ("to-d", False), ("to-d", True), ("odd*", False)],
+)
+def test_rm_removes_what_local_file_system_removes(spec, tmp_path, name, recursive):
+    local = fsspec.filesystem("file")
+    top = str(tmp_path)
+    tree_of_links_and_odd_names(spec, "")
+    tree_of_links_and_odd_names(local, top)
+    spec.fs.symlink("d", "/to-d")
+    os.symlink("d", f"{top}/to-d")
+    spec.rm(f"/{name}", recursive=recursive)
+    local.rm(f"{top}/{name}", recursive=recursive)
+    left = [path.removeprefix(top) for path in local.find(top, withdirs=True)]
+    # The local one follows links in lists.
+    left = [path for path in left if not path.startswith("/to-d/")]
+    assert [path for path in spec.find("/", withdirs=True) if path != "/"] == [
+        path for path in left if path
+    ]
+
+
+def test_rm_of_pattern_with_directories_needs_recursive(spec):
+    tree_of_links_and_odd_names(spec, "")
+    spec.fs.symlink("d", "/to-d")
+    before = spec.find("/", withdirs=True)
+    for pattern in ["/*", "/**", ["/one", "/d*"]]:
+        with pytest.raises(IsADirectoryError):
+            spec.rm(pattern)
+    with pytest.raises(FileNotFoundError):
+        spec.rm("/no*")
+    assert spec.find("/", withdirs=True) == before
+    spec.rm("/t*")
+    assert not spec.lexists("/two") and not spec.lexists("/to-d") and spec.exists("/d/a")
+    spec.rm("/d/**", recursive=True)
+    spec.rm("/[oe]*", recursive=True)
+    assert [path for path in spec.find("/", withdirs=True) if path not in ("/", "/d")] == []
+
+
+def test_rm_with_maxdepth_keeps_what_is_deeper(spec):
+    tree_of_links_and_odd_names(spec, "")
+    with pytest.raises(OSError, match="not empty"):
+        spec.rm("/d", recursive=True, maxdepth=1)
+    assert spec.exists("/d/e/b")
+    spec.rm("/d", recursive=True, maxdepth=2)
+    assert not spec.exists("/d")
+
+
 def test_pipe_keeps_mode_of_file(spec):
     spec.pipe("/f", b"1")
     spec.chmod("/f", 0o600)

@@ -174,7 +174,7 @@ fn cases() -> Vec<Case> {
             },
         ),
         Case::new(
-            "a truncation by who may not keep sgid",
+            "a truncation by a caller outside the group",
             |fs| {
                 let f = file(fs, "f", &pattern(30_000, 5));
                 let set = SetAttr {

@@ -36,7 +36,7 @@ databases_end() {
 
 databases() {
     if ((EUID != 0)) || [[ ! -e /dev/fuse ]]; then
-        say "*** SKIPPED: not root, or no /dev/fuse: the databases cannot be checked ***"
+        skip "not root, or no /dev/fuse: the databases cannot be checked"
         return
     fi
     # In memory, where a check takes no time for syncs. The user postgres must reach it.
@@ -59,7 +59,7 @@ databases() {
         if "database_has_$database"; then
             database_cuts "$database"
         else
-            say "*** SKIPPED: no $database is installed ***"
+            skip "no $database is installed"
         fi
     done
     databases_end

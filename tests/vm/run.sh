@@ -24,7 +24,8 @@
 # --keep       keeps the device and the console output
 #
 # Exit status: 0 if everything that was started passed, 1 if something failed, 77
-# with a reason if this machine cannot run the tests.
+# with a reason if this machine cannot run the tests. A part that cannot run is named in the last
+# line, and with CI set it is a failure.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
@@ -47,6 +48,8 @@ while (($#)); do
 done
 
 say() { printf 'vm: %s\n' "$*"; }
+# shellcheck source=tests/vm/skips.sh
+. "$root/tests/vm/skips.sh"
 cannot() {
     printf '\n*** SKIPPED: %s: the tests in the virtual machine have not been run ***\n\n' "$*" >&2
     exit 77
@@ -393,7 +396,7 @@ truncate -s ${device_mib}M "$work/nvdimm"
 # still uses it in the first one.
 systemd() {
     if [[ ! -x /lib/systemd/systemd || ! -x /lib/systemd/systemd-udevd ]]; then
-        say "*** SKIPPED: systemd or udev is missing (scripts/deps.sh --vm installs them): no boot with systemd ***"
+        skip "systemd or udev is missing (scripts/deps.sh --vm installs them): no boot with systemd"
         return
     fi
     text
@@ -407,7 +410,7 @@ systemd() {
     boot --systemd booted memory unmounted rule mounted used by_hand "write first" busy
     rm "$work/layer/etc/systemd/system.conf.d/short.conf"
     install -D -m 0644 "$work/shared/shown/rule" "$work/layer$(cat "$work/shared/shown/rule_file")"
-    boot --systemd booted memory mounted used ended_cleanly "reads first" units service "write second" reset
+    boot --systemd booted memory mounted used ended_cleanly "reads first" units service metrics "write second" reset
     boot --systemd booted memory mounted used ended_by_reset "reads first" "reads second" "write third"
     boot "attach devdax" "remains first second third"
 }
@@ -464,4 +467,4 @@ for medium in $media; do
         boot "attach $medium" "check $check"
     done
 done
-say "passed: $boots boots, $cuts_done power cuts, $SECONDS s"
+summary "$boots boots, $cuts_done power cuts, $SECONDS s"

@@ -67,7 +67,7 @@ virtiofs() {
 # The guest takes these steps first.
 virtiofs_beside_mount() {
     if ((EUID != 0)) || [[ ! -e /dev/fuse ]]; then
-        say "*** SKIPPED: not root, or no /dev/fuse: no guest beside a mount ***"
+        skip "not root, or no /dev/fuse: no guest beside a mount"
         virtiofs_serve
         boot --virtiofs "$@"
         virtiofs_end
@@ -138,7 +138,7 @@ END
 # file mapped, and the last one without a server.
 dax() {
     if ! newer_qemu; then
-        say "*** SKIPPED: no QEMU with vhost-user-test-device-pci can be fetched: no guest with DAX ***"
+        skip "no QEMU with vhost-user-test-device-pci can be fetched: no guest with DAX"
         return
     fi
     rm -rf "$virtiofs_dir" && mkdir -p "$virtiofs_dir"
@@ -176,7 +176,7 @@ dax() {
 # A guest stores to a file that it has mapped, beside a mount of this machine.
 dax_beside_mount() {
     if ((EUID != 0)) || [[ ! -e /dev/fuse ]]; then
-        say "*** SKIPPED: not root, or no /dev/fuse: no guest with DAX beside a mount ***"
+        skip "not root, or no /dev/fuse: no guest with DAX beside a mount"
         return
     fi
     local at=$virtiofs_dir/mount

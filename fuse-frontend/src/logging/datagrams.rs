@@ -133,7 +133,7 @@ impl Datagrams {
 
 /// What the line says that comes after lost ones.
 pub(super) fn notice(lost: u64) -> String {
-    format!("{lost} lines of the log were lost: whoever reads its socket did not take them in time")
+    format!("{lost} lines of the log were lost: its socket was not read in time")
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ struct Arguments {
     /// Queues for requests that a VMM may use, as many as processors by default
     #[arg(long, value_name = "NUMBER")]
     num_request_queues: Option<usize>,
-    /// What a guest caches: auto, always, never or metadata
+    /// Caching in guests: auto, always, never or metadata
     #[arg(long, value_name = "POLICY", default_value = "auto")]
     cache: String,
     /// No guest changes anything
@@ -77,14 +77,14 @@ struct Arguments {
     /// Let guests map files (DAX), in a window of this many bytes (suffixes M, G)
     #[arg(long, value_name = "BYTES")]
     dax_window: Option<String>,
-    /// With --dax-window: whoever runs the VMM may reach the whole region. Needed with --fd, and
+    /// With --dax-window: the user who runs the VMM may reach the whole region. Needed with --fd, and
     /// where others can reach the socket
     #[arg(long)]
     trust_vmm: bool,
-    /// What a crash leaves of a write: a part of it (inplace), or all or nothing (atomic)
+    /// A write that a crash interrupts: a part of it stays (inplace), or all or nothing (atomic)
     #[arg(long, value_name = "MODE", default_value = "inplace")]
     data: String,
-    /// What keeps stray stores of the server from the region: off, auto, pkey or mprotect
+    /// Protection of the region from stray stores of the server: off, auto, pkey or mprotect
     #[arg(long, value_name = "WAY", default_value = "off")]
     protect: String,
     /// errno: forbidden system calls fail; none: nothing is forbidden

@@ -3,6 +3,7 @@
 
 mod book;
 mod completions;
+mod messages;
 mod pages;
 mod shells;
 mod troubleshooting;

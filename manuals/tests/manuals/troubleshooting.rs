@@ -9,13 +9,13 @@ fn root() -> PathBuf {
 }
 
 /// The page, without the escapes of tables.
-fn page() -> String {
+pub(crate) fn page() -> String {
     let text = std::fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
     text.replace("\\|", "|")
 }
 
 /// The sources of a crate, without its tests.
-fn sources(of: &str) -> Vec<(PathBuf, String)> {
+pub(crate) fn sources(of: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut dirs = vec![root().join(of).join("src")];
     while let Some(dir) = dirs.pop() {
@@ -39,7 +39,7 @@ fn sources(of: &str) -> Vec<(PathBuf, String)> {
 }
 
 /// The first string literal of a text, if it is near the beginning.
-fn literal(text: &str) -> Option<String> {
+pub(crate) fn literal(text: &str) -> Option<String> {
     let begin = text.find('"').filter(|begin| *begin < 400)? + 1;
     let mut literal = String::new();
     let mut chars = text[begin..].chars().peekable();
@@ -58,7 +58,7 @@ fn literal(text: &str) -> Option<String> {
 }
 
 /// The longest part of a message that is the same each time.
-fn constant_part(message: &str) -> &str {
+pub(crate) fn constant_part(message: &str) -> &str {
     let outside = message.split('{').enumerate().map(|(n, part)| match n {
         0 => part,
         _ => part.split_once('}').map_or("", |(_, rest)| rest),
@@ -68,7 +68,7 @@ fn constant_part(message: &str) -> &str {
 }
 
 /// What is shorter says nothing by itself: `{path}: {error}`.
-const LEAST: usize = 14;
+pub(crate) const LEAST: usize = 14;
 
 #[test]
 fn troubleshooting_page_has_every_message() {

@@ -15,12 +15,30 @@ use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 use crate::Failure;
 use crate::failure::{printable, quoted, shown};
 
-/// Time limit of each step with a server that is asked for its state. With the steps that need
-/// no server, the answer comes within a second.
+/// What `docs/status.md` promises for an answer about a server that is silent.
+const PROMISED: Duration = Duration::from_secs(1);
+
+/// Time limit of each step with a server that is asked for its state.
 pub(super) const SOON: Duration = Duration::from_millis(400);
+
+/// Time limit of the question to all servers which of them serves a mount.
+const WHICH: Duration = Duration::from_millis(100);
 
 /// Time limit of a system call that could ask a server.
 const STAT: Duration = Duration::from_millis(200);
+
+/// The waits that can run out, one after the other, in one question: to look up the path, to look up
+/// the source of its mount, to ask all servers at the same time, and to ask the one that was found.
+/// After a step with that server has run out there is no other one.
+const WAITS: [Duration; 4] = [STAT, STAT, WHICH, SOON];
+const _: () = assert!(sum(&WAITS) <= PROMISED.as_millis());
+
+const fn sum(waits: &[Duration]) -> u128 {
+    match waits {
+        [] => 0,
+        [first, others @ ..] => first.as_millis() + sum(others),
+    }
+}
 
 /// A pramfs mount, by the mount table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,7 +239,7 @@ fn socket_of_server<'a>(
     device: (u32, u32),
 ) -> Result<Option<&'a String>, Failure> {
     let serves = |name: &str| {
-        let server = Connection::open_within(directory, name, SOON / 4);
+        let server = Connection::open_within(directory, name, WHICH);
         let served = server.ok().flatten().map(|server| server.served());
         served.is_some_and(|served| served.is_ok_and(|served| served.device == device))
     };
@@ -292,9 +310,9 @@ fn silent_mount(mount: &MountLine) -> Failure {
 /// Explains why a server that is there does not answer, with its state.
 pub(super) fn no_answer(path: &Path, server: &Connection, error: &ControlError) -> Failure {
     let on = shown(path);
-    if !matches!(error, ControlError::Timeout(_)) {
+    let ControlError::Timeout(limit) = error else {
         return about(path, error);
-    }
+    };
     let pid = server.pid();
     let what = match state_of(pid) {
         Some('T' | 't') => format!(
@@ -314,7 +332,7 @@ pub(super) fn no_answer(path: &Path, server: &Connection, error: &ControlError) 
         "no-answer",
         format!(
             "{on}: no answer within {} ms: the server, process {pid}, {what}",
-            SOON.as_millis()
+            limit.as_millis()
         ),
     )
 }

@@ -116,7 +116,7 @@ pub(super) struct Rm {
     /// Remove empty directories
     #[arg(short = 'd', long)]
     dir: bool,
-    /// What does not exist is no error
+    /// Ignore files that do not exist
     #[arg(short = 'f', long)]
     force: bool,
 }

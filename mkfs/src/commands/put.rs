@@ -1,7 +1,8 @@
 //! `pramfs put`: copies files into a region, without a mount.
 //!
 //! Each step is one operation of the file system. An interrupted copy leaves some
-//! of the files, the last of them perhaps incomplete, and never damages the region.
+//! of the files, the last of them perhaps incomplete, and never damages the region. Standard input
+//! becomes a file as a whole, or not at all.
 
 mod stdin;
 
@@ -31,7 +32,7 @@ use crate::{Failure, output};
 pub(super) struct Put {
     /// File or device that holds the file system
     region: PathBuf,
-    /// Files to copy; "-" is standard input, as the contents of one file
+    /// Files to copy; "-" is standard input, as the contents of one file, which appears when all has been read
     #[arg(required = true)]
     source: Vec<PathBuf>,
     /// An existing directory in the region, or a new name

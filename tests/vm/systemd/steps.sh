@@ -256,3 +256,45 @@ service() {
     systemctl stop $name
     systemctl reset-failed $name 2>/dev/null || true
 }
+
+# Asks for the metrics, as Prometheus does.
+scrape() {
+    local port=/dev/tcp/127.0.0.1/9842
+    # Bash says that nobody listens yet.
+    { exec 3<>$port; } 2>/dev/null || return 1
+    printf 'GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n' >&3
+    tr -d '\r' <&3
+    exec 3>&-
+}
+
+# The unit of docs/status.md: started beside the mounts of the fstab, scraped, and ended.
+metrics() {
+    local name=pramfs-metrics.service said main speaks user
+    systemctl start $name
+    # Its process is there when systemctl returns, and listens soon.
+    until said=$(scrape); do
+        [[ $(state_of $name) == active ]] || { systemctl status --no-pager $name; return 1; }
+        sleep 0.1
+    done
+    expect "answer" "HTTP/1.1 200 OK" "$(head -n 1 <<<"$said")"
+    expect "mounts that answer" 2 "$(sed -n 's/^pramfs_mounts //p' <<<"$said")"
+    expect "mounts that do not" 0 "$(sed -n 's/^pramfs_mounts_silent //p' <<<"$said")"
+    grep '^pramfs_info{.*label="fast"' <<<"$said" | sed 's/^/   /'
+    main=$(systemctl show -p MainPID --value $name)
+    speaks=$(cat "/proc/$main/task/$main/children")
+    user=$(awk '$1 == "Uid:" { print $3 }' "/proc/${speaks// /}/status")
+    expect "user of the process that speaks HTTP" 65534 "$user"
+    systemctl stop $name
+    expect "$name" inactive "$(state_of $name)"
+    # By the journal: a unit that has ended may be unloaded, and then has no result.
+    journalctl --sync
+    said=$(journalctl -q --no-pager -o cat -u $name)
+    sed 's/^/   log: /' <<<"$said"
+    grep -q "$name: Deactivated successfully" <<<"$said"
+    if said=$(scrape); then
+        say "it answers after its end"
+        return 1
+    fi
+    # It has no part in the mounts.
+    reads first
+}
