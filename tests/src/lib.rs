@@ -6,6 +6,7 @@
 //!   and the oracle that judges them.
 //! * [`disk`]: a disk that fails to write, or says that it has.
 //! * [`exercise`]: what the fuzz targets do with any bytes.
+//! * [`failing_pages`]: images of which each page fails in turn.
 //! * [`idmapped`]: a mount again, with its owners mapped to other ids.
 //! * [`kill`]: writers that are killed, and the check of what they leave.
 //! * [`mounted`]: real mounts that come to an end whatever the test did.
@@ -37,6 +38,8 @@ pub mod crash;
 pub mod disk;
 #[cfg(feature = "testing")]
 pub mod exercise;
+#[cfg(feature = "testing")]
+pub mod failing_pages;
 pub mod host;
 pub mod idmapped;
 #[cfg(feature = "testing")]
