@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use pramfs::inode::{Credentials, Fs, Ino, LeaseMode};
 use pramfs::{Access, Error, FileSystem, OpenOptions, XattrMode};
-use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
-use pramfs_medium::media::probe_superblock;
+use pramfs_fsck::{CheckOptions, Issue, Policy, RepairOptions, check, repair};
+use pramfs_medium::media::{Ptr, probe_superblock};
 use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::failing_pages::{PAGE, cuts, each_page, pages, read_all};
 use pramfs_tests::readable::{tree, tree_of, worse};
@@ -190,6 +190,43 @@ fn free_block_named_by_kernel_is_listed_once_and_never_allocated() {
         mount(&SimBackend::from_image(&image).expect("a region"), quiet()).expect("mounted");
     // Three blocks, and the block of the list.
     assert_eq!(Some(blocks_free(&plain) - 4), before);
+}
+
+#[test]
+fn damaged_list_of_bad_blocks_is_made_anew_by_repair() {
+    let image = image(4096, 4 << 20);
+    let free = image.len() / PAGE - 40;
+    let range = (free * PAGE) as u64..((free + 3) * PAGE) as u64;
+    let sim = SimBackend::from_image(&image).expect("a region");
+    sim.set_kernel_bad(vec![range.clone()]);
+    let fs = mount(&sim, quiet()).expect("mounted");
+    let before = fs.statfs().expect("counted").free;
+    fs.close().expect("unmounted");
+    let mut image = sim.image();
+    let fixed = probe_superblock(&region_of(&sim))
+        .expect("a superblock")
+        .fixed;
+    let list = Ptr(fixed.badblock_root).block().0 as usize * PAGE;
+    // Its magic, its sum, the number of extents, the pointer to the next, an extent.
+    for at in [0, 4, 8, 16, 32] {
+        image[list + at] ^= 4;
+        let sim = SimBackend::from_image(&image).expect("a region");
+        sim.set_kernel_bad(vec![range.clone()]);
+        let region = region_of(&sim);
+        let report = repair(&region, &RepairOptions::new(Policy::Yes)).expect("repaired");
+        let is_list = |issue: &Issue| matches!(issue, Issue::BadBlockListDamaged { .. });
+        assert!(report.issues().any(is_list), "byte {at}: {report}");
+        assert!(
+            report.is_sound() && report.lost.is_empty(),
+            "byte {at}: {report}"
+        );
+        assert!(check(&region, &CheckOptions::default()).is_clean());
+        drop(region);
+        let fs = mount(&sim, quiet()).expect("mounted");
+        assert_eq!(fs.statfs().expect("counted").free, before, "byte {at}");
+        fs.close().expect("unmounted");
+        image[list + at] ^= 4;
+    }
 }
 
 #[test]
