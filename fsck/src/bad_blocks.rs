@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use zerocopy::IntoBytes as _;
 
 use super::owners::Owner;
+use super::view::SECTOR;
 use super::{Checker, Issue, View};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::bad_blocks::{ListBlock, read_list};
@@ -27,8 +28,6 @@ use pramfs_medium::types::{BlockRun, Bno, FileBlock, Ino, RegionOffset};
 
 /// How often a check or a repair runs again because further pages have failed.
 pub(super) const TRIES: usize = 16;
-/// Size of the unit in which bytes of the medium fail, in bytes.
-const SECTOR: u64 = 512;
 
 /// Returns the bad blocks of a region, and has the region treat what the kernel names as
 /// failed.
@@ -208,7 +207,7 @@ pub(super) fn note_failures(region: RegionView<'_>, view: &View<'_>) -> bool {
         return false;
     }
     let known = region.bad_ranges();
-    let mut any = false;
+    let mut any = view.has_given_up();
     for at in view.failed() {
         if !known.iter().any(|bad| bad.contains(&at)) {
             region.mark_bad(at..at + SECTOR);

@@ -4,8 +4,9 @@
 //! Invariant: nothing here stores to the medium. An abandoned repair leaves no
 //! trace. A view takes memory only for the pages that a repair changes.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -17,7 +18,7 @@ use pramfs_medium::types::RegionOffset;
 /// Size of a page of changes in bytes.
 pub(super) const PAGE: u64 = 4096;
 /// Size of the unit in which bytes of the medium fail, in bytes.
-const SECTOR: u64 = 512;
+pub(super) const SECTOR: u64 = 512;
 /// What failed bytes read as. No structure is valid with such bytes; zeros would often be.
 const FAILED: u8 = 0xff;
 
@@ -41,6 +42,8 @@ pub(super) struct View<'r> {
     pages: HashMap<u64, Box<[u8]>>,
     /// Sectors that have failed.
     failed: RefCell<BTreeSet<u64>>,
+    /// Bytes were given up that could be read.
+    given_up: Cell<bool>,
 }
 
 impl<'r> View<'r> {
@@ -50,6 +53,7 @@ impl<'r> View<'r> {
             region: region.into(),
             pages: HashMap::new(),
             failed: RefCell::default(),
+            given_up: Cell::new(false),
         }
     }
 
@@ -111,6 +115,25 @@ impl<'r> View<'r> {
             (at, rest) = (at + n as u64, tail);
         }
         Ok(())
+    }
+
+    /// Whether bytes of the medium in a range have failed.
+    pub(super) fn has_failed(&self, at: RegionOffset, len: u64) -> bool {
+        let mut bytes = vec![0; len as usize];
+        let fails = |read| matches!(read, Err(PmemError::Faulted { .. }));
+        // The second read notes which sectors they are.
+        fails(self.region.read(at.0, &mut bytes)) && self.read_medium(at.0, &mut bytes).is_ok()
+    }
+
+    /// Gives up bytes of the medium: they count as failed from now on.
+    pub(super) fn lose(&self, range: Range<u64>) {
+        self.given_up.set(true);
+        self.region.mark_bad(range);
+    }
+
+    /// Whether [`lose`](Self::lose) was called.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.given_up.get()
     }
 
     /// Returns the sectors that have failed so far, by their offsets.

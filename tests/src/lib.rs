@@ -6,11 +6,12 @@
 //!   and the oracle that judges them.
 //! * [`disk`]: a disk that fails to write, or says that it has.
 //! * [`exercise`]: what the fuzz targets do with any bytes.
-//! * [`failed_page`]: pages that fail under a live mapping.
+//! * [`failing_pages`]: images of which each page fails in turn.
 //! * [`idmapped`]: a mount again, with its owners mapped to other ids.
 //! * [`kill`]: writers that are killed, and the check of what they leave.
 //! * [`mounted`]: real mounts that come to an end whatever the test did.
 //! * [`model`]: a reference model, and a runner that compares it with the engine.
+//! * [`poisoned`]: pages that fail under a live mapping.
 //! * [`postgres`]: a PostgreSQL server on a mount.
 //! * [`random`]: a small generator whose seed is printed, so that a run of
 //!   many threads can be repeated.
@@ -39,7 +40,7 @@ pub mod disk;
 #[cfg(feature = "testing")]
 pub mod exercise;
 #[cfg(feature = "testing")]
-pub mod failed_page;
+pub mod failing_pages;
 pub mod host;
 pub mod idmapped;
 #[cfg(feature = "testing")]
@@ -49,6 +50,8 @@ pub mod leased_file;
 #[cfg(feature = "testing")]
 pub mod model;
 pub mod mounted;
+#[cfg(feature = "testing")]
+pub mod poisoned;
 pub mod postgres;
 pub mod random;
 pub mod readable;

@@ -19,7 +19,7 @@ use pramfs::{
     inode::{Credentials, Fs, Ino, SetAttr, Time},
 };
 use pramfs_medium::pmem::{BackendKind, Region, RegionOptions, SimBackend, install_fault_guard};
-use pramfs_tests::failed_page::fail_page;
+use pramfs_tests::poisoned::fail_page;
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 

@@ -4,19 +4,19 @@
 
 #![allow(clippy::single_range_in_vec_init, reason = "lists of one range")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pramfs::inode::{Credentials, Fs, Ino, LeaseMode};
-use pramfs::{Access, Error, FileSystem, FileType, MountOptions, OpenOptions, XattrMode};
-use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
-use pramfs_medium::media::probe_superblock;
-use pramfs_medium::pmem::{EventKind, SimBackend};
-use pramfs_tests::readable::{Tree, tree, tree_of, worse};
+use pramfs::{Access, Error, FileSystem, OpenOptions, XattrMode};
+use pramfs_fsck::{CheckOptions, Issue, Policy, RepairOptions, check, repair};
+use pramfs_medium::media::{Ptr, probe_superblock};
+use pramfs_medium::pmem::SimBackend;
+use pramfs_tests::failing_pages::{PAGE, cuts, each_page, pages, read_all};
+use pramfs_tests::readable::{tree, tree_of, worse};
 use pramfs_tests::region::{formatted, inode_home, lost, mount, quiet, region_of, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 
-const PAGE: usize = 4096;
 const ROOT: Credentials<'static> = Credentials::ROOT;
 
 fn named(name: &str, len: usize) -> Vec<u8> {
@@ -59,151 +59,23 @@ fn image(block: u32, len: usize) -> Vec<u8> {
     sim.image()
 }
 
-/// Pages in use, and some that are not.
-fn pages(image: &[u8]) -> Vec<usize> {
-    let used = |page: &usize| image[page * PAGE..][..PAGE].iter().any(|b| *b != 0);
-    (0..image.len() / PAGE)
-        .filter(|page| used(page) || page % 32 == 0)
-        .collect()
-}
-
-/// Whether a page holds data of a file, which a check does not read.
-fn is_data(image: &[u8], page: usize) -> bool {
-    let bytes = &image[page * PAGE..][..PAGE];
-    bytes.windows(8).any(|w| w == b"DATA of ") || bytes.iter().filter(|b| **b == 7).count() > 100
-}
-
-/// Whether a page is a superblock page or of the journal.
-fn is_fixed(image: &[u8], page: usize) -> bool {
-    let region = region_of(&SimBackend::from_image(image).expect("a region"));
-    let geo = probe_superblock(&region).expect("a superblock").geometry();
-    let block = (page * PAGE) as u64 / geo.block_size;
-    geo.is_of_format(block, (PAGE as u64 / geo.block_size).max(1))
-}
-
-/// Mounts and reads everything. Errors of the mount must name a failure of the medium or damage.
-fn read_all(sim: &SimBackend, case: &str) -> Option<Tree> {
-    let options = MountOptions {
-        read_only: true,
-        ..quiet()
-    };
-    match Fs::open(region_of(sim), options) {
-        Err(e) => {
-            let errno = e.errno();
-            assert!([libc::EIO, libc::EUCLEAN].contains(&errno), "{case}: {e}");
-            None
-        }
-        Ok(fs) => {
-            drop(fs);
-            tree_of(region_of(sim))
-        }
-    }
-}
-
-/// The files of pages that hold nothing but data, as a comparison names them.
-fn owners(image: &[u8]) -> BTreeMap<usize, BTreeSet<String>> {
-    let sim = SimBackend::from_image(image).expect("a region");
-    let fs = mount(&sim, quiet()).expect("mounted");
-    let mut owners: BTreeMap<usize, BTreeSet<String>> = BTreeMap::new();
-    let mut bytes: BTreeMap<usize, usize> = BTreeMap::new();
-    for (path, file) in tree(image).expect("mounted") {
-        if file.kind != FileType::Regular {
-            continue;
-        }
-        let shown = path.escape_ascii().to_string();
-        for extent in fs
-            .file_extents(Ino(file.ino), 0, u64::MAX)
-            .expect("extents")
-        {
-            let Some(at) = extent.region_offset else {
-                continue;
-            };
-            let end = (at + extent.len) as usize;
-            for page in at as usize / PAGE..end.div_ceil(PAGE) {
-                let (from, to) = (page * PAGE, (page + 1) * PAGE);
-                *bytes.entry(page).or_default() += to.min(end) - from.max(at as usize);
-                owners.entry(page).or_default().insert(shown.clone());
-            }
-        }
-    }
-    owners.retain(|page, _| bytes[page] == PAGE);
-    owners
-}
-
-fn each_page(block: u32, len: usize) {
+fn each_page_of(block: u32, len: usize) {
     let _dog = Watchdog::new("a failed page", Duration::from_secs(500));
     let image = image(block, len);
-    let intact = tree(&image).expect("mounted");
-    let (mut unmountable, mut whole, mut worse_off) = (BTreeSet::new(), 0, 0);
-    let (list, owners) = (pages(&image), owners(&image));
-    assert!(owners.len() > 5, "{owners:?}");
-    for &page in &list {
-        for kernel_knows in [false, true] {
-            let case = format!("blocks of {block}, page {page}, known {kernel_knows}");
-            let sim = lost(&image, page, kernel_knows);
-            match read_all(&sim, &case) {
-                None => {
-                    assert!(
-                        !owners.contains_key(&page),
-                        "{case}: data keeps from mounting"
-                    );
-                    unmountable.insert(page);
-                }
-                Some(now) => {
-                    // No wrong byte, and no other page's bytes missing: what differs is lost.
-                    let bad = worse(&intact, &now);
-                    assert!(!is_fixed(&image, page) || bad.is_empty(), "{case}: {bad:?}");
-                    if let Some(files) = owners.get(&page) {
-                        let is_theirs = |what: &String| {
-                            let file = what.strip_suffix(" has other bytes");
-                            file.is_some_and(|file| files.contains(file))
-                        };
-                        assert!(bad.iter().all(is_theirs), "{case}: {files:?}, and {bad:?}");
-                    }
-                }
-            }
-            let sim = lost(&image, page, kernel_knows);
-            let region = region_of(&sim);
-            let report = repair(&region, &RepairOptions::new(Policy::Yes))
-                .unwrap_or_else(|e| panic!("{case}: {e}"));
-            assert!(report.is_sound(), "{case}: {report}");
-            let again = check(&region, &CheckOptions::default());
-            assert!(again.is_clean(), "{case}: {report}\nagain: {again}");
-            drop(region);
-            let now = tree_of(region_of(&sim)).unwrap_or_else(|| panic!("{case}: not mounted"));
-            let bad = worse(&intact, &now);
-            match bad.is_empty() {
-                true => whole += 1,
-                false => {
-                    worse_off += 1;
-                    assert!(!is_fixed(&image, page), "{case}: {bad:?}\n{report}");
-                    assert!(
-                        !report.lost.is_empty()
-                            || !report.marked.is_empty()
-                            || is_data(&image, page) && !kernel_knows,
-                        "{case}: {bad:?}, and nothing says so: {report}"
-                    );
-                }
-            }
-        }
-    }
-    println!(
-        "{} pages: {whole} whole, {worse_off} with losses, unmountable {unmountable:?}",
-        list.len()
-    );
-    assert!(whole > 20 && worse_off > 20);
+    let found = each_page(&format!("blocks of {block}"), &image, &pages(&image), true);
+    assert!(found.whole > 20 && found.worse_off > 20);
     // What a mount needs and has no copy of: one that is read-only repairs nothing.
-    assert!(unmountable.len() <= 3, "{unmountable:?}");
+    assert!(found.unmountable.len() <= 3, "{:?}", found.unmountable);
 }
 
 #[test]
 fn failed_page_costs_only_what_is_on_it() {
-    each_page(4096, 4 << 20);
+    each_page_of(4096, 4 << 20);
 }
 
 #[test]
 fn failed_page_of_small_blocks_costs_only_what_is_on_it() {
-    each_page(512, 1 << 20);
+    each_page_of(512, 1 << 20);
 }
 
 fn page_of(image: &[u8], text: &str) -> usize {
@@ -321,6 +193,43 @@ fn free_block_named_by_kernel_is_listed_once_and_never_allocated() {
 }
 
 #[test]
+fn damaged_list_of_bad_blocks_is_made_anew_by_repair() {
+    let image = image(4096, 4 << 20);
+    let free = image.len() / PAGE - 40;
+    let range = (free * PAGE) as u64..((free + 3) * PAGE) as u64;
+    let sim = SimBackend::from_image(&image).expect("a region");
+    sim.set_kernel_bad(vec![range.clone()]);
+    let fs = mount(&sim, quiet()).expect("mounted");
+    let before = fs.statfs().expect("counted").free;
+    fs.close().expect("unmounted");
+    let mut image = sim.image();
+    let fixed = probe_superblock(&region_of(&sim))
+        .expect("a superblock")
+        .fixed;
+    let list = Ptr(fixed.badblock_root).block().0 as usize * PAGE;
+    // Its magic, its sum, the number of extents, the pointer to the next, an extent.
+    for at in [0, 4, 8, 16, 32] {
+        image[list + at] ^= 4;
+        let sim = SimBackend::from_image(&image).expect("a region");
+        sim.set_kernel_bad(vec![range.clone()]);
+        let region = region_of(&sim);
+        let report = repair(&region, &RepairOptions::new(Policy::Yes)).expect("repaired");
+        let is_list = |issue: &Issue| matches!(issue, Issue::BadBlockListDamaged { .. });
+        assert!(report.issues().any(is_list), "byte {at}: {report}");
+        assert!(
+            report.is_sound() && report.lost.is_empty(),
+            "byte {at}: {report}"
+        );
+        assert!(check(&region, &CheckOptions::default()).is_clean());
+        drop(region);
+        let fs = mount(&sim, quiet()).expect("mounted");
+        assert_eq!(fs.statfs().expect("counted").free, before, "byte {at}");
+        fs.close().expect("unmounted");
+        image[list + at] ^= 4;
+    }
+}
+
+#[test]
 fn failed_superblock_page_is_read_from_its_copy_and_written_anew() {
     let image = image(4096, 4 << 20);
     let intact = tree(&image).expect("mounted");
@@ -356,22 +265,6 @@ fn lost_bytes_are_exactly_those_of_the_failed_pages() {
 fn page_at(fs: &Fs, ino: Ino, offset: u64) -> usize {
     let found = fs.file_extents(ino, offset, 1).expect("there");
     found.first().and_then(|e| e.region_offset).expect("mapped") as usize / PAGE
-}
-
-/// Images that a kill between any two steps of the medium leaves.
-fn cuts(base: &[u8], sim: &SimBackend) -> Vec<Vec<u8>> {
-    let mut image = base.to_vec();
-    let mut out = vec![image.clone()];
-    for event in sim.take_record() {
-        if matches!(
-            event.kind,
-            EventKind::Store | EventKind::NtStore | EventKind::Discard
-        ) {
-            image[event.offset as usize..][..event.bytes.len()].copy_from_slice(&event.bytes);
-            out.push(image.clone());
-        }
-    }
-    out
 }
 
 #[test]

@@ -165,6 +165,29 @@ fn damaged_retired_words_after_crash_are_mended_from_their_copies() {
     assert_eq!(modes(&sim), [0o643, 0o643, 0o644]);
 }
 
+/// Without a crash nothing needs them, and a version that does not know them leaves others behind.
+#[test]
+fn damaged_copies_after_unmount_are_no_finding_and_are_stored_anew_by_mount() {
+    let sim = formatted(4 << 20, &repeatable(4096)).expect("formatted");
+    let geo = probe_superblock(&region_of(&sim))
+        .expect("a superblock")
+        .geometry();
+    let fs = mount(&sim, quiet()).expect("mounted");
+    fs.create(&ROOT, Ino::ROOT, b"file", 0o600).expect("made");
+    fs.close().expect("unmounted");
+    let mut image = sim.image();
+    let copies = geo.copy_offset.0 as usize + 0x900..geo.copy_offset.0 as usize + PAGE;
+    image[copies.clone()].fill(0x55);
+    let sim = SimBackend::from_image(&image).expect("a region");
+    assert!(check(&region_of(&sim), &CheckOptions::default()).is_clean());
+    let report = repair(&region_of(&sim), &RepairOptions::new(Policy::Yes)).expect("looked at");
+    assert!(report.is_sound() && report.stored == 0, "{report}");
+    drop(mount(&sim, quiet()).expect("mounted"));
+    let lanes = copies.start..copies.start + 16 * geo.lanes.min(112) as usize;
+    let anew = &sim.image()[lanes];
+    assert!(anew.chunks(16).all(|copy| copy != [0x55; 16]));
+}
+
 /// At each fence since the mount, the power fails and the words of lane 0 are lost. What the copies
 /// tell is what the words told, or the mount says that nothing tells it.
 #[test]

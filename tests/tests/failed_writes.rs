@@ -11,7 +11,7 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::inode::{Credentials, Fs, Ino};
 use pramfs::{DataMode, MountOptions};
 use pramfs_medium::pmem::{BackendKind, Region, RegionOptions, install_fault_guard};
-use pramfs_tests::failed_page::{PAGE, fail_page};
+use pramfs_tests::poisoned::{PAGE, fail_page};
 use pramfs_tests::region::{quiet, repeatable};
 use pramfs_tests::sums::{place, sum_place};
 

@@ -6,12 +6,14 @@
 
 use zerocopy::IntoBytes;
 
-use crate::view::View;
+use super::commit::UNIT;
+use crate::view::{SECTOR, View};
 use pramfs_medium::error::{Error, Result};
+use pramfs_medium::journal::records::Homes;
 use pramfs_medium::journal::{parse, records, retired_copy};
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::{seal, unseal, word_sum};
-use pramfs_medium::media::record::{ENTRIES_AT, EntryKind, SlotState};
+use pramfs_medium::media::record::{DataCopy, ENTRIES_AT, EntryKind, SlotState};
 use pramfs_medium::media::superblock::*;
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic};
@@ -133,12 +135,45 @@ pub(super) const CHECKPOINT_AT: u64 = std::mem::offset_of!(SuperDynamic, checkpo
 /// Applies a record, and updates the sums of the groups that it changes.
 pub(super) fn apply(view: &mut View<'_>, geo: &Geometry, record: &[u8]) -> Result<()> {
     for e in parse(&record[ENTRIES_AT..]) {
-        records::apply(view, &e)?;
+        match e.kind {
+            EntryKind::Copy => {
+                if let Some(data) = DataCopy::read(e.offset, e.payload) {
+                    copy(view, &data, UNIT)?;
+                }
+            }
+            _ => records::apply(view, &e)?,
+        }
         // A record that creates a group includes its sum.
         if e.kind != EntryKind::Desc
             && let Some((kind, group)) = records::group_of(&e)
         {
             renew_sum(view, geo, kind, group)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies file data, but what has failed: the place of its bytes, which stays failed, or the
+/// bytes themselves. Then nobody knows any more what belongs there, so the place counts as failed
+/// from now on. In both cases the file loses the bytes.
+fn copy(view: &mut View<'_>, data: &DataCopy, unit: u64) -> Result<()> {
+    let mut done = 0;
+    while done < data.len {
+        let to = data.to + done;
+        let len = (data.len - done).min(unit - to.0 % unit);
+        let from = data.from.map(|from| from + done);
+        done += len;
+        let is_lost = view.has_failed(to, len);
+        let has_no_source = !is_lost && from.is_some_and(|from| view.has_failed(from, len));
+        let part = DataCopy { to, from, len };
+        match is_lost || has_no_source {
+            false => Homes::copy(view, &part)?,
+            true if unit > SECTOR => copy(view, &part, SECTOR)?,
+            true if has_no_source => {
+                let sector = to.0 / SECTOR * SECTOR;
+                view.lose(sector..sector + SECTOR);
+            }
+            true => {}
         }
     }
     Ok(())

@@ -79,6 +79,26 @@ impl Copies {
         let (at, mark) = session.void_mark(geo);
         Ok(w.publish_u64(at.0, mark, after)?)
     }
+
+    /// Whether the copy of a lane tells `retired`, or the checkpoint if that is higher. True if
+    /// there is none to look at: no session, a failed page, or the mark.
+    pub(super) fn fits(&self, medium: Medium<'_>, lane: u32, retired: u64) -> Result<bool> {
+        let Some(session) = *self.session.lock() else {
+            return Ok(true);
+        };
+        let Medium { region, geo } = medium;
+        let Some(at) = RetiredCopy::place(geo, lane) else {
+            return Ok(true);
+        };
+        let (mark_at, mark) = session.void_mark(geo);
+        if region.is_faulted(at.0, RetiredCopy::SIZE as u64) || region.load_u64(mark_at.0)? == mark
+        {
+            return Ok(true);
+        }
+        let copy: RetiredCopy = region.read_pod(at.0)?;
+        let told = copy.lsn(geo, lane, session);
+        Ok(told == Some(retired.max(session.checkpoint)))
+    }
 }
 
 /// Returns the session that the dynamic words of both pages tell; `None` if they disagree, if one

@@ -79,7 +79,7 @@ struct Lane {
 pub struct Journal {
     lanes: Box<[CachePadded<Lane>]>,
     next_lsn: CachePadded<AtomicU64>,
-    copies: Copies,
+    pub(super) copies: Copies,
     /// Switches for tests.
     pub rules: Rules,
     /// Notes which requests are done, if another process may take over.

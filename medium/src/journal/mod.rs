@@ -9,6 +9,7 @@
 mod buffer;
 mod copies;
 mod dead;
+mod failed;
 mod lane;
 mod last_record;
 mod lines;
@@ -19,6 +20,7 @@ mod scrub;
 
 pub use buffer::{Entry, RecordBuf, parse};
 pub use copies::retired_copy;
+pub use failed::LostData;
 #[cfg(not(any(test, feature = "testing")))]
 pub use lane::Rules;
 pub use lane::{Change, Committed, Journal, LaneGuard, Reusable};

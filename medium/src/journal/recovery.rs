@@ -2,7 +2,8 @@
 //!
 //! Recovery
 //! 1. reads every slot and takes the valid records that are not dead,
-//! 2. checks the bounds of every entry before it stores anything,
+//! 2. checks the bounds of every entry, and whether its page has failed, before it stores
+//!    anything,
 //! 3. replays the records in LSN order and fences,
 //! 4. retires all of them by one store of the checkpoint.
 //!
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 
 use super::buffer::parse;
 use super::copies::retired_copy;
+use super::failed::{Failed, LostData};
 use super::last_record::RecordId;
 use super::lines::Lines;
 use super::records::{
@@ -44,6 +46,10 @@ pub struct Replay {
     /// A page of a lane could not be read. The file system stays marked as unmounted, so that
     /// the next mount may skip the page too; nothing can be stored to it meanwhile.
     pub unreadable: bool,
+    /// Bytes of files whose places have failed: they are not stored.
+    pub lost: Vec<LostData>,
+    /// Faults of the medium that show only such bytes.
+    pub data_faults: u64,
     /// LSN of the newest record of each lane, 0 for none.
     last_of: Vec<u64>,
     /// Repaired lines of the journal.
@@ -152,7 +158,8 @@ fn retired(medium: Medium<'_>, lane: u32, checkpoint: u64, out: &mut Replay) -> 
 /// cannot be read has hidden none.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if a valid record names a forbidden place.
+/// [`Error::Corrupt`] if a valid record names a forbidden place; [`Error::Io`] if the medium has
+/// failed where a record changes metadata, or under what a record copies.
 pub fn replay(
     medium: Medium<'_>,
     checkpoint: u64,
@@ -246,6 +253,9 @@ pub fn replay(
     for f in &live {
         check(medium.region, medium.geo, &f.bytes, &mut in_blocks)?;
     }
+    let faults = region.faults();
+    let failed = Failed::of(region, live.iter().map(|f| (f.lsn, &f.bytes[..])))?;
+    out.data_faults = region.faults() - faults;
     let mut copied = Unfenced::none();
     let mut lines = std::mem::take(&mut out.repaired);
     let mut homes = OnMedium {
@@ -260,11 +270,15 @@ pub fn replay(
         for e in entries {
             match e.kind {
                 EntryKind::Copy => {
-                    if let Some(copy) = DataCopy::read(e.offset, e.payload) {
+                    let copy = DataCopy::read(e.offset, e.payload);
+                    for copy in copy.iter().flat_map(|copy| failed.storable(copy)) {
                         copied = copied.join(copy_data(region, &copy)?);
                     }
                 }
-                _ => apply(&mut homes, &e)?,
+                _ => match failed.storable_sums(&e) {
+                    Some(parts) => parts.iter().try_for_each(|e| apply(&mut homes, e))?,
+                    None => apply(&mut homes, &e)?,
+                },
             }
             if let Some(group) = group_of(&e) {
                 let touched = out.groups.entry(group).or_default();
@@ -281,6 +295,7 @@ pub fn replay(
         }
     }
     out.records = live.len();
+    out.lost = failed.into_lost();
     let mut pending = copied.join(lines.flush(region)?);
     // Empty a torn slot, so that the next crash cannot leave two of them.
     for at in bad_slots {

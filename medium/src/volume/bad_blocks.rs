@@ -142,6 +142,25 @@ impl Volume {
         Ok(())
     }
 
+    /// Reads the list on the medium again, and compares it with what is known of it. Returns the
+    /// number of blocks read. `root` is called with the list locked, and returns the word in the
+    /// superblock.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]; errors of the region.
+    pub fn check_bad_list(&self, root: impl FnOnce() -> u64) -> Result<u64> {
+        let known = self.lock_bad_blocks();
+        let list = read_list_of(self.medium(), root())?;
+        if list != *known && !self.bad.is_broken.load(Ordering::Relaxed) {
+            return Err(Error::corrupt(
+                Damage::BadBlockListDamaged,
+                "the list of bad blocks",
+                "it is not the one that was read or stored",
+            ));
+        }
+        Ok(list.len() as u64)
+    }
+
     /// Locks the list, for records that add to it.
     pub fn lock_bad_blocks(&self) -> LockedList<'_> {
         self.bad.list.lock()

@@ -28,7 +28,7 @@ use crate::fs::options::MountOptions;
 use pramfs_medium::alloc::BitmapSet;
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::journal::recovery::{self, Replay};
-use pramfs_medium::journal::{Lines, Outcomes};
+use pramfs_medium::journal::{Lines, LostData, Outcomes};
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::features::ATOMIC_DATA;
@@ -40,7 +40,7 @@ use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{Medium, SuperDynamic, SuperblockInfo};
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::pmem::mutants::has_bug;
-use pramfs_medium::pmem::{Region, Unfenced};
+use pramfs_medium::pmem::{PmemError, Region, Unfenced};
 use pramfs_medium::types::Ino;
 use pramfs_medium::volume::{GroupRoots, Volume};
 
@@ -96,9 +96,10 @@ pub(super) fn recover(
 
     // Stores to a faulted page are lost. Its records stay live for a recovery
     // that can access the page again. Without records, only reads have met failed pages, and
-    // those are errors of their own.
+    // those are errors of their own. Nothing is stored to pages of data that were found to have
+    // failed before.
     if replay.records > 0 {
-        fail_if_faulted(&vol.region, faults)?;
+        fail_if_faulted(&vol.region, faults + replay.data_faults)?;
     }
     let faults = vol.region.faults();
     let super_state = SuperState::new(info.dynamic, info.fixed);
@@ -131,7 +132,41 @@ pub(super) fn recover(
         engine.damaged.store(true, Ordering::Relaxed);
         engine.read_only.store(true, Ordering::Relaxed);
     }
+    engine.give_up_lost(&replay, read_only);
     Ok((engine, replay.damage))
+}
+
+impl Engine {
+    /// Tells what the replay could not store, because its page has failed, and takes these blocks
+    /// out of use. Until that is durable, a page that came back would show its old contents.
+    fn give_up_lost(&self, replay: &Replay, read_only: bool) {
+        let region = &self.vol.region;
+        for LostData { lsn, ino, range } in &replay.lost {
+            let owner = match ino {
+                Some(ino) => ino.to_string(),
+                None => "the file that owns them".into(),
+            };
+            let (name, len) = (region.info().name, range.end - range.start);
+            tracing::warn!(
+                "{name}: {len} bytes of journal record {lsn} are lost: the medium has failed at their place, offset {:#x}; {owner} gives EIO there until the range is written again",
+                range.start
+            );
+            // Also the next time that the mount becomes writable.
+            region.mark_bad(range.clone());
+        }
+        let Some(first) = replay.lost.first() else {
+            return;
+        };
+        self.note_error(&Error::Pmem(PmemError::Faulted {
+            offset: first.range.start,
+            len: first.range.end - first.range.start,
+        }));
+        let ranges: Vec<_> = replay.lost.iter().map(|lost| lost.range.clone()).collect();
+        let writable = !read_only && replay.damage.is_empty() && !replay.unreadable;
+        if writable {
+            self.take_out_known(&ranges, true);
+        }
+    }
 }
 
 /// Returns the checkpoint: the newer of both pages' words that pass their check.

@@ -8,6 +8,8 @@ use crate::fs::inode::state::InodeState;
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::TreeRef;
 use pramfs_medium::map::{self, MapRef};
+use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::media::retired::RetiredCopy;
 use pramfs_medium::media::scrub::FINISHED;
 use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, INODE_TABLE_OFFSET};
 use pramfs_medium::pmem::RegionAccess as _;
@@ -54,6 +56,9 @@ fn scrub_finds_each_kind_of_damage() {
             let pending = w.store(at, &77u64.to_le_bytes()).unwrap();
             let _ = w.fence(pending);
             at
+        }),
+        ("copy of a lane's word", Damage::RetiredWordDamaged, |p| {
+            RetiredCopy::place(&p.fs.vol.geo, 2).unwrap().0 + 8
         }),
         ("record", Damage::LaneDamaged, |p| {
             let lane = p.fs.vol.journal.thread_lane();
@@ -153,6 +158,52 @@ fn scrub_finds_each_kind_of_damage() {
         assert!(!p.fs.is_read_only(), "{name}");
         drop(p.fs);
     }
+}
+
+#[test]
+fn scrub_finds_damaged_list_of_bad_blocks() {
+    let Planted { sim, fs, .. } = planted();
+    fs.close().unwrap();
+    let bad = LEN as u64 - 64 * 1024;
+    sim.set_kernel_bad(vec![bad..bad + 5 * 1024]);
+    let fs = open(&sim);
+    assert_eq!(fs.vol.bad.count(), 5);
+    assert_eq!(scrub(&fs).1, []);
+    let root = fs.super_state.fixed.lock().badblock_root;
+    let list = to(&fs, root);
+    // A bit of an extent, the number of extents, the pointer to the next block.
+    for (found_before, at) in (1..).zip([list + 32, list + 8, list + 16]) {
+        flip(&fs, at);
+        let (record, found) = scrub(&fs);
+        let kinds: Vec<_> = found.iter().map(|found| found.kind).collect();
+        assert_eq!(kinds, [Damage::BadBlockListDamaged], "{found:?}");
+        assert!(found[0].text.contains("fsck.pramfs"), "{found:?}");
+        assert_eq!(record.findings, found_before);
+        flip(&fs, at);
+    }
+    // A list that is whole, and another one.
+    let forged = pramfs_medium::media::bad_blocks::ListBlock::new(Ptr(root).block());
+    let bytes = forged.bytes(&fs.vol.geo);
+    let w = fs.region_to_damage().window();
+    let pending = w.store(list, &bytes).unwrap();
+    let _ = w.fence(pending);
+    drop(w);
+    let (_, found) = scrub(&fs);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].kind, Damage::BadBlockListDamaged);
+    drop(fs);
+}
+
+#[test]
+fn copy_of_retired_word_that_scrub_finds_damaged_is_stored_anew_by_next_mount() {
+    let Planted { sim, fs, .. } = planted();
+    let at = RetiredCopy::place(&fs.vol.geo, 1).unwrap().0;
+    flip(&fs, at);
+    assert_eq!(scrub(&fs).1.len(), 1);
+    fs.close().unwrap();
+    let fs = open(&sim);
+    assert_eq!(scrub(&fs).1, []);
+    fs.close().unwrap();
 }
 
 #[test]

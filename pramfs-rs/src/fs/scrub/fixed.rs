@@ -1,4 +1,4 @@
-//! Superblock pages, journal, groups and internal tables.
+//! Superblock pages, the list of bad blocks, journal, groups and internal tables.
 
 use crate::fs::scrub::position::Phase;
 use crate::fs::scrub::unit::{Scrubber, Unit};
@@ -22,7 +22,7 @@ const INTERNAL: [(u64, Ino); 3] = [
 ];
 
 impl Scrubber<'_> {
-    /// Checks both superblock pages.
+    /// Checks both superblock pages, and the list that they lead to.
     pub(super) fn pages(&mut self) -> Result<Unit> {
         let geo = &self.engine.vol.geo;
         let [first, copy] = geo.pages();
@@ -42,6 +42,12 @@ impl Scrubber<'_> {
             if let Err(e) = self.internal_inode(at, ino) {
                 unit.add(e, None, None)?;
             }
+        }
+        let vol = &self.engine.vol;
+        let root = || self.engine.super_state.fixed.lock().badblock_root;
+        match vol.check_bad_list(root) {
+            Ok(blocks) => unit.bytes += geo.bytes(blocks),
+            Err(e) => unit.add(e, None, None)?,
         }
         Ok(unit)
     }

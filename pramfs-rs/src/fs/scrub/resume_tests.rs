@@ -188,9 +188,13 @@ fn damaged_records_are_ignored_and_a_torn_one_is_no_loss() {
     }
     assert_eq!(p.fs.scrub_record(), None);
     assert_eq!(p.fs.scrub_status().state, NEVER);
-    let record = scrub_with(&p.fs, &Host::new(), true);
-    assert_eq!((record.state, record.findings), (FINISHED, 0));
+    let host = Host::new();
+    let record = scrub_with(&p.fs, &host, true);
+    assert_eq!((record.state, record.findings), (FINISHED, 1));
+    assert_eq!(host.kinds(), [Damage::ScrubRecordDamaged]);
     assert!(ScrubSlots::read(&p.fs.vol.region, &p.fs.vol.geo).newest == Some(record));
+    let (record, found) = scrub(&p.fs);
+    assert_eq!((found, record.findings), (Vec::new(), 1));
     p.fs.close().unwrap();
 }
 

@@ -14,10 +14,12 @@ use crate::fs::scrub::pace::Pace;
 use crate::fs::scrub::position::{Phase, Position};
 use crate::fs::scrub::unit::Scrubber;
 use crate::fs::scrub::verify::VerifyData;
-use pramfs_medium::error::Result;
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::scrub::{
-    CANCELLED, FINISHED, ScrubRecord, ScrubSlots, UNDER_WAY, store_scrub_record,
+    CANCELLED, FINISHED, SCRUB_OFFSET, SCRUB_SLOTS, ScrubRecord, ScrubSlots, UNDER_WAY,
+    store_scrub_record,
 };
+use pramfs_medium::pmem::RegionAccess as _;
 
 /// Time between two records on the medium. A crash repeats what was read since the last.
 const KEEP_EACH: Duration = Duration::from_secs(5);
@@ -83,12 +85,6 @@ impl Engine {
         host: &dyn ScrubHost,
     ) -> Result<ScrubRecord> {
         let slots = ScrubSlots::read(&self.vol.region, &self.vol.geo);
-        if slots.is_damaged() {
-            tracing::warn!(
-                "{}: the record of earlier scrubs is damaged: the scrub starts from the beginning, and counts its findings anew",
-                self.vol.region.info().name
-            );
-        }
         let mut record = slots.newest.unwrap_or_else(ScrubRecord::new_zeroed);
         let goes_on = options.resume && matches!(record.state, UNDER_WAY | CANCELLED);
         let at = match goes_on {
@@ -110,6 +106,27 @@ impl Engine {
             kept: host.now(),
             host,
         };
+        // Before the first record of this scrub takes the place of what is damaged.
+        let bytes = SCRUB_SLOTS * ScrubRecord::SIZE as u64;
+        let fails = |page| self.vol.region.is_faulted(page + SCRUB_OFFSET, bytes);
+        // A page that has failed is a finding of its own.
+        if slots.is_damaged() && !self.vol.geo.pages().iter().any(|page| fails(page.0)) {
+            let what = match slots.newest {
+                Some(_) => "more of it is damaged than a crash leaves",
+                None => {
+                    "it is damaged: the scrub starts from the beginning, and counts its findings anew"
+                }
+            };
+            let e = Error::corrupt(
+                Damage::ScrubRecordDamaged,
+                "the record of earlier scrubs",
+                what,
+            );
+            if let Some(finding) = ScrubFinding::of(&e, None, None) {
+                scrub.note(&finding);
+                host.show(&scrub.progress, &[finding]);
+            }
+        }
         let end = scrub.read_all(options.limit);
         // Also after an error: what was found stays known.
         let state = match &end {
