@@ -273,13 +273,55 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         self.fs.rmdir(name)
 
     def cp_file(self, path1: Any, path2: Any, **kwargs: Any) -> None:
-        """Copy a file, on the medium."""
+        """Copy a file, on the medium.
+
+        Of a symbolic link to a file, that file is copied; any other link is copied itself.
+        """
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.fs.islink(source) and source not in kwargs.get("follow", ()):
+            found = self._target(source)
+            if found is None or not stats.S_ISREG(found.st_mode):
+                self.fs.makedirs(self._parent(target), exist_ok=True)
+                self._copy_link(source, target)
+                return
         if self.fs.isdir(source):
             self.fs.makedirs(target, exist_ok=True)
             return
         self.fs.makedirs(self._parent(target), exist_ok=True)
         self.fs.copy(source, target)
+
+    def _copy_link(self, source: str, target: str) -> None:
+        destination = self.fs.readlink(source)
+        try:
+            self.fs.symlink(destination, target)
+        except FileExistsError:
+            # As a file replaces a file.
+            self.fs.unlink(target)
+            self.fs.symlink(destination, target)
+
+    def copy(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        on_error: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copy files, and trees with ``recursive``.
+
+        A path that is named, or that a pattern matches, is followed if it is a symbolic link to
+        a directory. Such a link in a tree is copied itself.
+        """
+        follow: set[str] = set()
+        if recursive and not (isinstance(path1, list) and isinstance(path2, list)):
+            for each in path1 if isinstance(path1, list) else [path1]:
+                name = self._strip_protocol(each)
+                follow.add(name)
+                if any(letter in name for letter in "*?["):
+                    follow.update(self.glob(name, maxdepth=maxdepth))
+        follow = {name for name in follow if self.fs.isdir(name)}
+        super().copy(path1, path2, recursive, maxdepth, on_error, follow=follow, **kwargs)
 
     def mv(
         self,
@@ -375,7 +417,7 @@ class _Transacted:
             raise ValueError(f"a transaction writes whole files: mode {mode!r} is not possible")
         self._fs, self._path = fs, os.fsencode(path)
         self._exclusive = "x" in mode
-        raw, self._aside = fs._create_aside(self._path)
+        raw, self._aside, self._private = fs._create_aside(self._path)
         self._file = io.BufferedWriter(raw, 1 << 16)
 
     def __getattr__(self, name: str) -> Any:
@@ -388,11 +430,19 @@ class _Transacted:
         self._file.close()
 
     def commit(self) -> None:
-        """Give the file its name, atomically."""
-        self._file.close()
-        self._fs._take_place(self._aside, self._path, replace=not self._exclusive)
+        """Give the file its name, atomically, or remove what was written."""
+        try:
+            self._file.close()
+            self._fs._take_place(
+                self._aside, self._path, private=self._private, replace=not self._exclusive
+            )
+        except BaseException:
+            self._fs._unlink_aside(self._aside)
+            raise
 
     def discard(self) -> None:
-        """Remove what was written."""
-        self._file.close()
-        self._fs.unlink(self._aside)
+        """Remove what was written, if ``commit`` has not done so."""
+        try:
+            self._file.close()
+        finally:
+            self._fs._unlink_aside(self._aside)

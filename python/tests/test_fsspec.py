@@ -85,7 +85,7 @@ def test_find_with_links_to_directories_does_not_follow_them(spec, tmp_path):
     assert (tmp_path / "out/d/two").read_bytes() == b"22"
     assert os.listdir(tmp_path / "out/loop") == os.listdir(tmp_path / "out/d/up") == []
     spec.copy("/d", "/e", recursive=True)
-    assert spec.find("/e") == ["/e/two"]
+    assert spec.find("/e") == ["/e/two", "/e/up"]
 
 
 def test_link_is_what_it_leads_to_and_in_a_list_no_directory(spec):
@@ -180,6 +180,44 @@ def test_pipe_keeps_mode_of_file(spec):
     assert spec.info("/f")["mode"] & 0o777 == 0o600
 
 
+def test_copy_of_tree_copies_links_that_lead_to_no_file(spec):
+    spec.pipe({"/t/f": b"1", "/t/d/two": b"22"})
+    links = {"to-directory": "d", "to-nothing": "no", "to-itself": "to-itself"}
+    for name, target in {**links, "to-file": "f"}.items():
+        spec.fs.symlink(target, f"/t/{name}")
+    # The second copy replaces the first one.
+    for _ in range(2):
+        spec.copy("/t/", "/c/", recursive=True)
+        assert {name: spec.fs.readlink(f"/c/{name}") for name in links} == links
+        assert not spec.fs.islink("/c/to-file") and spec.cat("/c/to-file") == b"1"
+        assert spec.find("/c") == ["/c" + name.removeprefix("/t") for name in spec.find("/t")]
+    spec.copy("/t/to-nothing", "/e/to-nothing")
+    assert spec.fs.readlink("/e/to-nothing") == "no"
+
+
+@pytest.mark.parametrize("name", ["/to-directory", "/to-*"])
+def test_copy_of_named_link_to_directory_copies_directory(spec, name):
+    spec.pipe({"/d/two": b"22", "/to-other": b"1"})
+    spec.fs.symlink("two", "/d/to-file")
+    spec.fs.symlink(".", "/d/up")
+    spec.fs.symlink("d", "/to-directory")
+    spec.mkdir("/c")
+    spec.copy(name, "/c", recursive=True)
+    at = "/c/to-directory"
+    assert not spec.fs.islink(at) and spec.fs.islink(f"{at}/up")
+    assert spec.find(at) == [f"{at}/to-file", f"{at}/two", f"{at}/up"]
+    assert spec.cat(f"{at}/two") == spec.cat("/d/two") == b"22"
+
+
+def test_get_of_link_that_leads_nowhere_names_it(spec, tmp_path):
+    spec.pipe("/t/f", b"1")
+    for target in ["self", "no"]:
+        spec.fs.symlink(target, "/t/self")
+        with pytest.raises(OSError, match="'/t/self'"):
+            spec.get("/t", str(tmp_path / target), recursive=True)
+        spec.rm("/t/self")
+
+
 def test_files_go_to_and_from_local_disk(spec, tmp_path):
     (tmp_path / "in").write_bytes(b"x" * 100_000)
     spec.put(str(tmp_path / "in"), "/deep/er/file")
@@ -209,6 +247,45 @@ def test_transaction_keeps_mode_and_takes_long_names(spec):
     assert spec.cat(name) == b"22"
     assert spec.info(name)["mode"] & 0o777 == 0o600
     assert len(spec.ls("/", detail=False)) == 1
+
+
+def test_commit_that_fails_leaves_nothing_aside(spec):
+    spec.pipe("/f", b"1")
+    file = spec.open("/f", "xb", autocommit=False)
+    file.write(b"22")
+    with pytest.raises(FileExistsError):
+        file.commit()
+    assert spec.ls("/", detail=False) == ["/f"]
+    # As fsspec does then.
+    file.discard()
+    with pytest.raises(FileExistsError), spec.transaction:
+        with spec.open("/f", "xb") as file:
+            file.write(b"22")
+    assert (spec.ls("/", detail=False), spec.cat("/f")) == (["/f"], b"1")
+
+
+def test_discard_that_cannot_write_leaves_nothing_aside(spec):
+    file = spec.open("/f", "wb", autocommit=False)
+    file.write(b"x")
+    spec.fs.write_bytes("/rest", bytes(spec.fs.statvfs().f_bavail * 4096 // 2))
+    with pytest.raises(OSError, match="space"), spec.fs.open("/rest", "ab", 0) as rest:
+        while True:
+            rest.write(bytes(4096))
+    with pytest.raises(OSError, match="space"):
+        file.discard()
+    assert spec.ls("/", detail=False) == ["/rest"]
+
+
+def test_transaction_with_file_removed_meanwhile_makes_new_file(spec):
+    spec.pipe("/f", b"1")
+    spec.chmod("/f", 0o600)
+    with spec.transaction, spec.open("/f", "wb") as file:
+        file.write(b"22")
+        spec.rm("/f")
+    spec.pipe("/new", b"1")
+    assert spec.cat("/f") == b"22"
+    assert spec.info("/f")["mode"] == spec.info("/new")["mode"]
+    assert spec.ls("/", detail=False) == ["/f", "/new"]
 
 
 def test_close_of_one_object_lets_all_open_region_again(region):
