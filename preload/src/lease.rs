@@ -16,6 +16,7 @@ use std::time::Duration;
 use libc::c_int;
 use pramfs_client::OpenOptions;
 
+use crate::cached;
 use crate::devices::{is_ours, is_program, note_busy, stat, was_busy};
 pub(crate) use crate::give_up::{give_up, give_up_all, release};
 use crate::process::{self, Inside, is_inside, owns_memory};
@@ -286,6 +287,9 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     if !owns_memory() || !table::replace(fd, old, Entry::plain(inode)) {
         return None;
     }
+    if cached::may_be_stored_to(inode) {
+        return None;
+    }
     // A lease that is refused closes a descriptor of the file.
     let _change = table::Change::begin(inode)?;
     let inside = Inside::enter()?;
@@ -302,7 +306,9 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     })?;
     let entry = held.entry(true, false);
     if table::replace(fd, Entry::plain(inode), entry) {
-        return Some(held.and_count());
+        let held = held.and_count();
+        drop(inside);
+        return cached::allows(&held).then_some(held);
     }
     // Closed meanwhile. The last user leaves outside.
     drop(inside);
@@ -378,7 +384,11 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         libc::O_RDWR if !is_program(&stat) => true,
         _ => return None,
     };
-    let _change = table::Change::begin(table::hash(stat.st_dev, stat.st_ino))?;
+    let inode = table::hash(stat.st_dev, stat.st_ino);
+    if !write && cached::may_be_stored_to(inode) {
+        return None;
+    }
+    let _change = table::Change::begin(inode)?;
     let inside = Inside::enter()?;
     let held = guarded(|| {
         if let Some(held) = slots::find(stat.st_dev, stat.st_ino, write) {
@@ -404,5 +414,5 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
     if !table::set(fd, held.entry(true, hidden)) {
         return Some(held.uncount());
     }
-    Some(held)
+    cached::allows(&held).then_some(held)
 }

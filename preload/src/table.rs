@@ -163,9 +163,13 @@ pub(crate) fn forget_range(first: u32, last: u32) {
 
 /// Passes the calls of a descriptor, and of all others with its lease, to the mount.
 pub(crate) fn pass_copies(fd: i32) {
-    let Some(held) = hold(entry(fd)) else {
-        return;
-    };
+    if let Some(held) = hold(entry(fd)) {
+        pass_lease(&held);
+    }
+}
+
+/// Passes the calls of all descriptors with a lease to the mount.
+pub(crate) fn pass_lease(held: &Held) {
     let inode = held.inode();
     let locked = may_be_locked(inode);
     for fd in 0..USED.load(Ordering::Relaxed) as i32 {
@@ -177,7 +181,7 @@ pub(crate) fn pass_copies(fd: i32) {
     }
     if locked {
         // Its end would close a descriptor of the file. It stays until the process ends.
-        std::mem::forget(held);
+        held.keep();
     }
 }
 

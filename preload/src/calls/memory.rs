@@ -19,7 +19,7 @@ use crate::slots::Held;
 use crate::stats::note;
 use crate::table::{self, Entry};
 use crate::views::Change;
-use crate::{devices, durable, growing, lease, real, regions, views};
+use crate::{cached, devices, durable, growing, lease, real, regions, views};
 
 const PAGE: u64 = 4096;
 
@@ -206,14 +206,29 @@ impl Wish {
             fd,
             offset,
         } = *self;
+        let is_of_file = fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && self.is_shared();
+        let mapping = match is_of_file && !is_inside() {
+            true => cached::begin_mapping(fd, protection & libc::PROT_WRITE != 0).map(Some),
+            false => Some(None),
+        };
+        let Some(mapping) = mapping else {
+            real::set_errno(libc::ENODEV);
+            return libc::MAP_FAILED;
+        };
         // SAFETY: the arguments are those of the program.
         let map = || unsafe { real::mmap64(at, len, protection, flags, fd, offset) };
-        match flags & libc::MAP_FIXED {
+        let made = match flags & libc::MAP_FIXED {
             0 => map(),
             // What was there is gone.
             _ => views::changing((at as u64, len as u64), Change::Gone, map, place_of)
                 .unwrap_or(libc::MAP_FAILED),
+        };
+        if made == libc::MAP_FAILED
+            && let Some(mapping) = mapping
+        {
+            mapping.failed();
         }
+        made
     }
 
     /// Makes a shared mapping that the kernel has refused with ENODEV: the file has a lease

@@ -1,0 +1,95 @@
+/* What the library must not do to a program, or let a program do. Prints what it sees. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include "probe.h"
+
+/* More than a megabyte, so that mappings for reading are served. */
+#define LONG 300
+
+/* Enough for a lease to read. */
+static void read_often(int fd)
+{
+    char c;
+    for (int i = 0; i < 200; i++)
+        CHECK(pread(fd, &c, 1, 0) == 1);
+}
+
+static char first(int fd)
+{
+    char c = 0;
+    CHECK(pread(fd, &c, 1, 0) == 1);
+    return c;
+}
+
+static char *map_for_stores(int fd)
+{
+    return mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+}
+
+/* A reader of a file that the process has mapped through the page cache, before and after. */
+static void store_beside_reader(void)
+{
+    int reader = opened(O_RDONLY), writer = opened(O_RDWR);
+    char *at = map_for_stores(writer);
+    CHECK(at != MAP_FAILED);
+    read_often(reader);
+    at[0] = 'X';
+    SAY("%c\n", first(reader));
+    CHECK(close(writer) == 0 && munmap(at, BLOCK) == 0 && close(reader) == 0);
+}
+
+static void store_after_reader(void)
+{
+    int reader = opened(O_RDONLY), writer;
+    read_often(reader);
+    writer = opened(O_RDWR);
+    char *at = map_for_stores(writer);
+    CHECK(at != MAP_FAILED);
+    at[0] = 'Y';
+    SAY("%c\n", first(reader));
+    /* A mapping for reading that becomes one for stores. */
+    CHECK(munmap(at, BLOCK) == 0);
+    at = mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, writer, 0);
+    CHECK(at != MAP_FAILED && mprotect(at, BLOCK, PROT_READ | PROT_WRITE) == 0);
+    read_often(reader);
+    at[0] = 'Z';
+    SAY("%c\n", first(reader));
+}
+
+/* A long mapping for reading, and one for stores: it shows the stores, or is alone. */
+static void store_beside_view(void)
+{
+    int reader = opened(O_RDONLY), writer;
+    char *shown = mmap(NULL, LONG * BLOCK, PROT_READ, MAP_SHARED, reader, 0);
+    CHECK(shown != MAP_FAILED);
+    writer = opened(O_RDWR);
+    char *at = map_for_stores(writer);
+    if (at != MAP_FAILED)
+        at[0] = 'V';
+    else
+        CHECK(errno == ENODEV);
+    SAY("%s\n", at == MAP_FAILED || shown[0] == 'V' ? "coherent" : "stale");
+}
+
+int main(int count, char **arguments)
+{
+    static const struct { const char *name; void (*run)(void); } all[] = {
+        {"store_beside_reader", store_beside_reader}, {"store_after_reader", store_after_reader},
+        {"store_beside_view", store_beside_view},
+    };
+    if (count != 3)
+        return 2;
+    path = arguments[2];
+    make(path, LONG);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(arguments[1], all[i].name)) {
+            all[i].run();
+            return 0;
+        }
+    return 2;
+}
