@@ -122,6 +122,8 @@ functions! {
     fn fdatasync(fd: c_int) -> c_int;
     fn sync_file_range(fd: c_int, at: off64_t, len: off64_t, flags: c_uint) -> c_int;
     fn syncfs(fd: c_int) -> c_int;
+    fn madvise(at: *mut c_void, len: size_t, advice: c_int) -> c_int;
+    fn remap_file_pages(at: *mut c_void, len: size_t, protection: c_int, page: size_t, flags: c_int) -> c_int;
     fn munmap(at: *mut c_void, len: size_t) -> c_int;
     fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int;
     fn mprotect(at: *mut c_void, len: size_t, protection: c_int) -> c_int;

@@ -2,10 +2,12 @@
 //!
 //! For the kernel a mapping of a file is one of the region. If it grew, by mremap(2), it would
 //! show the blocks behind those of the file, which belong to other files. Invariant: no mapping
-//! of a region grows. The kernel's own list tells which addresses are such mappings: here a
+//! of a region grows, is made to show another part of it (remap_file_pages(2)), or takes blocks from
+//! it (MADV_REMOVE). The kernel's own list tells which addresses are such mappings: here a
 //! change that nobody has seen must not count.
 
 use std::ffi::{c_int, c_long};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pramfs_preload_core::maps::Line;
@@ -46,6 +48,16 @@ pub(crate) fn shows(at: u64) -> bool {
     let found = look_up(at).unwrap_or(true);
     real::set_errno(errno);
     found
+}
+
+/// Whether a range has a part of a mapping of a region. True where that cannot be found out.
+/// Keeps errno.
+#[cold]
+pub(crate) fn are_in(range: &Range<u64>) -> bool {
+    let mut found = false;
+    let overlaps = |line: &Line| line.start < range.end && line.end > range.start;
+    let is_whole = each(|line| found |= overlaps(line));
+    found || !is_whole
 }
 
 /// Calls a function for each mapping of a region. False if not all could be found. Keeps errno.

@@ -76,11 +76,30 @@ static void store_beside_view(void)
     SAY("%s\n", at == MAP_FAILED || shown[0] == 'V' ? "coherent" : "stale");
 }
 
+/* Pages of a mapping that would be those of another file. */
+static void other_pages(void)
+{
+    int fd = opened(O_RDWR);
+    char *at = mmap(NULL, 4 * BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(at != MAP_FAILED);
+    for (int i = 0; i < 2; i++) {
+        int done = i ? (int)syscall(SYS_remap_file_pages, at, BLOCK, 0, 1000, 0)
+                     : remap_file_pages(at, BLOCK, 0, 1000, 0);
+        SAY("remap: %d, %s\n", done, strerror(errno));
+        done = i ? (int)syscall(SYS_madvise, at, 4 * BLOCK, MADV_REMOVE) : madvise(at, 4 * BLOCK, MADV_REMOVE);
+        SAY("remove: %d, %s\n", done, strerror(errno));
+    }
+    CHECK(madvise(at, 4 * BLOCK, MADV_WILLNEED) == 0);
+    SAY("%c %c\n", at[0], at[BLOCK]);
+    char *own = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(own != MAP_FAILED && madvise(own, BLOCK, MADV_REMOVE) == 0);
+}
+
 int main(int count, char **arguments)
 {
     static const struct { const char *name; void (*run)(void); } all[] = {
         {"store_beside_reader", store_beside_reader}, {"store_after_reader", store_after_reader},
-        {"store_beside_view", store_beside_view},
+        {"store_beside_view", store_beside_view}, {"other_pages", other_pages},
     };
     if (count != 3)
         return 2;

@@ -40,3 +40,9 @@ fn reader_with_lease_sees_store_through_later_mapping_at_once() {
 fn mapping_for_stores_beside_view_of_medium_is_refused_or_seen() {
     assert_says("store_beside_view", "coherent\n");
 }
+
+#[test]
+fn mapping_is_not_made_to_show_or_remove_other_blocks_of_region() {
+    let refused = "remap: -1, Invalid argument\nremove: -1, Operation not supported\n";
+    assert_says("other_pages", &format!("{refused}{refused}a b\n"));
+}

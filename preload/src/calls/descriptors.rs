@@ -476,6 +476,16 @@ unsafe extern "C-unwind" fn syscall(
             let done = unsafe { memory::mremap(at, b as usize, c as usize, d as c_int, to) };
             done as c_long
         }
+        libc::SYS_remap_file_pages => {
+            let (at, protection) = (a as *mut c_void, c as c_int);
+            // SAFETY: the arguments are those of the program.
+            unsafe { memory::remap_file_pages(at, b as usize, protection, d as usize, e as c_int) }
+                .into()
+        }
+        libc::SYS_madvise => {
+            // SAFETY: the arguments are those of the program.
+            unsafe { memory::madvise(a as *mut c_void, b as usize, c as c_int) }.into()
+        }
         libc::SYS_munmap => {
             // SAFETY: the arguments are those of the program.
             unsafe { memory::munmap(a as *mut c_void, b as usize) }.into()

@@ -7,6 +7,7 @@
 //! what the program has stored to.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -429,4 +430,43 @@ pub(super) unsafe extern "C-unwind" fn msync(at: *mut c_void, len: size_t, flags
         durable::note_stores(at as u64, len as u64);
     }
     done
+}
+
+/// remap_file_pages(2). For the kernel the file is the region, so the pages could be those of any
+/// file.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn remap_file_pages(
+    at: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    page: size_t,
+    flags: c_int,
+) -> c_int {
+    if regions::are_any() && regions::are_in(&range(at, len)) {
+        real::set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::remap_file_pages(at, len, protection, page, flags) }
+}
+
+/// madvise(2). MADV_REMOVE would punch a hole into the region.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn madvise(
+    at: *mut c_void,
+    len: size_t,
+    advice: c_int,
+) -> c_int {
+    if advice == libc::MADV_REMOVE && regions::are_any() && regions::are_in(&range(at, len)) {
+        real::set_errno(libc::EOPNOTSUPP);
+        return -1;
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::madvise(at, len, advice) }
+}
+
+fn range(at: *mut c_void, len: size_t) -> Range<u64> {
+    let at = at as u64;
+    // Also of an empty range: the kernel rounds.
+    at..at.saturating_add(len.max(1) as u64)
 }
