@@ -241,7 +241,8 @@ fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File>
     }
 }
 
-/// Opens the file of a descriptor again.
+/// Opens the file of a descriptor again. `None` also if that has opened another file: in a
+/// directory that the program has made its root, `/proc` may be anybody's.
 pub(crate) fn open_again(fd: c_int, flags: c_int) -> Option<OwnedFd> {
     let mut path = [0u8; 32];
     write!(&mut path[..31], "/proc/self/fd/{fd}").ok()?;
@@ -249,7 +250,17 @@ pub(crate) fn open_again(fd: c_int, flags: c_int) -> Option<OwnedFd> {
     // SAFETY: the path ends with a zero.
     let new = unsafe { real::open64(path.as_ptr().cast(), flags, 0) };
     // SAFETY: opened above, if it is one, and nobody else knows of it.
-    (new >= 0).then(|| unsafe { OwnedFd::from_raw_fd(new) })
+    let new = (new >= 0).then(|| unsafe { OwnedFd::from_raw_fd(new) })?;
+    is_same_file(fd, new.as_raw_fd()).then_some(new)
+}
+
+/// Whether two descriptors are of one regular file.
+fn is_same_file(one: c_int, other: c_int) -> bool {
+    let file = |fd| {
+        let found = stat(fd)?;
+        (found.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((found.st_dev, found.st_ino))
+    };
+    file(one).is_some_and(|one| file(other) == Some(one))
 }
 
 /// Returns how the library opens a file for itself: with the page cache only if the program

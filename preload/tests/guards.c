@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include "probe.h"
@@ -95,11 +96,45 @@ static void other_pages(void)
     CHECK(own != MAP_FAILED && madvise(own, BLOCK, MADV_REMOVE) == 0);
 }
 
+/* In a root directory whose /proc belongs to somebody else. */
+static void planted_proc(void)
+{
+    char name[4096];
+    char *file = strrchr(path, '/');
+    CHECK(file);
+    *file = 0;
+    static const char *const directories[] = {"/proc", "/proc/self", "/proc/self/fd"};
+    for (int i = 0; i < 3; i++) {
+        CHECK(sprintf(name, "%s%s", path, directories[i]) > 0);
+        CHECK(mkdir(name, 0755) == 0);
+    }
+    for (int i = 3; i < 64; i++) {
+        CHECK(sprintf(name, "%s/proc/self/fd/%d", path, i) > 0);
+        int fd = open(name, O_WRONLY | O_CREAT, 0644);
+        CHECK(fd >= 0 && write(fd, "P", 1) == 1 && close(fd) == 0);
+    }
+    CHECK(chroot(path) == 0 && chdir("/") == 0);
+    *file = '/';
+    int fd = open(file, O_RDWR), planted = 0;
+    CHECK(fd >= 0);
+    SAY("%c\n", first(fd));
+    CHECK(pwrite(fd, "Q", 1, 0) == 1);
+    for (int i = 3; i < 64; i++) {
+        CHECK(sprintf(name, "/proc/self/fd/%d", i) > 0);
+        int other = open(name, O_RDONLY);
+        CHECK(other >= 0);
+        planted += first(other) == 'P';
+        CHECK(close(other) == 0);
+    }
+    SAY("%c, %d as before\n", first(fd), planted);
+}
+
 int main(int count, char **arguments)
 {
     static const struct { const char *name; void (*run)(void); } all[] = {
         {"store_beside_reader", store_beside_reader}, {"store_after_reader", store_after_reader},
         {"store_beside_view", store_beside_view}, {"other_pages", other_pages},
+        {"planted_proc", planted_proc},
     };
     if (count != 3)
         return 2;

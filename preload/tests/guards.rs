@@ -46,3 +46,8 @@ fn mapping_is_not_made_to_show_or_remove_other_blocks_of_region() {
     let refused = "remap: -1, Invalid argument\nremove: -1, Operation not supported\n";
     assert_says("other_pages", &format!("{refused}{refused}a b\n"));
 }
+
+#[test]
+fn descriptor_is_not_replaced_by_planted_file() {
+    assert_says("planted_proc", "a\nQ, 61 as before\n");
+}
