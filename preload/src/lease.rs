@@ -103,6 +103,7 @@ pub(crate) fn opened(fd: c_int, flags: c_int) {
 fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
     let inode = table::hash(stat.st_dev, stat.st_ino);
     let mount = Entry::plain(inode);
+    let before = table::entry(fd);
     let entry = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Entry::Candidate { inode, calls: 0 },
         // A new file grows through the mount.
@@ -131,10 +132,11 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
         }
         _ => mount,
     };
-    if !table::set(fd, entry)
+    if !table::note(fd, before, entry)
         && let Some(held) = table::hold(entry)
     {
-        // The number is too high: give the use back that was counted.
+        // Another thread has closed it meanwhile, and may have opened another file: give the use
+        // back that was counted.
         drop(held.uncount());
     }
 }
@@ -376,11 +378,12 @@ pub(crate) fn flags(fd: c_int) -> Option<c_int> {
 /// lease to write already.
 #[cold]
 pub(crate) fn adopt(fd: c_int) -> Option<Held> {
+    let before = table::entry(fd);
     if is_inside()
         || process::is_sealed()
         || !owns_memory()
         || !matches!(
-            table::entry(fd),
+            before,
             Entry::Unknown | Entry::Mount { .. } | Entry::Candidate { .. }
         )
     {
@@ -422,8 +425,11 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         set_direct(fd);
     }
     let held = held.and_count();
-    if !table::set(fd, held.entry(true, hidden)) {
-        return Some(held.uncount());
-    }
+    let held = match table::note(fd, before, held.entry(true, hidden)) {
+        true => held,
+        // The number is too high, or another thread has closed it meanwhile: then it may be another
+        // file. The lease serves this call only.
+        false => held.uncount(),
+    };
     cached::allows(&held).then_some(held)
 }

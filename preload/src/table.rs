@@ -48,6 +48,15 @@ pub(crate) fn set(fd: i32, entry: Entry) -> bool {
     true
 }
 
+/// Notes what is known about a descriptor, if that was not changed meanwhile. False if it was, or if
+/// its number is too high.
+pub(crate) fn note(fd: i32, old: Entry, new: Entry) -> bool {
+    if is_tracked(fd) {
+        USED.fetch_max(fd as usize + 1, Ordering::Relaxed);
+    }
+    replace(fd, old, new)
+}
+
 /// Changes an entry if it is still the given one.
 pub(crate) fn replace(fd: i32, old: Entry, new: Entry) -> bool {
     word(fd).is_some_and(|word| {
