@@ -43,6 +43,7 @@ extern "C" fn load() {
     real::resolve();
     real::vfork();
     settings::start();
+    process::seal_if_privileged();
     process::start();
     stats::start();
 }

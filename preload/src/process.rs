@@ -246,6 +246,16 @@ fn has_filter() -> Option<bool> {
     }
 }
 
+/// Leaves everything to the mount in a program that has more rights than who has started it (setuid,
+/// file capabilities): it can be loaded there by the administrator only, and a lease to write would
+/// map the whole region.
+pub(crate) fn seal_if_privileged() {
+    // SAFETY: asks for a number.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        SEALED.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 /// Takes a [`seal`] back: no filter was set.
 pub(crate) fn unseal() {
     SEALED.fetch_sub(1, Ordering::SeqCst);
