@@ -277,14 +277,45 @@ fn own_flags(fd: c_int, write: bool) -> Option<c_int> {
     Some(access | libc::O_NONBLOCK)
 }
 
-/// Opens the file of a descriptor again, and puts it in its place. It has no position yet,
-/// and no locks.
+/// Opens the file of a descriptor again, and puts it in its place. The new one has the position of
+/// the old one, and no locks.
 fn reopen(fd: c_int, flags: c_int, more: c_int) -> bool {
     let Some(new) = open_again(fd, flags & KEPT | more) else {
         return false;
     };
+    let old = Old::of(fd);
     // SAFETY: both are open; the program waits for the second one.
-    unsafe { real::dup3(new.as_raw_fd(), fd, flags & libc::O_CLOEXEC) >= 0 }
+    let done = unsafe { real::dup3(new.as_raw_fd(), fd, flags & libc::O_CLOEXEC) >= 0 };
+    if done && let Some(old) = old {
+        old.carry_over(&new, 0);
+    }
+    done
+}
+
+/// A description that is being replaced. Another thread may be in a call that moves its position,
+/// and that was not seen: of stdio, or of the kernel alone.
+pub(crate) struct Old(OwnedFd);
+
+impl Old {
+    /// `None` if the process has too many descriptors.
+    pub(crate) fn of(fd: c_int) -> Option<Old> {
+        // The low numbers are the program's.
+        let lowest = limits().lowest as usize;
+        // SAFETY: makes a new descriptor.
+        let copy = unsafe { real::fcntl64(fd, libc::F_DUPFD_CLOEXEC, lowest) };
+        // SAFETY: made above, if it was, and nobody else knows of it.
+        (copy >= 0).then(|| Old(unsafe { OwnedFd::from_raw_fd(copy) }))
+    }
+
+    /// Gives the new description the position of the old one, if that is not the one that it has.
+    pub(crate) fn carry_over(self, new: &OwnedFd, has: i64) {
+        // SAFETY: asks for the position.
+        let position = unsafe { real::lseek64(self.0.as_raw_fd(), 0, libc::SEEK_CUR) };
+        if position >= 0 && position != has {
+            // SAFETY: takes no memory.
+            unsafe { real::lseek64(new.as_raw_fd(), position, libc::SEEK_SET) };
+        }
+    }
 }
 
 /// Counts a read by offset of a file that is open for reading, and takes a lease in time.

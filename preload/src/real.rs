@@ -112,6 +112,9 @@ functions! {
     fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: off64_t, flags: c_int) -> ssize_t;
     fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, at: off64_t, flags: c_int) -> ssize_t;
     fn lseek64(fd: c_int, at: off64_t, whence: c_int) -> off64_t;
+    fn sendfile64(to: c_int, from: c_int, at: *mut off64_t, len: size_t) -> ssize_t;
+    fn splice(from: c_int, at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t;
+    fn copy_file_range(from: c_int, at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t;
     fn flock(fd: c_int, operation: c_int) -> c_int;
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
@@ -235,6 +238,24 @@ pub(crate) unsafe fn popen(command: *const c_char, mode: *const c_char) -> *mut 
     let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
     // SAFETY: passed on from the caller.
     unsafe { function(command, mode) }
+}
+
+/// fdopen(3) of the next library.
+///
+/// # Safety
+/// As for fdopen(3).
+pub(crate) unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    type Function = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
+    static SYMBOL: Symbol = Symbol::new(c"fdopen");
+    let found = SYMBOL.get();
+    if found.is_null() {
+        set_errno(libc::ENOSYS);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the symbol of this name has this type.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
+    // SAFETY: passed on from the caller.
+    unsafe { function(fd, mode) }
 }
 
 /// freopen(3) of the next library.

@@ -107,6 +107,14 @@ fn settle_slowly(fd: i32) {
     }
 }
 
+/// Waits for a replacement in progress of a descriptor. A signal handler does not.
+#[inline]
+pub(crate) fn await_change(fd: i32) {
+    while matches!(entry(fd), Entry::Changing { .. }) && may_wait() {
+        pause(std::time::Duration::from_micros(50));
+    }
+}
+
 /// Replacements of descriptors in progress. Each closes a description, which releases the
 /// record locks of the process on that file.
 static CHANGES: AtomicUsize = AtomicUsize::new(0);

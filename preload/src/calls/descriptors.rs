@@ -109,9 +109,17 @@ freopen! { freopen freopen64 }
 /// dup(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    settle(fd);
     // SAFETY: the arguments are those of the program.
     let new = unsafe { real::dup(fd) };
     copied(fd, new)
+}
+
+/// Called before a descriptor is copied: its description must not be replaced by then.
+fn settle(fd: c_int) {
+    if !process::is_inside() {
+        table::settle(fd);
+    }
 }
 
 fn copied(fd: c_int, new: c_int) -> c_int {
@@ -137,6 +145,7 @@ unsafe fn replaced(fd: c_int, new: c_int, dup: impl FnOnce() -> c_int) -> c_int 
     // Before the number means another file. If the call fails, the file goes on through the
     // mount.
     table::forget(new);
+    settle(fd);
     copied(fd, dup())
 }
 
@@ -470,6 +479,29 @@ unsafe extern "C-unwind" fn syscall(
         }
         // SAFETY: the arguments are those of the program.
         libc::SYS_seccomp => unsafe { seccomp(a, b, c, [d, e, f]) },
+        libc::SYS_lseek => {
+            settle(a as c_int);
+            // SAFETY: the arguments are those of the program.
+            unsafe { real::syscall(number, a, b, c, d, e, f) }
+        }
+        libc::SYS_sendfile => {
+            settle(a as c_int);
+            settle(b as c_int);
+            // SAFETY: the arguments are those of the program.
+            unsafe { real::syscall(number, a, b, c, d, e, f) }
+        }
+        libc::SYS_splice | libc::SYS_copy_file_range => {
+            settle(a as c_int);
+            settle(c as c_int);
+            // SAFETY: the arguments are those of the program.
+            unsafe { real::syscall(number, a, b, c, d, e, f) }
+        }
+        libc::SYS_dup => {
+            settle(a as c_int);
+            // SAFETY: the arguments are those of the program.
+            let new = unsafe { real::syscall(number, a, b, c, d, e, f) };
+            copied(a as c_int, new as c_int).into()
+        }
         libc::SYS_mremap => {
             let (at, to) = (a as *mut c_void, e as *mut c_void);
             // SAFETY: the arguments are those of the program.

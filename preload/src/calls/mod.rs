@@ -15,5 +15,6 @@ mod data;
 mod descriptors;
 mod memory;
 mod open;
+mod position;
 mod serve;
 mod vectors;
