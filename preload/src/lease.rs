@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use libc::c_int;
@@ -60,24 +60,39 @@ struct Limits {
     leases: usize,
 }
 
-fn limits() -> &'static Limits {
-    static LIMITS: OnceLock<Limits> = OnceLock::new();
-    LIMITS.get_or_init(|| {
-        let mut limit = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
-        // SAFETY: the limit is written to a variable of this type.
-        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-        let most = limit.rlim_cur;
-        let limits = Limits {
-            lowest: (most - most / 4).clamp(16, 3072) as i32,
-            // Two descriptors each.
-            leases: (most / 16) as usize,
-        };
-        pramfs_client::keep_descriptors_above(limits.lowest);
-        limits
-    })
+/// Returns the limits. Without a lock, on which a signal handler would wait for the thread that it
+/// has interrupted: the first who stores them decides.
+fn limits() -> Limits {
+    /// The lowest number, and the leases in the upper half. 0: not known yet.
+    static LIMITS: AtomicU64 = AtomicU64::new(0);
+    let known = match LIMITS.load(Ordering::Acquire) {
+        0 => {
+            let (from, to) = (Ordering::AcqRel, Ordering::Acquire);
+            let new = look_at_limits();
+            LIMITS.compare_exchange(0, new, from, to).map_or_else(|known| known, |_| new)
+        }
+        known => known,
+    };
+    let limits = Limits {
+        lowest: known as u32 as i32,
+        leases: (known >> 32) as usize,
+    };
+    pramfs_client::keep_descriptors_above(limits.lowest);
+    limits
+}
+
+fn look_at_limits() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the limit is written to a variable of this type.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let most = limit.rlim_cur;
+    let lowest = (most - most / 4).clamp(16, 3072);
+    // Two descriptors each.
+    let leases = (most / 16).min(u64::from(u32::MAX));
+    leases << 32 | lowest
 }
 
 /// Notes a descriptor that the program has just opened. Keeps errno.
