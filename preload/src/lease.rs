@@ -97,7 +97,7 @@ fn look_at_limits() -> u64 {
 
 /// Notes a descriptor that the program has just opened. Keeps errno.
 pub(crate) fn opened(fd: c_int, flags: c_int) {
-    if !table::is_tracked(fd) || is_inside() || process::is_sealed() {
+    if !table::is_tracked(fd) || is_inside() || process::is_sealed() || process::is_apart() {
         return;
     }
     // A close that was not seen may have left an entry.

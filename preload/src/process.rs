@@ -27,6 +27,20 @@ static FORKS: AtomicBool = AtomicBool::new(false);
 /// and locks that it held stay locked for ever.
 static IS_SPLIT: AtomicBool = AtomicBool::new(false);
 
+/// Set when threads may have different descriptors under the same numbers: nothing that is known about
+/// a number is right for all of them.
+static IS_APART: AtomicBool = AtomicBool::new(false);
+
+/// From now on, nothing new is noted about descriptors.
+pub(crate) fn set_apart() {
+    IS_APART.store(true, Ordering::SeqCst);
+}
+
+/// Whether threads may have different descriptors.
+pub(crate) fn is_apart() -> bool {
+    IS_APART.load(Ordering::SeqCst)
+}
+
 /// Number of seccomp filters in force, or about to be.
 static SEALED: AtomicUsize = AtomicUsize::new(0);
 
@@ -170,12 +184,15 @@ pub(crate) fn id() -> i32 {
 }
 
 /// Whether this process owns its memory. A child of vfork does not: what it does to its
-/// descriptors must not be noted. Under a filter the question is not asked: then a descriptor
+/// descriptors must not be noted; nor does a thread that [has its own](is_apart). Under a filter the question is not asked: then a descriptor
 /// may be forgotten, in the parent too, which is harmless, but nothing new is noted.
 pub(crate) fn owns_memory() -> bool {
     notice_fork();
-    // SAFETY: takes no arguments.
-    is_sealed() || PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+    let is_own = || PROCESS.load(Ordering::Relaxed) == {
+        // SAFETY: takes no arguments.
+        unsafe { libc::getpid() }
+    };
+    is_sealed() || !is_apart() && is_own()
 }
 
 /// From now on, the library makes no system calls of its own: the process may be killed for

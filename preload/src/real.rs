@@ -115,6 +115,7 @@ functions! {
     fn sendfile64(to: c_int, from: c_int, at: *mut off64_t, len: size_t) -> ssize_t;
     fn splice(from: c_int, at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t;
     fn copy_file_range(from: c_int, at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t;
+    fn unshare(flags: c_int) -> c_int;
     fn flock(fd: c_int, operation: c_int) -> c_int;
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;

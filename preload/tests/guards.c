@@ -129,12 +129,59 @@ static void planted_proc(void)
     SAY("%c, %d as before\n", first(fd), planted);
 }
 
+static int by_close_range;
+static int shared_fd;
+static pthread_barrier_t barrier;
+
+static void *has_descriptors_of_its_own(void *unused)
+{
+    if (by_close_range)
+        CHECK(close_range(5000, 5001, CLOSE_RANGE_UNSHARE) == 0);
+    else
+        CHECK(unshare(CLONE_FILES) == 0);
+    pthread_barrier_wait(&barrier);
+    /* The other thread opens another file under this number. */
+    pthread_barrier_wait(&barrier);
+    char mine = first(shared_fd);
+    SAY("%c\n", mine);
+    pthread_barrier_wait(&barrier);
+    return unused;
+}
+
+/* Two threads with different files under one number. */
+static void own_descriptors(void)
+{
+    char other[4096];
+    CHECK(sprintf(other, "%s2", path) > 0);
+    make(other, 1);
+    int fd = open(other, O_RDWR);
+    CHECK(fd >= 0 && pwrite(fd, "o", 1, 0) == 1 && close(fd) == 0);
+    CHECK(pthread_barrier_init(&barrier, NULL, 2) == 0);
+    pthread_t thread;
+    shared_fd = opened(O_RDWR);
+    CHECK(first(shared_fd) == 'a');
+    CHECK(pthread_create(&thread, NULL, has_descriptors_of_its_own, NULL) == 0);
+    pthread_barrier_wait(&barrier);
+    CHECK(close(shared_fd) == 0 && open(other, O_RDWR) == shared_fd);
+    SAY("%c\n", first(shared_fd));
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void own_descriptors_by_close_range(void)
+{
+    by_close_range = 1;
+    own_descriptors();
+}
+
 int main(int count, char **arguments)
 {
     static const struct { const char *name; void (*run)(void); } all[] = {
         {"store_beside_reader", store_beside_reader}, {"store_after_reader", store_after_reader},
         {"store_beside_view", store_beside_view}, {"other_pages", other_pages},
-        {"planted_proc", planted_proc},
+        {"planted_proc", planted_proc}, {"own_descriptors", own_descriptors},
+        {"own_descriptors_by_close_range", own_descriptors_by_close_range},
     };
     if (count != 3)
         return 2;

@@ -51,3 +51,10 @@ fn mapping_is_not_made_to_show_or_remove_other_blocks_of_region() {
 fn descriptor_is_not_replaced_by_planted_file() {
     assert_says("planted_proc", "a\nQ, 61 as before\n");
 }
+
+#[test]
+fn thread_with_own_descriptors_reads_its_own_file() {
+    for scenario in ["own_descriptors", "own_descriptors_by_close_range"] {
+        assert_says(scenario, "o\na\n");
+    }
+}

@@ -35,6 +35,9 @@ unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
 /// close_range(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+        set_apart();
+    }
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || process::is_inside() {
         // SAFETY: the arguments are those of the program.
         return unsafe { real::close_range(first, last, flags) };
@@ -59,6 +62,26 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         true => unsafe { real::close_range(from, last, flags) },
         false => 0,
     }
+}
+
+/// Called before this thread gets descriptors of its own: from then on a number can be one file here
+/// and another one there. All calls go to the mount.
+fn set_apart() {
+    // A child of vfork has its own descriptors already, but not its own memory.
+    if !process::is_inside() && process::owns_memory() {
+        process::set_apart();
+        table::pass_all();
+    }
+}
+
+/// unshare(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_FILES != 0 {
+        set_apart();
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::unshare(flags) }
 }
 
 /// closefrom(3).
@@ -406,7 +429,7 @@ unsafe extern "C-unwind" fn sendmmsg(
 /// `sets`: whether it can, as its arguments are. `failed`: whether it has not.
 fn filtered<T>(sets: bool, call: impl FnOnce() -> T, failed: impl FnOnce(&T) -> bool) -> T {
     // A child of vfork does not seal its parent. Under a filter, nobody asks which process it is.
-    let sets = sets && (process::is_sealed() || process::owns_memory());
+    let sets = sets && (process::is_sealed() || process::is_apart() || process::owns_memory());
     if sets {
         // Before: afterwards it could be killed for what it takes to end a lease, and another
         // thread for what it has begun.
@@ -479,6 +502,8 @@ unsafe extern "C-unwind" fn syscall(
         }
         // SAFETY: the arguments are those of the program.
         libc::SYS_seccomp => unsafe { seccomp(a, b, c, [d, e, f]) },
+        // SAFETY: the arguments are those of the program.
+        libc::SYS_unshare => unsafe { unshare(a as c_int) }.into(),
         libc::SYS_lseek => {
             settle(a as c_int);
             // SAFETY: the arguments are those of the program.
