@@ -10,7 +10,6 @@
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use libc::c_int;
-use pramfs_preload_core::FileId;
 
 use crate::process::is_sealed;
 use crate::slots::{self, Held};
@@ -87,15 +86,11 @@ fn begin(fd: c_int, inode: u16) -> Option<Mapping> {
         table::pass_lease(&held);
     }
     // A filter may forbid the question.
-    let stat = match views::are_any() && !is_sealed() {
-        true => devices::stat(fd),
+    let file = match views::are_any() && !is_sealed() {
+        true => devices::id(fd),
         false => None,
     };
-    let is_shown = stat.is_some_and(|stat| {
-        let (device, inode) = (stat.st_dev, stat.st_ino);
-        views::mapped(FileId { device, inode }).anyhow
-    });
-    if is_shown {
+    if file.is_some_and(|file| views::mapped(file).anyhow) {
         mapping.failed();
         return None;
     }

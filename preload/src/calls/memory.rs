@@ -127,7 +127,8 @@ fn map_pieces(
     let how = shared | libc::MAP_FIXED | flags & libc::MAP_POPULATE;
     held.file().with_region(|region| {
         // Before the first one.
-        regions::note(devices::inode_number(region.as_raw_fd())?);
+        let id = devices::id(region.as_raw_fd())?;
+        regions::note(id);
         let mut done = 0;
         for (place, len) in &places.pieces {
             let to = base.wrapping_byte_add(done as usize);
@@ -145,6 +146,9 @@ fn map_pieces(
             };
             if at == libc::MAP_FAILED {
                 return Some(Err(real::errno()));
+            }
+            if done == 0 {
+                regions::learn(id, to as u64);
             }
             done += len;
         }
