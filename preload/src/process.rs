@@ -374,7 +374,7 @@ pub(crate) fn start() {
     watch_forks();
     // SAFETY: the handlers are functions of this library, which is not unloaded before the
     // process ends; they take no arguments and do not unwind.
-    unsafe { libc::pthread_atfork(Some(share), None, Some(child)) };
+    unsafe { libc::pthread_atfork(Some(share), None, Some(fork_child)) };
 }
 
 fn note_process() {
@@ -422,6 +422,20 @@ extern "C" fn end_fork() {
     let _ = IS_FORKING.try_with(|forks| forks.set(false));
 }
 
+/// In a child, after a fork of the C library.
+extern "C" fn fork_child() {
+    child();
+    // A handler that has interrupted the library forks: the thread goes on in the child too.
+    if is_inside() || IS_SPLIT.load(Ordering::Relaxed) {
+        return;
+    }
+    pramfs_client::give_up_inherited_descriptors(|fd| {
+        // SAFETY: a descriptor of the library, of which the program does not know, and the leases
+        // and connections of the parent are not used any more.
+        unsafe { real::close(fd) };
+    });
+}
+
 extern "C" fn child() {
     note_process();
     // The leases are the parent's. The descriptors are the child's, and work through the
@@ -434,6 +448,7 @@ extern "C" fn child() {
         IS_SPLIT.store(true, Ordering::Relaxed);
     }
     FORKS.store(false, Ordering::Relaxed);
+    IS_APART.store(false, Ordering::Relaxed);
     if !is_inside() {
         unlock();
     }
