@@ -119,7 +119,9 @@ impl Error {
             Error::Medium(error) => error.errno(),
             Error::NotWritable => libc::EBADF,
             Error::Faulted | Error::AppendUnknown => libc::EIO,
-            Error::Range | Error::NotWholePages { .. } => libc::EINVAL,
+            Error::Range => libc::EINVAL,
+            // As of a map by the library.
+            Error::NotWholePages { .. } => libc::EOPNOTSUPP,
             Error::Unstable => libc::EAGAIN,
         }
     }

@@ -17,7 +17,7 @@ use pramfs_medium::pmem::{
 use pramfs_medium::types::LeaseMode;
 
 use crate::blocks::{KnownBlocks, end_in_region, is_sound, room_to_grow};
-use crate::descriptors::{Kept, keep};
+use crate::descriptors::{Kept, keep, keep_region};
 use crate::error::{Error, Result};
 use crate::growth::{Growth, beside_stored};
 use crate::link::{Link, asked_again};
@@ -56,12 +56,14 @@ impl Now {
 /// A file with a lease.
 #[derive(Debug)]
 pub(crate) struct Leased {
-    // First: before the descriptors are closed.
-    _kept: [Kept; 2],
+    /// Directly before the descriptor of the region is closed.
+    _kept_region: Kept,
     /// Mapped through the descriptor of the lease, which it keeps. Before the release: the
     /// server tests the lock at the request.
     region: Region,
     release: Release,
+    /// Directly before the file is closed.
+    _kept_file: Kept,
     /// The open file of the mount. While it is open, the tools can name it.
     pub file: std::fs::File,
     /// Place of the layout counter and the size in the region.
@@ -107,7 +109,7 @@ impl Leased {
                 source: error,
             })
         };
-        let (kept_region, descriptor) = keep(descriptor).map_err(os)?;
+        let (kept_region, descriptor) = keep_region(descriptor).map_err(os)?;
         let (kept_file, file) = keep(file.into()).map_err(os)?;
         let region = RegionOptions::new()
             .read_only(mode == LeaseMode::Read)
@@ -136,7 +138,8 @@ impl Leased {
                 link,
                 lease: granted.lease,
             },
-            _kept: [kept_region, kept_file],
+            _kept_region: kept_region,
+            _kept_file: kept_file,
             file: file.into(),
             view: granted.view,
             stored,

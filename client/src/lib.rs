@@ -65,10 +65,13 @@ mod mapped;
 mod places;
 mod snapshot;
 
-pub use descriptors::{is_kept_descriptor, keep_descriptors_above};
+pub use descriptors::{
+    give_up_inherited_descriptors, is_kept_descriptor, keep_descriptors_above,
+};
 pub use error::{Error, Result};
 pub use file::{File, OpenOptions};
 pub use known::Places;
+pub use link::close_connections;
 pub use mapped::MappedFile;
 pub use pramfs_medium::pmem::direct::{DirectFile, DirectView};
 pub use pramfs_medium::pmem::{Atom, Protect};

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Refusal, TicketReply};
 use rustix::process::{Gid, Uid, getegid, geteuid};
 
-use crate::descriptors::{Kept, keep};
+use crate::descriptors::{Kept, are_given_up, keep};
 use crate::error::{Error, Result};
 
 /// A connection to a server. It ends with the first failure; the next file connects anew.
@@ -36,6 +36,15 @@ impl User {
         User {
             user: geteuid(),
             group: getegid(),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // In a forked child the number of the socket may be another file.
+        if self.process != std::process::id() && are_given_up() {
+            std::mem::forget(self.connection.get_mut().take());
         }
     }
 }
@@ -102,6 +111,19 @@ impl Link {
             *connection = None;
         }
         Ok(asked?)
+    }
+}
+
+/// Closes the connections to all servers. Leases that are left ask nothing more; further files connect
+/// anew. For a library inside a program that gives its rights away: the server knows a connection by
+/// the user who has made it.
+pub fn close_connections() {
+    let links = std::mem::take(&mut *LINKS.lock());
+    for link in links.into_values() {
+        // A forked child shares the socket, and must not use it.
+        if link.process == std::process::id() {
+            *link.connection.lock() = None;
+        }
     }
 }
 

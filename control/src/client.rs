@@ -68,9 +68,8 @@ impl Client {
     /// # Errors
     /// A refusal by the server, a timeout, and [`ControlError::OtherRegion`].
     pub fn ask(self, request: Request) -> Result<Proved, ControlError> {
-        wire::send(&self.socket, &message::encode(&request)?, &[], IO_TIMEOUT)?;
-        let (bytes, descriptors) = wire::receive(&self.socket, IO_TIMEOUT)?;
-        let served = match message::reply(&bytes)? {
+        let (reply, descriptors) = asked(&self.socket, &request, IO_TIMEOUT)?;
+        let served = match reply {
             Reply::Serves(served) => served,
             other => return Err(unexpected(other)),
         };
@@ -124,6 +123,26 @@ fn connect(
     }
     let pid = wire::check_peer(&socket)?.pid.cast_signed();
     Ok(Some((socket, pid)))
+}
+
+/// Sends a request, and returns the answer. A server that is full sends its refusal unasked, and
+/// disconnects: the request may find the other end closed.
+fn asked(
+    socket: &OwnedFd,
+    request: &Request,
+    time: Duration,
+) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
+    let sent = wire::send(socket, &message::encode(request)?, &[], time);
+    if !matches!(sent, Ok(()) | Err(ControlError::Gone)) {
+        sent?;
+    }
+    let answer = match wire::receive(socket, time) {
+        // The refusal comes after the note that the request was not read.
+        Err(ControlError::Gone) => wire::receive(socket, time)?,
+        answer => answer?,
+    };
+    let (bytes, descriptors) = answer;
+    Ok((message::reply(&bytes)?, descriptors))
 }
 
 /// Returns the error for a reply that the request does not expect.
@@ -194,9 +213,7 @@ impl Connection {
     }
 
     fn ask(&self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
-        wire::send(&self.socket, &message::encode(request)?, &[], self.time)?;
-        let (bytes, descriptors) = wire::receive(&self.socket, self.time)?;
-        Ok((message::reply(&bytes)?, descriptors))
+        asked(&self.socket, request, self.time)
     }
 
     /// Redeems a ticket. The lease lasts as long as the descriptor, its copies and its

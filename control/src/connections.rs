@@ -193,7 +193,7 @@ impl<'s> Connections<'s> {
         wire::limit_unread(&socket)?;
         let (peer, is_administrator) = wire::peer(&socket)?;
         if self.open.len() >= self.limits.connections {
-            return Err(ControlError::Gone);
+            return Err(refuse(&socket));
         }
         let peer = match (is_administrator, self.admission) {
             (true, _) => peer,
@@ -201,7 +201,9 @@ impl<'s> Connections<'s> {
             (false, None) => return Err(ControlError::Peer(peer.uid)),
             (false, Some(admission)) => {
                 let peer = admission.check(&socket, peer)?;
-                self.check_room(peer.uid, admission.users.owner())?;
+                if self.is_full_for(peer.uid, admission.users.owner()) {
+                    return Err(refuse(&socket));
+                }
                 peer
             }
         };
@@ -216,20 +218,16 @@ impl<'s> Connections<'s> {
     }
 
     /// Keeps places for root, for the owner of the region, and for each of the other users.
-    fn check_room(&self, user: u32, owner: u32) -> Result<(), ControlError> {
+    fn is_full_for(&self, user: u32, owner: u32) -> bool {
         let of = |is: &dyn Fn(u32) -> bool| {
             let users = self.open.iter().filter(|c| !c.is_administrator);
             users.filter(|c| is(c.peer.uid)).count()
         };
         let limits = self.limits;
-        let is_full = of(&|_| true) >= limits.of_users
+        of(&|_| true) >= limits.of_users
             || user != owner
                 && (of(&|other| other != owner) >= limits.of_others
-                    || of(&|other| other == user) >= limits.of_user);
-        match is_full {
-            true => Err(ControlError::Gone),
-            false => Ok(()),
-        }
+                    || of(&|other| other == user) >= limits.of_user)
     }
 
     /// Answers one message of a connection.
@@ -387,6 +385,17 @@ impl Connection {
             )),
         }
     }
+}
+
+/// Tells a client why it is disconnected, before it has asked anything.
+fn refuse(socket: &OwnedFd) -> ControlError {
+    let refused = Refused::new(
+        Refusal::Full,
+        "the server has as many connections as it keeps for this user; try again later",
+    );
+    let sent = message::encode(&Reply::from(refused))
+        .and_then(|bytes| wire::send_now(socket, &bytes, &[]));
+    sent.err().unwrap_or(ControlError::Gone)
 }
 
 fn reporter(service: &Service) -> Result<&dyn Report, Refused> {

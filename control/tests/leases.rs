@@ -275,6 +275,23 @@ fn revoked_lease_gets_no_blocks() {
 }
 
 #[test]
+fn client_beyond_bound_of_connections_is_told_so() {
+    let scene = scene();
+    // With a lease, a silent one stays.
+    let held: Vec<_> = (0..256)
+        .map(|_| {
+            let server = scene.connect();
+            let lease = server.lease(TICKET).unwrap();
+            (server, lease)
+        })
+        .collect();
+    for _ in 0..10 {
+        assert_eq!(reason(scene.connect().lease(TICKET)), Refusal::Full);
+    }
+    drop(held);
+}
+
+#[test]
 fn connections_are_bounded() {
     let scene = scene();
     let mut open = Vec::new();

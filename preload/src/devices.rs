@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::c_int;
 use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
+use pramfs_preload_core::FileId;
 
 use crate::{process, real, table};
 
@@ -111,9 +112,12 @@ pub(crate) fn inode_of(fd: c_int) -> Option<u16> {
     Some(table::hash(stat.st_dev, stat.st_ino))
 }
 
-/// Returns the number of the inode of a descriptor.
-pub(crate) fn inode_number(fd: c_int) -> Option<u64> {
-    stat(fd).map(|stat| stat.st_ino)
+/// Returns the device and the number of the inode of a descriptor.
+pub(crate) fn id(fd: c_int) -> Option<FileId> {
+    stat(fd).map(|stat| FileId {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    })
 }
 
 /// Whether a descriptor is a regular file of a mount that gives leases.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libc::c_int;
 
-use crate::lease::{KEPT, flags, open_again};
+use crate::lease::{KEPT, Old, flags, open_again};
 use crate::process::{is_sealed, pause};
 use crate::real;
 use crate::slots::{self, Held};
@@ -231,6 +231,7 @@ impl Description {
         {
             return Vec::new();
         }
+        let old = Old::of(self.copies[0]);
         let mut renewed = self.copies.clone();
         renewed.retain(|copy| {
             // SAFETY: asks for a flag.
@@ -242,6 +243,9 @@ impl Description {
             // SAFETY: both are open. Others wait for the entry of the second one.
             unsafe { real::dup3(new.as_raw_fd(), *copy, close) >= 0 }
         });
+        if let Some(old) = old {
+            old.carry_over(&new, self.position);
+        }
         renewed
     }
 }

@@ -10,12 +10,13 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libc::c_int;
 use pramfs_client::OpenOptions;
 
+use crate::cached;
 use crate::devices::{is_ours, is_program, note_busy, stat, was_busy};
 pub(crate) use crate::give_up::{give_up, give_up_all, release};
 use crate::process::{self, Inside, is_inside, owns_memory};
@@ -59,29 +60,44 @@ struct Limits {
     leases: usize,
 }
 
-fn limits() -> &'static Limits {
-    static LIMITS: OnceLock<Limits> = OnceLock::new();
-    LIMITS.get_or_init(|| {
-        let mut limit = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
-        // SAFETY: the limit is written to a variable of this type.
-        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-        let most = limit.rlim_cur;
-        let limits = Limits {
-            lowest: (most - most / 4).clamp(16, 3072) as i32,
-            // Two descriptors each.
-            leases: (most / 16) as usize,
-        };
-        pramfs_client::keep_descriptors_above(limits.lowest);
-        limits
-    })
+/// Returns the limits. Without a lock, on which a signal handler would wait for the thread that it
+/// has interrupted: the first who stores them decides.
+fn limits() -> Limits {
+    /// The lowest number, and the leases in the upper half. 0: not known yet.
+    static LIMITS: AtomicU64 = AtomicU64::new(0);
+    let known = match LIMITS.load(Ordering::Acquire) {
+        0 => {
+            let (from, to) = (Ordering::AcqRel, Ordering::Acquire);
+            let new = look_at_limits();
+            LIMITS.compare_exchange(0, new, from, to).map_or_else(|known| known, |_| new)
+        }
+        known => known,
+    };
+    let limits = Limits {
+        lowest: known as u32 as i32,
+        leases: (known >> 32) as usize,
+    };
+    pramfs_client::keep_descriptors_above(limits.lowest);
+    limits
+}
+
+fn look_at_limits() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the limit is written to a variable of this type.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let most = limit.rlim_cur;
+    let lowest = (most - most / 4).clamp(16, 3072);
+    // Two descriptors each.
+    let leases = (most / 16).min(u64::from(u32::MAX));
+    leases << 32 | lowest
 }
 
 /// Notes a descriptor that the program has just opened. Keeps errno.
 pub(crate) fn opened(fd: c_int, flags: c_int) {
-    if !table::is_tracked(fd) || is_inside() || process::is_sealed() {
+    if !table::is_tracked(fd) || is_inside() || process::is_sealed() || process::is_apart() {
         return;
     }
     // A close that was not seen may have left an entry.
@@ -102,6 +118,7 @@ pub(crate) fn opened(fd: c_int, flags: c_int) {
 fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
     let inode = table::hash(stat.st_dev, stat.st_ino);
     let mount = Entry::plain(inode);
+    let before = table::entry(fd);
     let entry = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Entry::Candidate { inode, calls: 0 },
         // A new file grows through the mount.
@@ -130,10 +147,11 @@ fn note(fd: c_int, flags: c_int, stat: &libc::stat64) {
         }
         _ => mount,
     };
-    if !table::set(fd, entry)
+    if !table::note(fd, before, entry)
         && let Some(held) = table::hold(entry)
     {
-        // The number is too high: give the use back that was counted.
+        // Another thread has closed it meanwhile, and may have opened another file: give the use
+        // back that was counted.
         drop(held.uncount());
     }
 }
@@ -211,6 +229,7 @@ fn set_direct(fd: c_int) {
 /// Asks for a lease on an open file.
 fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File> {
     process::make_forks_wait(inside);
+    WAS_ASKED.store(true, Ordering::Release);
     let lowest = limits().lowest;
     let mut waits = CLOSING.iter();
     loop {
@@ -240,7 +259,8 @@ fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File>
     }
 }
 
-/// Opens the file of a descriptor again.
+/// Opens the file of a descriptor again. `None` also if that has opened another file: in a
+/// directory that the program has made its root, `/proc` may be anybody's.
 pub(crate) fn open_again(fd: c_int, flags: c_int) -> Option<OwnedFd> {
     let mut path = [0u8; 32];
     write!(&mut path[..31], "/proc/self/fd/{fd}").ok()?;
@@ -248,7 +268,17 @@ pub(crate) fn open_again(fd: c_int, flags: c_int) -> Option<OwnedFd> {
     // SAFETY: the path ends with a zero.
     let new = unsafe { real::open64(path.as_ptr().cast(), flags, 0) };
     // SAFETY: opened above, if it is one, and nobody else knows of it.
-    (new >= 0).then(|| unsafe { OwnedFd::from_raw_fd(new) })
+    let new = (new >= 0).then(|| unsafe { OwnedFd::from_raw_fd(new) })?;
+    is_same_file(fd, new.as_raw_fd()).then_some(new)
+}
+
+/// Whether two descriptors are of one regular file.
+fn is_same_file(one: c_int, other: c_int) -> bool {
+    let file = |fd| {
+        let found = stat(fd)?;
+        (found.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((found.st_dev, found.st_ino))
+    };
+    file(one).is_some_and(|one| file(other) == Some(one))
 }
 
 /// Returns how the library opens a file for itself: with the page cache only if the program
@@ -263,14 +293,45 @@ fn own_flags(fd: c_int, write: bool) -> Option<c_int> {
     Some(access | libc::O_NONBLOCK)
 }
 
-/// Opens the file of a descriptor again, and puts it in its place. It has no position yet,
-/// and no locks.
+/// Opens the file of a descriptor again, and puts it in its place. The new one has the position of
+/// the old one, and no locks.
 fn reopen(fd: c_int, flags: c_int, more: c_int) -> bool {
     let Some(new) = open_again(fd, flags & KEPT | more) else {
         return false;
     };
+    let old = Old::of(fd);
     // SAFETY: both are open; the program waits for the second one.
-    unsafe { real::dup3(new.as_raw_fd(), fd, flags & libc::O_CLOEXEC) >= 0 }
+    let done = unsafe { real::dup3(new.as_raw_fd(), fd, flags & libc::O_CLOEXEC) >= 0 };
+    if done && let Some(old) = old {
+        old.carry_over(&new, 0);
+    }
+    done
+}
+
+/// A description that is being replaced. Another thread may be in a call that moves its position,
+/// and that was not seen: of stdio, or of the kernel alone.
+pub(crate) struct Old(OwnedFd);
+
+impl Old {
+    /// `None` if the process has too many descriptors.
+    pub(crate) fn of(fd: c_int) -> Option<Old> {
+        // The low numbers are the program's.
+        let lowest = limits().lowest as usize;
+        // SAFETY: makes a new descriptor.
+        let copy = unsafe { real::fcntl64(fd, libc::F_DUPFD_CLOEXEC, lowest) };
+        // SAFETY: made above, if it was, and nobody else knows of it.
+        (copy >= 0).then(|| Old(unsafe { OwnedFd::from_raw_fd(copy) }))
+    }
+
+    /// Gives the new description the position of the old one, if that is not the one that it has.
+    pub(crate) fn carry_over(self, new: &OwnedFd, has: i64) {
+        // SAFETY: asks for the position.
+        let position = unsafe { real::lseek64(self.0.as_raw_fd(), 0, libc::SEEK_CUR) };
+        if position >= 0 && position != has {
+            // SAFETY: takes no memory.
+            unsafe { real::lseek64(new.as_raw_fd(), position, libc::SEEK_SET) };
+        }
+    }
 }
 
 /// Counts a read by offset of a file that is open for reading, and takes a lease in time.
@@ -284,6 +345,9 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     }
     // Only one attempt, by one thread.
     if !owns_memory() || !table::replace(fd, old, Entry::plain(inode)) {
+        return None;
+    }
+    if cached::may_be_stored_to(inode) {
         return None;
     }
     // A lease that is refused closes a descriptor of the file.
@@ -302,13 +366,33 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     })?;
     let entry = held.entry(true, false);
     if table::replace(fd, Entry::plain(inode), entry) {
-        return Some(held.and_count());
+        let held = held.and_count();
+        drop(inside);
+        return cached::allows(&held).then_some(held);
     }
     // Closed meanwhile. The last user leaves outside.
     drop(inside);
     drop(held);
     None
 }
+
+/// Whether this process may have leases, or connections to servers, and can end them.
+pub(crate) fn may_have_any() -> bool {
+    WAS_ASKED.load(Ordering::Acquire) && !is_inside() && !process::is_sealed() && owns_memory()
+}
+
+/// Ends all leases and connections. Those of files that the process has locked stay: to close a
+/// descriptor of such a file would release the locks.
+pub(crate) fn drop_rights() {
+    give_up_all();
+    table::pass_all();
+    if let Some(_inside) = Inside::enter() {
+        guarded(|| Some(pramfs_client::close_connections()));
+    }
+}
+
+/// Set before the first lease is asked for.
+static WAS_ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Learns the blocks of a file up to an offset. False if they cannot be known.
 #[cold]
@@ -359,11 +443,12 @@ pub(crate) fn flags(fd: c_int) -> Option<c_int> {
 /// lease to write already.
 #[cold]
 pub(crate) fn adopt(fd: c_int) -> Option<Held> {
+    let before = table::entry(fd);
     if is_inside()
         || process::is_sealed()
         || !owns_memory()
         || !matches!(
-            table::entry(fd),
+            before,
             Entry::Unknown | Entry::Mount { .. } | Entry::Candidate { .. }
         )
     {
@@ -378,7 +463,11 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         libc::O_RDWR if !is_program(&stat) => true,
         _ => return None,
     };
-    let _change = table::Change::begin(table::hash(stat.st_dev, stat.st_ino))?;
+    let inode = table::hash(stat.st_dev, stat.st_ino);
+    if !write && cached::may_be_stored_to(inode) {
+        return None;
+    }
+    let _change = table::Change::begin(inode)?;
     let inside = Inside::enter()?;
     let held = guarded(|| {
         if let Some(held) = slots::find(stat.st_dev, stat.st_ino, write) {
@@ -401,8 +490,11 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         set_direct(fd);
     }
     let held = held.and_count();
-    if !table::set(fd, held.entry(true, hidden)) {
-        return Some(held.uncount());
-    }
-    Some(held)
+    let held = match table::note(fd, before, held.entry(true, hidden)) {
+        true => held,
+        // The number is too high, or another thread has closed it meanwhile: then it may be another
+        // file. The lease serves this call only.
+        false => held.uncount(),
+    };
+    cached::allows(&held).then_some(held)
 }

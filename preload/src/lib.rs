@@ -8,7 +8,8 @@
 //! - `table`: what is known about the numbers of descriptors. `slots`: the leases that they name. `process`: threads that are
 //!   inside the library, forks.
 //! - `devices`: which files can have leases. `lease`: how a file gets its lease. `growing`: files that
-//!   were empty. `give_up`: how a lease is lost.
+//!   were empty. `give_up`: how a lease is lost. `cached`: files that the program stores to through
+//!   the page cache.
 //! - `heap`: memory of its own, for signal handlers that have interrupted malloc.
 //! - `views`: which addresses show which files. `durable`: how stores to them become durable. `regions`:
 //!   which addresses must not grow.
@@ -19,6 +20,7 @@
 //!
 //! `docs/preload.md` lists the calls that are served.
 
+mod cached;
 mod calls;
 mod devices;
 mod durable;
@@ -41,6 +43,7 @@ extern "C" fn load() {
     real::resolve();
     real::vfork();
     settings::start();
+    process::seal_if_privileged();
     process::start();
     stats::start();
 }

@@ -27,6 +27,20 @@ static FORKS: AtomicBool = AtomicBool::new(false);
 /// and locks that it held stay locked for ever.
 static IS_SPLIT: AtomicBool = AtomicBool::new(false);
 
+/// Set when threads may have different descriptors under the same numbers: nothing that is known about
+/// a number is right for all of them.
+static IS_APART: AtomicBool = AtomicBool::new(false);
+
+/// From now on, nothing new is noted about descriptors.
+pub(crate) fn set_apart() {
+    IS_APART.store(true, Ordering::SeqCst);
+}
+
+/// Whether threads may have different descriptors.
+pub(crate) fn is_apart() -> bool {
+    IS_APART.load(Ordering::SeqCst)
+}
+
 /// Number of seccomp filters in force, or about to be.
 static SEALED: AtomicUsize = AtomicUsize::new(0);
 
@@ -170,12 +184,15 @@ pub(crate) fn id() -> i32 {
 }
 
 /// Whether this process owns its memory. A child of vfork does not: what it does to its
-/// descriptors must not be noted. Under a filter the question is not asked: then a descriptor
+/// descriptors must not be noted; nor does a thread that [has its own](is_apart). Under a filter the question is not asked: then a descriptor
 /// may be forgotten, in the parent too, which is harmless, but nothing new is noted.
 pub(crate) fn owns_memory() -> bool {
     notice_fork();
-    // SAFETY: takes no arguments.
-    is_sealed() || PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+    let is_own = || PROCESS.load(Ordering::Relaxed) == {
+        // SAFETY: takes no arguments.
+        unsafe { libc::getpid() }
+    };
+    is_sealed() || !is_apart() && is_own()
 }
 
 /// From now on, the library makes no system calls of its own: the process may be killed for
@@ -243,6 +260,16 @@ fn has_filter() -> Option<bool> {
         Some(mode) => Some(mode.trim_ascii() != b"0"),
         // A kernel without filters has no such line; or there was no room for it.
         None => Some(read.len() == text.len()),
+    }
+}
+
+/// Leaves everything to the mount in a program that has more rights than who has started it (setuid,
+/// file capabilities): it can be loaded there by the administrator only, and a lease to write would
+/// map the whole region.
+pub(crate) fn seal_if_privileged() {
+    // SAFETY: asks for a number.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        SEALED.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -347,7 +374,7 @@ pub(crate) fn start() {
     watch_forks();
     // SAFETY: the handlers are functions of this library, which is not unloaded before the
     // process ends; they take no arguments and do not unwind.
-    unsafe { libc::pthread_atfork(Some(share), None, Some(child)) };
+    unsafe { libc::pthread_atfork(Some(share), None, Some(fork_child)) };
 }
 
 fn note_process() {
@@ -395,6 +422,20 @@ extern "C" fn end_fork() {
     let _ = IS_FORKING.try_with(|forks| forks.set(false));
 }
 
+/// In a child, after a fork of the C library.
+extern "C" fn fork_child() {
+    child();
+    // A handler that has interrupted the library forks: the thread goes on in the child too.
+    if is_inside() || IS_SPLIT.load(Ordering::Relaxed) {
+        return;
+    }
+    pramfs_client::give_up_inherited_descriptors(|fd| {
+        // SAFETY: a descriptor of the library, of which the program does not know, and the leases
+        // and connections of the parent are not used any more.
+        unsafe { real::close(fd) };
+    });
+}
+
 extern "C" fn child() {
     note_process();
     // The leases are the parent's. The descriptors are the child's, and work through the
@@ -407,6 +448,7 @@ extern "C" fn child() {
         IS_SPLIT.store(true, Ordering::Relaxed);
     }
     FORKS.store(false, Ordering::Relaxed);
+    IS_APART.store(false, Ordering::Relaxed);
     if !is_inside() {
         unlock();
     }

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{FILE, iovec, mmsghdr, mode_t, msghdr, off64_t, pid_t, size_t, ssize_t};
+use libc::{FILE, iovec, mmsghdr, mode_t, msghdr, off64_t, pid_t, size_t, ssize_t, uid_t};
 
 /// A function that is looked up once.
 struct Symbol {
@@ -112,6 +112,13 @@ functions! {
     fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: off64_t, flags: c_int) -> ssize_t;
     fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, at: off64_t, flags: c_int) -> ssize_t;
     fn lseek64(fd: c_int, at: off64_t, whence: c_int) -> off64_t;
+    fn sendfile64(to: c_int, from: c_int, at: *mut off64_t, len: size_t) -> ssize_t;
+    fn splice(from: c_int, at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t;
+    fn copy_file_range(from: c_int, at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t;
+    fn unshare(flags: c_int) -> c_int;
+    fn setuid(user: uid_t) -> c_int;
+    fn setreuid(real: uid_t, effective: uid_t) -> c_int;
+    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
     fn flock(fd: c_int, operation: c_int) -> c_int;
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
@@ -122,6 +129,8 @@ functions! {
     fn fdatasync(fd: c_int) -> c_int;
     fn sync_file_range(fd: c_int, at: off64_t, len: off64_t, flags: c_uint) -> c_int;
     fn syncfs(fd: c_int) -> c_int;
+    fn madvise(at: *mut c_void, len: size_t, advice: c_int) -> c_int;
+    fn remap_file_pages(at: *mut c_void, len: size_t, protection: c_int, page: size_t, flags: c_int) -> c_int;
     fn munmap(at: *mut c_void, len: size_t) -> c_int;
     fn msync(at: *mut c_void, len: size_t, flags: c_int) -> c_int;
     fn mprotect(at: *mut c_void, len: size_t, protection: c_int) -> c_int;
@@ -233,6 +242,24 @@ pub(crate) unsafe fn popen(command: *const c_char, mode: *const c_char) -> *mut 
     let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
     // SAFETY: passed on from the caller.
     unsafe { function(command, mode) }
+}
+
+/// fdopen(3) of the next library.
+///
+/// # Safety
+/// As for fdopen(3).
+pub(crate) unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    type Function = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
+    static SYMBOL: Symbol = Symbol::new(c"fdopen");
+    let found = SYMBOL.get();
+    if found.is_null() {
+        set_errno(libc::ENOSYS);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the symbol of this name has this type.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
+    // SAFETY: passed on from the caller.
+    unsafe { function(fd, mode) }
 }
 
 /// freopen(3) of the next library.

@@ -2,34 +2,92 @@
 //!
 //! For the kernel a mapping of a file is one of the region. If it grew, by mremap(2), it would
 //! show the blocks behind those of the file, which belong to other files. Invariant: no mapping
-//! of a region grows. The kernel's own list tells which addresses are such mappings: here a
+//! of a region grows, is made to show another part of it (remap_file_pages(2)), or takes blocks from
+//! it (MADV_REMOVE). The kernel's own list tells which addresses are such mappings: here a
 //! change that nobody has seen must not count.
 
 use std::ffi::{c_int, c_long};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pramfs_preload_core::FileId;
 use pramfs_preload_core::maps::Line;
 
 use crate::real;
 
-/// Numbers of the inodes of regions that were mapped. 0: a free place. If all are taken, any
-/// shared mapping counts.
-static REGIONS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+/// A region that was mapped.
+struct Region {
+    /// As fstat(2) tells them. 0: a free place.
+    inode: AtomicU64,
+    device: AtomicU64,
+    /// Its device in the kernel's list, which on some file systems is another one.
+    listed: AtomicU64,
+}
+
+/// If all places are taken, any shared mapping counts.
+static REGIONS: [Region; 16] = [const {
+    Region {
+        inode: AtomicU64::new(0),
+        device: AtomicU64::new(0),
+        listed: AtomicU64::new(ANY),
+    }
+}; 16];
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Notes a region, before its first mapping.
-pub(crate) fn note(inode: u64) {
-    if is_noted(inode) {
+/// Not learnt yet: any device.
+const ANY: u64 = 0;
+
+fn place(id: FileId) -> Option<&'static Region> {
+    REGIONS.iter().find(|region| {
+        region.inode.load(Ordering::Acquire) == id.inode
+            && region.device.load(Ordering::Acquire) == id.device
+    })
+}
+
+/// Notes a region, before its first mapping. Until [`learn`], a file of any device with the number of
+/// its inode counts. One thread at a time.
+pub(crate) fn note(id: FileId) {
+    if place(id).is_some() {
         return;
     }
     let at = COUNT.fetch_add(1, Ordering::AcqRel) as usize;
     if let Some(place) = REGIONS.get(at) {
-        place.store(inode, Ordering::Release);
+        place.device.store(id.device, Ordering::Release);
+        place.inode.store(id.inode, Ordering::Release);
     }
 }
 
-fn is_noted(inode: u64) -> bool {
-    REGIONS.iter().any(|r| r.load(Ordering::Acquire) == inode)
+/// Learns the device of a region from a mapping of it, which the program does not know of yet. Keeps
+/// errno.
+pub(crate) fn learn(id: FileId, at: u64) {
+    let Some(place) = place(id) else {
+        return;
+    };
+    if place.listed.load(Ordering::Acquire) != ANY {
+        return;
+    }
+    let errno = real::errno();
+    read(&mut |line| {
+        let has = line.has(at);
+        if has && line.inode == id.inode {
+            place.listed.store(number(line.device), Ordering::Release);
+        }
+        !has
+    });
+    real::set_errno(errno);
+}
+
+/// Returns the number of a device, which is not [`ANY`].
+fn number((major, minor): (u32, u32)) -> u64 {
+    (u64::from(major) << 32 | u64::from(minor)) + 1
+}
+
+fn is_noted(line: &Line) -> bool {
+    REGIONS.iter().any(|region| {
+        let listed = region.listed.load(Ordering::Acquire);
+        region.inode.load(Ordering::Acquire) == line.inode
+            && (listed == ANY || listed == number(line.device))
+    })
 }
 
 /// Whether the process has ever mapped a file by a region.
@@ -46,6 +104,16 @@ pub(crate) fn shows(at: u64) -> bool {
     let found = look_up(at).unwrap_or(true);
     real::set_errno(errno);
     found
+}
+
+/// Whether a range has a part of a mapping of a region. True where that cannot be found out.
+/// Keeps errno.
+#[cold]
+pub(crate) fn are_in(range: &Range<u64>) -> bool {
+    let mut found = false;
+    let overlaps = |line: &Line| line.start < range.end && line.end > range.start;
+    let is_whole = each(|line| found |= overlaps(line));
+    found || !is_whole
 }
 
 /// Calls a function for each mapping of a region. False if not all could be found. Keeps errno.
@@ -125,5 +193,5 @@ fn read_lines(fd: c_int, f: &mut dyn FnMut(&Line) -> bool) -> Option<()> {
 
 fn is_region(line: &Line) -> bool {
     let too_many = COUNT.load(Ordering::Acquire) as usize > REGIONS.len();
-    line.is_shared && (too_many || is_noted(line.inode))
+    line.is_shared && (too_many || is_noted(line))
 }

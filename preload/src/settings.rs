@@ -1,6 +1,6 @@
 //! What the environment of the program asks for, read once at the start.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
 use pramfs_client::Protect;
@@ -51,14 +51,20 @@ fn protection_of(value: &[u8]) -> Protect {
     }
 }
 
+unsafe extern "C" {
+    fn secure_getenv(name: *const c_char) -> *mut c_char;
+}
+
 /// Returns a variable, empty if it is not set.
 fn variable(name: &CStr) -> &[u8] {
+    set_variable(name).map_or(b"", CStr::to_bytes)
+}
+
+/// Returns a variable. None is set in a program that has more rights than who has started it. The
+/// caller looks at it before the program can change it.
+pub(crate) fn set_variable(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: the name ends with a zero. `start` runs before the program has threads.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
-    if value.is_null() {
-        return b"";
-    }
-    // SAFETY: a variable that is set is a string, and the caller looks at it before the program
-    // can change it.
-    unsafe { CStr::from_ptr(value) }.to_bytes()
+    let value = unsafe { secure_getenv(name.as_ptr()) };
+    // SAFETY: a variable that is set is a string.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
 }

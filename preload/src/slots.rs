@@ -164,6 +164,11 @@ impl Held {
         self
     }
 
+    /// Keeps the lease until the process ends.
+    pub(crate) fn keep(&self) {
+        self.slot.users.add();
+    }
+
     /// Takes the use of an entry back.
     pub(crate) fn uncount(self) -> Held {
         self.slot.drop_user(false);
@@ -253,15 +258,26 @@ pub(crate) fn views_may_be_stored_to(at: u64, len: u64) {
     }
 }
 
-/// Returns the leases to write whose slots are as wanted.
-fn writable(is_wanted: impl Fn(&Slot) -> bool) -> impl Iterator<Item = Held> {
+/// Returns the leases whose slots are as wanted.
+fn wanted(is_wanted: impl Fn(&Slot) -> bool) -> impl Iterator<Item = Held> {
     (0..LEASES as u16).filter_map(move |number| {
         let slot = &SLOTS[usize::from(number)];
         if !slot.is_used.load(Ordering::Acquire) || !is_wanted(slot) {
             return None;
         }
-        Held::of(number, slot.generation.load(Ordering::Relaxed) as u32).filter(Held::is_writable)
+        Held::of(number, slot.generation.load(Ordering::Relaxed) as u32)
     })
+}
+
+/// Returns the leases to write whose slots are as wanted.
+fn writable(is_wanted: impl Fn(&Slot) -> bool) -> impl Iterator<Item = Held> {
+    wanted(is_wanted).filter(Held::is_writable)
+}
+
+/// Returns the leases to read of the files with a hash.
+pub(crate) fn readers(inode: u16) -> impl Iterator<Item = Held> {
+    wanted(move |slot| !slot.is_writable.load(Ordering::Relaxed))
+        .filter(move |held| !held.is_writable() && held.inode() == inode)
 }
 
 /// Returns the leases to write whose files are mapped for stores.

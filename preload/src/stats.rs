@@ -4,7 +4,7 @@
 //! A data call reads, writes or maps a file of a mount. A call on another file counts
 //! nowhere.
 
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CString, c_int};
 use std::io::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,14 +17,10 @@ static PASSED: AtomicU64 = AtomicU64::new(0);
 static FILE: OnceLock<CString> = OnceLock::new();
 
 pub(crate) fn start() {
-    // SAFETY: the name ends with a zero. At the start, no other thread changes variables.
-    let set = unsafe { libc::getenv(c"PRAMFS_PRELOAD_STATS".as_ptr()) };
-    if set.is_null() {
+    let Some(value) = crate::settings::set_variable(c"PRAMFS_PRELOAD_STATS") else {
         return;
-    }
+    };
     ON.store(true, Ordering::Relaxed);
-    // SAFETY: a variable that is set is a string.
-    let value = unsafe { CStr::from_ptr(set) };
     if value.to_bytes().starts_with(b"/") {
         // Once in each process.
         let _ = FILE.set(value.to_owned());

@@ -48,6 +48,15 @@ pub(crate) fn set(fd: i32, entry: Entry) -> bool {
     true
 }
 
+/// Notes what is known about a descriptor, if that was not changed meanwhile. False if it was, or if
+/// its number is too high.
+pub(crate) fn note(fd: i32, old: Entry, new: Entry) -> bool {
+    if is_tracked(fd) {
+        USED.fetch_max(fd as usize + 1, Ordering::Relaxed);
+    }
+    replace(fd, old, new)
+}
+
 /// Changes an entry if it is still the given one.
 pub(crate) fn replace(fd: i32, old: Entry, new: Entry) -> bool {
     word(fd).is_some_and(|word| {
@@ -95,6 +104,14 @@ fn settle_slowly(fd: i32) {
             }
             _ => return,
         }
+    }
+}
+
+/// Waits for a replacement in progress of a descriptor. A signal handler does not.
+#[inline]
+pub(crate) fn await_change(fd: i32) {
+    while matches!(entry(fd), Entry::Changing { .. }) && may_wait() {
+        pause(std::time::Duration::from_micros(50));
     }
 }
 
@@ -163,9 +180,13 @@ pub(crate) fn forget_range(first: u32, last: u32) {
 
 /// Passes the calls of a descriptor, and of all others with its lease, to the mount.
 pub(crate) fn pass_copies(fd: i32) {
-    let Some(held) = hold(entry(fd)) else {
-        return;
-    };
+    if let Some(held) = hold(entry(fd)) {
+        pass_lease(&held);
+    }
+}
+
+/// Passes the calls of all descriptors with a lease to the mount.
+pub(crate) fn pass_lease(held: &Held) {
     let inode = held.inode();
     let locked = may_be_locked(inode);
     for fd in 0..USED.load(Ordering::Relaxed) as i32 {
@@ -177,7 +198,7 @@ pub(crate) fn pass_copies(fd: i32) {
     }
     if locked {
         // Its end would close a descriptor of the file. It stays until the process ends.
-        std::mem::forget(held);
+        held.keep();
     }
 }
 

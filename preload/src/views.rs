@@ -155,7 +155,7 @@ fn pages(at: u64, len: u64) -> Range<u64> {
 
 /// Whether there are views. A thread that has learnt the address of a view sees the count, too.
 #[inline]
-fn are_any() -> bool {
+pub(crate) fn are_any() -> bool {
     COUNT.load(Ordering::Acquire) != 0 || IS_LOST.load(Ordering::Relaxed)
 }
 

@@ -9,6 +9,8 @@ pub struct Line {
     pub end: u64,
     /// Whether stores reach the file.
     pub is_shared: bool,
+    /// The device of the file: major and minor number.
+    pub device: (u32, u32),
     /// The number of the inode.
     pub inode: u64,
 }
@@ -26,11 +28,15 @@ impl Line {
         };
         let (start, end) = (hexadecimal(range.next()?)?, hexadecimal(range.next()?)?);
         let is_shared = words.next()?.get(3) == Some(&b's');
-        let inode = std::str::from_utf8(words.nth(2)?).ok()?.parse().ok()?;
+        let mut device = words.nth(1)?.split(|byte| *byte == b':');
+        let mut number = || u32::try_from(hexadecimal(device.next()?)?).ok();
+        let device = (number()?, number()?);
+        let inode = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
         Some(Line {
             start,
             end,
             is_shared,
+            device,
             inode,
         })
     }
@@ -46,11 +52,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_tells_range_sharing_and_inode() {
+    fn line_tells_range_sharing_device_and_inode() {
         let shared = b"7f0000000000-7f0000002000 rw-s 00100000 00:1f 4242    /dev/shm/a b";
         let line = Line::parse(shared).unwrap();
         assert_eq!((line.start, line.end), (0x7f00_0000_0000, 0x7f00_0000_2000));
-        assert!(line.is_shared && line.inode == 4242);
+        assert!(line.is_shared && line.inode == 4242 && line.device == (0, 0x1f));
         assert!(line.has(line.start) && line.has(line.end - 1));
         assert!(!line.has(line.end) && !line.has(line.start - 1));
         let private = b"7f0000000000-7f0000002000 rw-p 00100000 00:1f 4242    /dev/shm/a b";

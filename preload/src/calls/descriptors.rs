@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{FILE, mmsghdr, msghdr, off64_t, pid_t, ssize_t};
 
-use super::{data, memory};
+use super::{data, memory, users};
 use crate::{lease, process, real, stats, table};
 
 unsafe fn closed(fd: c_int) -> c_int {
@@ -35,6 +35,9 @@ unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
 /// close_range(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+        set_apart();
+    }
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || process::is_inside() {
         // SAFETY: the arguments are those of the program.
         return unsafe { real::close_range(first, last, flags) };
@@ -59,6 +62,26 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         true => unsafe { real::close_range(from, last, flags) },
         false => 0,
     }
+}
+
+/// Called before this thread gets descriptors of its own: from then on a number can be one file here
+/// and another one there. All calls go to the mount.
+fn set_apart() {
+    // A child of vfork has its own descriptors already, but not its own memory.
+    if !process::is_inside() && process::owns_memory() {
+        process::set_apart();
+        table::pass_all();
+    }
+}
+
+/// unshare(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_FILES != 0 {
+        set_apart();
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::unshare(flags) }
 }
 
 /// closefrom(3).
@@ -109,9 +132,17 @@ freopen! { freopen freopen64 }
 /// dup(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    settle(fd);
     // SAFETY: the arguments are those of the program.
     let new = unsafe { real::dup(fd) };
     copied(fd, new)
+}
+
+/// Called before a descriptor is copied: its description must not be replaced by then.
+fn settle(fd: c_int) {
+    if !process::is_inside() {
+        table::settle(fd);
+    }
 }
 
 fn copied(fd: c_int, new: c_int) -> c_int {
@@ -137,6 +168,7 @@ unsafe fn replaced(fd: c_int, new: c_int, dup: impl FnOnce() -> c_int) -> c_int 
     // Before the number means another file. If the call fails, the file goes on through the
     // mount.
     table::forget(new);
+    settle(fd);
     copied(fd, dup())
 }
 
@@ -397,7 +429,7 @@ unsafe extern "C-unwind" fn sendmmsg(
 /// `sets`: whether it can, as its arguments are. `failed`: whether it has not.
 fn filtered<T>(sets: bool, call: impl FnOnce() -> T, failed: impl FnOnce(&T) -> bool) -> T {
     // A child of vfork does not seal its parent. Under a filter, nobody asks which process it is.
-    let sets = sets && (process::is_sealed() || process::owns_memory());
+    let sets = sets && (process::is_sealed() || process::is_apart() || process::owns_memory());
     if sets {
         // Before: afterwards it could be killed for what it takes to end a lease, and another
         // thread for what it has begun.
@@ -470,11 +502,51 @@ unsafe extern "C-unwind" fn syscall(
         }
         // SAFETY: the arguments are those of the program.
         libc::SYS_seccomp => unsafe { seccomp(a, b, c, [d, e, f]) },
+        // SAFETY: the arguments are those of the program.
+        libc::SYS_unshare => unsafe { unshare(a as c_int) }.into(),
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
+            users::change_by(number, a, b, c);
+            // SAFETY: the arguments are those of the program.
+            unsafe { real::syscall(number, a, b, c, d, e, f) }
+        }
+        libc::SYS_lseek => {
+            settle(a as c_int);
+            // SAFETY: the arguments are those of the program.
+            unsafe { real::syscall(number, a, b, c, d, e, f) }
+        }
+        libc::SYS_sendfile => {
+            settle(a as c_int);
+            settle(b as c_int);
+            // SAFETY: the arguments are those of the program.
+            unsafe { real::syscall(number, a, b, c, d, e, f) }
+        }
+        libc::SYS_splice | libc::SYS_copy_file_range => {
+            settle(a as c_int);
+            settle(c as c_int);
+            // SAFETY: the arguments are those of the program.
+            unsafe { real::syscall(number, a, b, c, d, e, f) }
+        }
+        libc::SYS_dup => {
+            settle(a as c_int);
+            // SAFETY: the arguments are those of the program.
+            let new = unsafe { real::syscall(number, a, b, c, d, e, f) };
+            copied(a as c_int, new as c_int).into()
+        }
         libc::SYS_mremap => {
             let (at, to) = (a as *mut c_void, e as *mut c_void);
             // SAFETY: the arguments are those of the program.
             let done = unsafe { memory::mremap(at, b as usize, c as usize, d as c_int, to) };
             done as c_long
+        }
+        libc::SYS_remap_file_pages => {
+            let (at, protection) = (a as *mut c_void, c as c_int);
+            // SAFETY: the arguments are those of the program.
+            unsafe { memory::remap_file_pages(at, b as usize, protection, d as usize, e as c_int) }
+                .into()
+        }
+        libc::SYS_madvise => {
+            // SAFETY: the arguments are those of the program.
+            unsafe { memory::madvise(a as *mut c_void, b as usize, c as c_int) }.into()
         }
         libc::SYS_munmap => {
             // SAFETY: the arguments are those of the program.

@@ -7,6 +7,7 @@
 //! what the program has stored to.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::slots::Held;
 use crate::stats::note;
 use crate::table::{self, Entry};
 use crate::views::Change;
-use crate::{devices, durable, growing, lease, real, regions, views};
+use crate::{cached, devices, durable, growing, lease, real, regions, views};
 
 const PAGE: u64 = 4096;
 
@@ -126,7 +127,8 @@ fn map_pieces(
     let how = shared | libc::MAP_FIXED | flags & libc::MAP_POPULATE;
     held.file().with_region(|region| {
         // Before the first one.
-        regions::note(devices::inode_number(region.as_raw_fd())?);
+        let id = devices::id(region.as_raw_fd())?;
+        regions::note(id);
         let mut done = 0;
         for (place, len) in &places.pieces {
             let to = base.wrapping_byte_add(done as usize);
@@ -144,6 +146,9 @@ fn map_pieces(
             };
             if at == libc::MAP_FAILED {
                 return Some(Err(real::errno()));
+            }
+            if done == 0 {
+                regions::learn(id, to as u64);
             }
             done += len;
         }
@@ -206,14 +211,29 @@ impl Wish {
             fd,
             offset,
         } = *self;
+        let is_of_file = fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && self.is_shared();
+        let mapping = match is_of_file && !is_inside() {
+            true => cached::begin_mapping(fd, protection & libc::PROT_WRITE != 0).map(Some),
+            false => Some(None),
+        };
+        let Some(mapping) = mapping else {
+            real::set_errno(libc::ENODEV);
+            return libc::MAP_FAILED;
+        };
         // SAFETY: the arguments are those of the program.
         let map = || unsafe { real::mmap64(at, len, protection, flags, fd, offset) };
-        match flags & libc::MAP_FIXED {
+        let made = match flags & libc::MAP_FIXED {
             0 => map(),
             // What was there is gone.
             _ => views::changing((at as u64, len as u64), Change::Gone, map, place_of)
                 .unwrap_or(libc::MAP_FAILED),
+        };
+        if made == libc::MAP_FAILED
+            && let Some(mapping) = mapping
+        {
+            mapping.failed();
         }
+        made
     }
 
     /// Makes a shared mapping that the kernel has refused with ENODEV: the file has a lease
@@ -414,4 +434,43 @@ pub(super) unsafe extern "C-unwind" fn msync(at: *mut c_void, len: size_t, flags
         durable::note_stores(at as u64, len as u64);
     }
     done
+}
+
+/// remap_file_pages(2). For the kernel the file is the region, so the pages could be those of any
+/// file.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn remap_file_pages(
+    at: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    page: size_t,
+    flags: c_int,
+) -> c_int {
+    if regions::are_any() && regions::are_in(&range(at, len)) {
+        real::set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::remap_file_pages(at, len, protection, page, flags) }
+}
+
+/// madvise(2). MADV_REMOVE would punch a hole into the region.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn madvise(
+    at: *mut c_void,
+    len: size_t,
+    advice: c_int,
+) -> c_int {
+    if advice == libc::MADV_REMOVE && regions::are_any() && regions::are_in(&range(at, len)) {
+        real::set_errno(libc::EOPNOTSUPP);
+        return -1;
+    }
+    // SAFETY: the arguments are those of the program.
+    unsafe { real::madvise(at, len, advice) }
+}
+
+fn range(at: *mut c_void, len: size_t) -> Range<u64> {
+    let at = at as u64;
+    // Also of an empty range: the kernel rounds.
+    at..at.saturating_add(len.max(1) as u64)
 }

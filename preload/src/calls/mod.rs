@@ -15,5 +15,7 @@ mod data;
 mod descriptors;
 mod memory;
 mod open;
+mod position;
 mod serve;
+mod users;
 mod vectors;

@@ -1,0 +1,267 @@
+/* What the library must not do to a program, or let a program do. Prints what it sees. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include "probe.h"
+
+/* More than a megabyte, so that mappings for reading are served. */
+#define LONG 300
+
+/* Enough for a lease to read. */
+static void read_often(int fd)
+{
+    char c;
+    for (int i = 0; i < 200; i++)
+        CHECK(pread(fd, &c, 1, 0) == 1);
+}
+
+static char first(int fd)
+{
+    char c = 0;
+    CHECK(pread(fd, &c, 1, 0) == 1);
+    return c;
+}
+
+static char *map_for_stores(int fd)
+{
+    return mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+}
+
+/* A reader of a file that the process has mapped through the page cache, before and after. */
+static void store_beside_reader(void)
+{
+    int reader = opened(O_RDONLY), writer = opened(O_RDWR);
+    char *at = map_for_stores(writer);
+    CHECK(at != MAP_FAILED);
+    read_often(reader);
+    at[0] = 'X';
+    SAY("%c\n", first(reader));
+    CHECK(close(writer) == 0 && munmap(at, BLOCK) == 0 && close(reader) == 0);
+}
+
+static void store_after_reader(void)
+{
+    int reader = opened(O_RDONLY), writer;
+    read_often(reader);
+    writer = opened(O_RDWR);
+    char *at = map_for_stores(writer);
+    CHECK(at != MAP_FAILED);
+    at[0] = 'Y';
+    SAY("%c\n", first(reader));
+    /* A mapping for reading that becomes one for stores. */
+    CHECK(munmap(at, BLOCK) == 0);
+    at = mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, writer, 0);
+    CHECK(at != MAP_FAILED && mprotect(at, BLOCK, PROT_READ | PROT_WRITE) == 0);
+    read_often(reader);
+    at[0] = 'Z';
+    SAY("%c\n", first(reader));
+}
+
+/* A long mapping for reading, and one for stores: it shows the stores, or is alone. */
+static void store_beside_view(void)
+{
+    int reader = opened(O_RDONLY), writer;
+    char *shown = mmap(NULL, LONG * BLOCK, PROT_READ, MAP_SHARED, reader, 0);
+    CHECK(shown != MAP_FAILED);
+    writer = opened(O_RDWR);
+    char *at = map_for_stores(writer);
+    if (at != MAP_FAILED)
+        at[0] = 'V';
+    else
+        CHECK(errno == ENODEV);
+    SAY("%s\n", at == MAP_FAILED || shown[0] == 'V' ? "coherent" : "stale");
+}
+
+/* Pages of a mapping that would be those of another file. */
+static void other_pages(void)
+{
+    int fd = opened(O_RDWR);
+    char *at = mmap(NULL, 4 * BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(at != MAP_FAILED);
+    for (int i = 0; i < 2; i++) {
+        int done = i ? (int)syscall(SYS_remap_file_pages, at, BLOCK, 0, 1000, 0)
+                     : remap_file_pages(at, BLOCK, 0, 1000, 0);
+        SAY("remap: %d, %s\n", done, strerror(errno));
+        done = i ? (int)syscall(SYS_madvise, at, 4 * BLOCK, MADV_REMOVE) : madvise(at, 4 * BLOCK, MADV_REMOVE);
+        SAY("remove: %d, %s\n", done, strerror(errno));
+    }
+    CHECK(madvise(at, 4 * BLOCK, MADV_WILLNEED) == 0);
+    SAY("%c %c\n", at[0], at[BLOCK]);
+    char *own = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(own != MAP_FAILED && madvise(own, BLOCK, MADV_REMOVE) == 0);
+}
+
+/* In a root directory whose /proc belongs to somebody else. */
+static void planted_proc(void)
+{
+    char name[4096];
+    char *file = strrchr(path, '/');
+    CHECK(file);
+    *file = 0;
+    static const char *const directories[] = {"/proc", "/proc/self", "/proc/self/fd"};
+    for (int i = 0; i < 3; i++) {
+        CHECK(sprintf(name, "%s%s", path, directories[i]) > 0);
+        CHECK(mkdir(name, 0755) == 0);
+    }
+    for (int i = 3; i < 64; i++) {
+        CHECK(sprintf(name, "%s/proc/self/fd/%d", path, i) > 0);
+        int fd = open(name, O_WRONLY | O_CREAT, 0644);
+        CHECK(fd >= 0 && write(fd, "P", 1) == 1 && close(fd) == 0);
+    }
+    CHECK(chroot(path) == 0 && chdir("/") == 0);
+    *file = '/';
+    int fd = open(file, O_RDWR), planted = 0;
+    CHECK(fd >= 0);
+    SAY("%c\n", first(fd));
+    CHECK(pwrite(fd, "Q", 1, 0) == 1);
+    for (int i = 3; i < 64; i++) {
+        CHECK(sprintf(name, "/proc/self/fd/%d", i) > 0);
+        int other = open(name, O_RDONLY);
+        CHECK(other >= 0);
+        planted += first(other) == 'P';
+        CHECK(close(other) == 0);
+    }
+    SAY("%c, %d as before\n", first(fd), planted);
+}
+
+/* Shared mappings that can be stored to, and sockets. */
+static void show_rights(void)
+{
+    char line[4096];
+    int mappings = 0, sockets = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps))
+        mappings += strstr(line, " rw-s ") != NULL;
+    fclose(maps);
+    for (int fd = 3; fd < 4096; fd++) {
+        struct stat st;
+        sockets += fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
+    }
+    SAY("%s, %s\n", mappings ? "mapped" : "not mapped", sockets ? "connected" : "not connected");
+}
+
+static void gives_root_away(void)
+{
+    int fd = opened(O_RDWR), status;
+    CHECK(first(fd) == 'a' && chmod(path, 0666) == 0);
+    show_rights();
+    /* It can come back. */
+    CHECK(seteuid(12345) == 0 && seteuid(0) == 0);
+    show_rights();
+    for (int i = 0; i < 3; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            fd = opened(O_RDWR);
+            CHECK(first(fd) == 'a');
+            show_rights();
+            CHECK((i == 0   ? setuid(12345)
+                   : i == 1 ? setresuid(12345, 12345, 12345)
+                            : (int)syscall(SYS_setuid, 12345))
+                  == 0);
+            CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
+            show_rights();
+            CHECK(pwrite(fd, "b", 1, BLOCK) == 1 && first(fd) == 'a');
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+}
+
+/* What a child has at high numbers, where the library keeps its descriptors. */
+static void inherited(void)
+{
+    int fd = opened(O_RDWR), status;
+    CHECK(first(fd) == 'a');
+    pid_t child = fork();
+    if (child == 0) {
+        struct stat file, st;
+        int files = 0, sockets = 0;
+        CHECK(fstat(fd, &file) == 0);
+        for (int n = fd + 1; n < 4096; n++)
+            if (fstat(n, &st) == 0) {
+                files += st.st_dev == file.st_dev && st.st_ino == file.st_ino;
+                sockets += S_ISSOCK(st.st_mode);
+            }
+        SAY("%d files, %d sockets\n", files, sockets);
+        /* It gets leases of its own. */
+        int own = opened(O_RDWR);
+        CHECK(first(own) == 'a' && pwrite(own, "c", 1, 0) == 1 && first(fd) == 'c');
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(first(fd) == 'c');
+}
+
+static int by_close_range;
+static int shared_fd;
+static pthread_barrier_t barrier;
+
+static void *has_descriptors_of_its_own(void *unused)
+{
+    if (by_close_range)
+        CHECK(close_range(5000, 5001, CLOSE_RANGE_UNSHARE) == 0);
+    else
+        CHECK(unshare(CLONE_FILES) == 0);
+    pthread_barrier_wait(&barrier);
+    /* The other thread opens another file under this number. */
+    pthread_barrier_wait(&barrier);
+    char mine = first(shared_fd);
+    SAY("%c\n", mine);
+    pthread_barrier_wait(&barrier);
+    return unused;
+}
+
+/* Two threads with different files under one number. */
+static void own_descriptors(void)
+{
+    char other[4096];
+    CHECK(sprintf(other, "%s2", path) > 0);
+    make(other, 1);
+    int fd = open(other, O_RDWR);
+    CHECK(fd >= 0 && pwrite(fd, "o", 1, 0) == 1 && close(fd) == 0);
+    CHECK(pthread_barrier_init(&barrier, NULL, 2) == 0);
+    pthread_t thread;
+    shared_fd = opened(O_RDWR);
+    CHECK(first(shared_fd) == 'a');
+    CHECK(pthread_create(&thread, NULL, has_descriptors_of_its_own, NULL) == 0);
+    pthread_barrier_wait(&barrier);
+    CHECK(close(shared_fd) == 0 && open(other, O_RDWR) == shared_fd);
+    SAY("%c\n", first(shared_fd));
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void own_descriptors_by_close_range(void)
+{
+    by_close_range = 1;
+    own_descriptors();
+}
+
+int main(int count, char **arguments)
+{
+    static const struct { const char *name; void (*run)(void); } all[] = {
+        {"store_beside_reader", store_beside_reader}, {"store_after_reader", store_after_reader},
+        {"store_beside_view", store_beside_view}, {"other_pages", other_pages},
+        {"planted_proc", planted_proc}, {"gives_root_away", gives_root_away},
+        {"inherited", inherited}, {"own_descriptors", own_descriptors},
+        {"own_descriptors_by_close_range", own_descriptors_by_close_range},
+    };
+    if (count != 3)
+        return 2;
+    path = arguments[2];
+    make(path, LONG);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(arguments[1], all[i].name)) {
+            all[i].run();
+            return 0;
+        }
+    return 2;
+}
