@@ -8,7 +8,7 @@
 //!   ESTALE or EBADF otherwise. The end of a session gives everything back;
 //! * nothing in a request refers to a process of this machine: the guest's number of a process
 //!   is not passed on;
-//! * ids are translated (`ids.rs`), and names of attributes (`xattr_map.rs`);
+//! * ids are translated (`ids.rs`), and names of attributes (`xattr_map.rs`, `xattrs.rs`);
 //! * with a window, ranges of files are mapped into the guest (`dax.rs`);
 //! * what a reply may cache depends on whether there are other doors (`reply.rs`): guests get no
 //!   notifications.
@@ -25,6 +25,7 @@ mod reply;
 #[cfg(test)]
 mod tests;
 mod xattr_map;
+mod xattrs;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -262,11 +263,15 @@ impl Door {
         if self.dax.get().is_some() {
             all |= InitFlags::MAP_ALIGNMENT | InitFlags::HAS_INODE_DAX;
         }
-        if let Some(xattrs) = &self.translations.xattrs
-            && !xattrs.keeps_acls()
-        {
-            // What the guest calls an ACL is another attribute here, and no ACL.
-            all = all.difference(InitFlags::POSIX_ACL | InitFlags::DONT_MASK);
+        if let Some(xattrs) = &self.translations.xattrs {
+            if !xattrs.keeps_acls() {
+                // What the guest calls an ACL is another attribute here, and no ACL.
+                all = all.difference(InitFlags::POSIX_ACL | InitFlags::DONT_MASK);
+            }
+            if !xattrs.keeps_label() {
+                // With them, the guest could make no file.
+                all = all.difference(InitFlags::SECURITY_CTX);
+            }
         }
         match self.settings.shared {
             false => all,
@@ -289,12 +294,15 @@ impl Door {
             _ => {}
         }
         let mut reply = DoorReply::new(self, outlet, header.unique, node);
-        let mapped = match self.name_in_region(&asked) {
+        let named_otherwise = self
+            .check_contexts(&asked)
+            .and_then(|()| self.name_in_region(&asked));
+        let mapped = match named_otherwise {
             Ok(mapped) => mapped,
             Err(errno) => return reply.refuse(errno),
         };
         let mut asked = match &mapped {
-            Some(name) => named(asked, name),
+            Some(name) => xattrs::named(asked, name),
             None => asked,
         };
         if let (Operation::Listxattr { size }, Some(_)) = (&mut asked, &self.translations.xattrs) {
@@ -402,22 +410,6 @@ impl Door {
         Ok(())
     }
 
-    /// Returns the name in the region of the attribute that a request names, if it has another one
-    /// there.
-    fn name_in_region(&self, asked: &Operation<'_>) -> Result<Option<Vec<u8>>, Errno> {
-        let (name, reads) = match asked {
-            Operation::Setxattr { name, .. } | Operation::Removexattr { name } => (*name, false),
-            Operation::Getxattr { name, .. } => (*name, true),
-            _ => return Ok(None),
-        };
-        match &self.translations.xattrs {
-            Some(map) => map
-                .to_region(name, reads)
-                .map(|name| Some(name.into_owned())),
-            None => Ok(None),
-        }
-    }
-
     /// Refuses what only root of this machine may ask for, and changes through a door that is
     /// read-only.
     fn refusal(&self, asked: &Operation<'_>) -> Option<Errno> {
@@ -522,18 +514,6 @@ impl Reply for Nobody {
     fn send(self, _: Answer<'_>) {}
 
     fn dismiss(self) {}
-}
-
-/// Returns a request for an attribute with another name.
-fn named<'a>(asked: Operation<'a>, to: &'a [u8]) -> Operation<'a> {
-    let mut asked = asked;
-    match &mut asked {
-        Operation::Setxattr { name, .. }
-        | Operation::Getxattr { name, .. }
-        | Operation::Removexattr { name } => *name = to,
-        _ => {}
-    }
-    asked
 }
 
 /// Returns the nodes that a request names.

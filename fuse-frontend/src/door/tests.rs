@@ -11,8 +11,8 @@ use pramfs::pmem::{HeapBackend, Region};
 use pramfs_fuse_protocol::flags::{AttrFlags, InitFlags, OpenOutFlags, SetattrValid};
 use pramfs_fuse_protocol::numbers::MAJOR;
 use pramfs_fuse_protocol::wire::{
-    AttrOut, CopyFileRangeIn, CreateIn, EntryOut, GetattrIn, GetxattrOut, InHeader, IoctlIn,
-    OpenIn, OpenOut, OutHeader, ReadIn, SetattrIn, SetxattrIn,
+    AttrOut, CopyFileRangeIn, CreateIn, EntryOut, GetattrIn, InHeader, IoctlIn, OpenIn, OpenOut,
+    OutHeader, ReadIn, SetattrIn,
 };
 use pramfs_fuse_protocol::{
     Data, Errno, Extensions, InitRequest, Message, Operation, Request, Rules,
@@ -22,6 +22,9 @@ use zerocopy::FromBytes;
 
 use super::*;
 use crate::adapter::{CacheMode, Notifier};
+
+#[path = "xattrs_tests.rs"]
+mod xattrs;
 
 const ROOT: u64 = ROOT_ID;
 
@@ -458,72 +461,6 @@ fn ids_are_translated_in_requests_and_replies() {
     let changed = AttrOut::read_from_bytes(&chown(7).unwrap()).unwrap();
     assert_eq!(changed.attr.uid, 7);
     assert_eq!(scene.fs.getattr(Ino(made.nodeid)).unwrap().uid, 100_007);
-}
-
-#[test]
-fn names_of_attributes_are_translated_in_requests_and_lists() {
-    let scene = Scene::new();
-    let xattrs = XattrMap::parse(":map:trusted.:user.guest.:").unwrap();
-    let translations = Translations {
-        xattrs: Some(xattrs),
-        ..Translations::default()
-    };
-    let guest = scene.door(DoorSettings::default(), translations);
-    guest.init().unwrap();
-    let node = guest.create(0, b"file").unwrap().0.nodeid;
-    for hosts in [&b"trusted.hosts"[..], b"user.plain"] {
-        let set = scene.fs.setxattr(
-            &Credentials::ROOT,
-            Ino(node),
-            hosts,
-            b"host",
-            pramfs::XattrMode::Set,
-        );
-        set.unwrap();
-    }
-    let set = |name| {
-        let value = &b"value"[..];
-        let arg = SetxattrIn {
-            size: value.len() as u32,
-            ..SetxattrIn::default()
-        };
-        guest.ask(node, Operation::Setxattr { arg, name, value })
-    };
-    set(b"trusted.x").unwrap();
-    assert_eq!(set(b"user.guest.trusted.x"), Err(Errno::EPERM));
-    let stored = scene.fs.getxattr(Ino(node), b"user.guest.trusted.x");
-    assert_eq!(stored.unwrap(), b"value");
-    let get = |name, size| guest.ask(node, Operation::Getxattr { size, name });
-    assert_eq!(get(b"trusted.x", 100).unwrap(), b"value");
-    assert_eq!(get(b"trusted.hosts", 100), Err(Errno::ENODATA));
-    // The list is shorter than that of the region, whose length would not fit.
-    let list = |size| guest.ask(node, Operation::Listxattr { size });
-    let mut names = list(21).unwrap();
-    let wanted = [&b"trusted.x\0user.plain\0"[..], b"user.plain\0trusted.x\0"];
-    assert!(wanted.contains(&&*names), "{names:?}");
-    assert_eq!(list(20), Err(Errno::ERANGE));
-    let size = GetxattrOut::read_from_bytes(&list(0).unwrap()).unwrap();
-    assert_eq!(size.size, 21);
-    let remove = |name| guest.ask(node, Operation::Removexattr { name });
-    remove(b"trusted.x").unwrap();
-    names = list(100).unwrap();
-    assert_eq!(names, b"user.plain\0");
-    assert_eq!(remove(b"trusted.hosts"), Err(Errno::ENODATA));
-}
-
-#[test]
-fn acls_are_left_out_where_their_names_are_translated() {
-    let scene = Scene::new();
-    let negotiated = |map: Option<&str>| {
-        let translations = Translations {
-            xattrs: map.map(|map| XattrMap::parse(map).unwrap()),
-            ..Translations::default()
-        };
-        scene.door(DoorSettings::default(), translations).0.wanted()
-    };
-    assert!(negotiated(None).contains(InitFlags::POSIX_ACL));
-    assert!(negotiated(Some(":map:trusted.:user.g.:")).contains(InitFlags::POSIX_ACL));
-    assert!(!negotiated(Some(":map::user.g.:")).intersects(InitFlags::POSIX_ACL));
 }
 
 #[test]
