@@ -159,8 +159,17 @@ impl Guest {
     }
 
     fn create(&self, user: u32, name: &[u8]) -> Result<(EntryOut, OpenOut), Errno> {
+        self.create_with(libc::O_RDWR, user, name)
+    }
+
+    fn create_with(
+        &self,
+        flags: i32,
+        user: u32,
+        name: &[u8],
+    ) -> Result<(EntryOut, OpenOut), Errno> {
         let arg = CreateIn {
-            flags: libc::O_RDWR.cast_unsigned(),
+            flags: flags.cast_unsigned(),
             mode: libc::S_IFREG | 0o644,
             ..CreateIn::default()
         };
@@ -391,6 +400,32 @@ fn guests_share_a_region() {
     drop(other);
     scene.fs.free_forgotten();
     assert!(!scene.exists(node));
+}
+
+/// Both kernels have looked a name up, and found nothing.
+#[test]
+fn create_after_that_of_another_guest_makes_the_kernel_look_up_again() {
+    let scene = Scene::new();
+    let settings = DoorSettings {
+        shared: true,
+        ..DoorSettings::default()
+    };
+    let guests = [(); 2].map(|()| {
+        let guest = scene.door(settings, Translations::default());
+        guest.init().unwrap();
+        assert_eq!(guest.lookup(b"file").unwrap().nodeid, 0);
+        guest
+    });
+    let flags = libc::O_RDWR | libc::O_CREAT;
+    let (made, _) = guests[0].create_with(flags, 0, b"file").unwrap();
+    let other = &guests[1];
+    let again = other.create_with(flags, 1000, b"file");
+    assert_eq!(again.map(drop), Err(Errno::ESTALE));
+    assert_eq!(other.lookup(b"file").unwrap().nodeid, made.nodeid);
+    assert!(other.open(made.nodeid).is_ok());
+    // A program that asks for a new file is told.
+    let exclusive = other.create_with(flags | libc::O_EXCL, 1000, b"file");
+    assert_eq!(exclusive.map(drop), Err(Errno::EEXIST));
 }
 
 #[test]
