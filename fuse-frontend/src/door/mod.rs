@@ -30,6 +30,7 @@ mod xattrs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use pramfs::inode::Repeats;
 use pramfs_fuse_protocol::flags::{InitFlags, SetattrValid};
 use pramfs_fuse_protocol::numbers::{INVALID_UIDGID, ROOT_ID};
 use pramfs_fuse_protocol::wire::{InHeader, ReleaseIn};
@@ -219,10 +220,14 @@ impl Door {
         let mut session = self.alone();
         if session.is_some() {
             if !self.was_stopped.load(Ordering::Relaxed) {
-                tracing::warn!("a guest negotiates a second time; refused");
+                if let Some(since) = self.tells("a second time") {
+                    tracing::warn!("a guest negotiates a second time; refused{since}");
+                }
                 return outlet.put(&answers::error(unique, Errno::EIO));
             }
-            tracing::info!("the guest has begun anew, without an unmount");
+            if let Some(since) = self.tells("anew") {
+                tracing::info!("the guest has begun anew, without an unmount{since}");
+            }
             *session = None;
             self.give_back();
         }
@@ -240,17 +245,27 @@ impl Door {
         match pramfs_fuse_protocol::negotiate(init, &wanted) {
             Ok(Outcome::Agreed(agreed)) => {
                 self.adapter.note_offer(init.flags);
-                tracing::info!("a guest mounts: FUSE 7.{}", agreed.minor());
+                if let Some(since) = self.tells("mounts") {
+                    tracing::info!("a guest mounts: FUSE 7.{}{since}", agreed.minor());
+                }
                 tracing::debug!("in use: {:?}", agreed.flags());
                 *session = Some(agreed);
                 outlet.put(&agreed.reply(unique));
             }
             Ok(Outcome::OtherMajor) => outlet.put(&other_major(unique)),
             Err(error) => {
-                tracing::warn!("a guest cannot mount: {error}");
+                if let Some(since) = self.tells("cannot mount") {
+                    tracing::warn!("a guest cannot mount: {error}{since}");
+                }
                 outlet.put(&answers::error(unique, error.errno()));
             }
         }
+    }
+
+    /// Decides whether to log a message that a guest can provoke without an end: once a minute.
+    /// Returns what follows it.
+    fn tells(&self, what: &str) -> Option<String> {
+        self.adapter.tells(what).map(Repeats::since)
     }
 
     /// Returns what this server asks of a guest's kernel.
@@ -377,7 +392,10 @@ impl Door {
         match self.flush_for(dax, header.nodeid, &asked) {
             Ok(()) => self.adapter.serve_request(header, asked, reply),
             Err(error) => {
-                tracing::error!("stores to node {} are not durable: {error}", header.nodeid);
+                if let Some(since) = self.tells("not durable") {
+                    let node = header.nodeid;
+                    tracing::error!("stores to node {node} are not durable: {error}{since}");
+                }
                 reply.refuse(Errno::EIO);
             }
         }

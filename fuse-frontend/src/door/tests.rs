@@ -22,6 +22,7 @@ use zerocopy::FromBytes;
 
 use super::*;
 use crate::adapter::{CacheMode, Notifier};
+use crate::logging::tests::{Still, lines_of};
 
 #[path = "xattrs_tests.rs"]
 mod xattrs;
@@ -45,11 +46,15 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
+        Scene::with(MountOptions::default())
+    }
+
+    fn with(options: MountOptions) -> Scene {
         let region = Region::new("test", HeapBackend::boxed(4 << 20));
         format(&region, &FormatOptions::default()).unwrap();
         let options = MountOptions {
             background: false,
-            ..MountOptions::default()
+            ..options
         };
         let fs = Arc::new(Fs::open(region, options).unwrap());
         let adapter = Adapter::new(Arc::clone(&fs), CacheMode::Auto, Notifier::of_guest());
@@ -333,6 +338,28 @@ fn requests_outside_of_a_session_fail() {
     guest.init().unwrap();
     assert_eq!(guest.ask(node, getattr()), Err(Errno::ESTALE));
     assert_eq!(guest.init(), Err(Errno::EIO));
+}
+
+#[test]
+fn guest_that_negotiates_again_and_again_is_logged_once() {
+    let scene = Scene::with(MountOptions {
+        clock: Arc::new(Still),
+        ..MountOptions::default()
+    });
+    let guest = scene.guest();
+    let lines = lines_of(|| {
+        for _ in 0..100 {
+            assert_eq!(guest.init(), Err(Errno::EIO));
+        }
+        for _ in 0..100 {
+            guest.ask(0, Operation::Destroy).unwrap();
+            guest.init().unwrap();
+            guest.0.note_stop();
+            guest.init().unwrap();
+        }
+    });
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("a second time"), "{lines:?}");
 }
 
 #[test]
