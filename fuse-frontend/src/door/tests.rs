@@ -452,7 +452,7 @@ fn create_after_that_of_another_guest_makes_the_kernel_look_up_again() {
     assert!(other.open(made.nodeid).is_ok());
     // A program that asks for a new file is told.
     let exclusive = other.create_with(flags | libc::O_EXCL, 1000, b"file");
-    assert_eq!(exclusive.map(drop), Err(Errno::EEXIST));
+    assert_eq!(exclusive.map(drop), Err(Errno::new(libc::EEXIST).unwrap()));
 }
 
 #[test]
