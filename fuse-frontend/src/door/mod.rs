@@ -347,7 +347,9 @@ impl Door {
             reply.refuse(Errno::EBADF);
             return self.let_go(pinned);
         }
-        match (self.refusal(&asked), self.dax.get()) {
+        let refusal = self.refusal(&asked);
+        let refusal = refusal.or_else(|| self.drop_mapped_capability(node, &asked).err());
+        match (refusal, self.dax.get()) {
             (Some(errno), _) => reply.refuse(errno),
             (None, Some(dax)) => self.ask_with_window(dax, &header, asked, reply),
             (None, None) => self.ask_adapter(None, &header, asked, reply),

@@ -1,7 +1,8 @@
 //! Guests whose attributes have other names in the region.
 
 use pramfs_fuse_protocol::Opcode;
-use pramfs_fuse_protocol::wire::{GetxattrOut, SetxattrIn};
+use pramfs_fuse_protocol::flags::OpenInFlags;
+use pramfs_fuse_protocol::wire::{FallocateIn, GetxattrOut, SetxattrIn, WriteIn};
 use zerocopy::IntoBytes;
 
 use super::*;
@@ -102,6 +103,74 @@ fn context_with_another_name_in_region_makes_no_file() {
     let made = make_with(&guest, Opcode::Create, &body, &[CAPABILITY]);
     assert_eq!(made, Err(Errno::EOPNOTSUPP));
     assert!(scene.fs.lookup(Ino::ROOT, b"new").is_err());
+}
+
+#[test]
+fn capability_with_another_name_is_dropped_by_what_changes_the_file() {
+    let scene = Scene::new();
+    let guest = with_map(&scene, ":map:security.:user.g.:");
+    let (made, open) = guest.create(0, b"file").unwrap();
+    let node = made.nodeid;
+    let source = guest.create(0, b"source").unwrap().0.nodeid;
+    let (fh, size) = (open.fh, 1);
+    let write = WriteIn {
+        fh,
+        size,
+        ..WriteIn::default()
+    };
+    let truncate = SetattrIn {
+        valid: SetattrValid::SIZE,
+        size: 10,
+        ..SetattrIn::default()
+    };
+    let fallocate = FallocateIn {
+        fh,
+        length: 10,
+        ..FallocateIn::default()
+    };
+    let copy = CopyFileRangeIn {
+        nodeid_out: node,
+        len: 1,
+        ..CopyFileRangeIn::default()
+    };
+    let opened = OpenIn {
+        flags: libc::O_RDWR.cast_unsigned(),
+        open_flags: OpenInFlags::KILL_SUIDGID,
+    };
+    let read = ReadIn {
+        fh,
+        size: 1,
+        ..ReadIn::default()
+    };
+    let data = Data::from(&b"x"[..]);
+    let chmod = SetattrIn {
+        valid: SetattrValid::MODE,
+        mode: 0o600,
+        ..SetattrIn::default()
+    };
+    for (at, asked, drops) in [
+        (node, Operation::Write { arg: write, data }, true),
+        (node, Operation::Setattr(truncate), true),
+        (node, Operation::Fallocate(fallocate), true),
+        (source, Operation::CopyFileRange(copy), true),
+        (node, Operation::Open(opened), true),
+        (node, Operation::Read(read), false),
+        (node, Operation::Setattr(chmod), false),
+    ] {
+        let value = &b"rights"[..];
+        let arg = SetxattrIn {
+            size: value.len() as u32,
+            ..SetxattrIn::default()
+        };
+        let name = CAPABILITY;
+        let set = Operation::Setxattr { arg, name, value };
+        guest.ask(node, set).unwrap();
+        let kept = || scene.fs.getxattr(Ino(node), b"user.g.security.capability");
+        assert!(kept().is_ok());
+        let opcode = asked.opcode();
+        guest.ask(at, asked).unwrap();
+        assert_eq!(kept().is_err(), drops, "{opcode:?}");
+    }
 }
 
 #[test]
