@@ -327,13 +327,13 @@ mod tests {
         for lane in [&withdrawn, &begun] {
             lane.order(Step::Register { payload: 8192 });
         }
-        let failure = |lane: &Lane| match lane.wait_for_step(long()) {
-            Outcome::Failed(error) => error.kind(),
-            _ => panic!("another outcome"),
+        let is_withdrawn = |lane: &Lane| match lane.wait_for_step(long()) {
+            Outcome::Failed(error) => error.kind() == io::ErrorKind::TimedOut,
+            // What a file that is no connection answers depends on the kernel.
+            Outcome::Done => false,
+            Outcome::Late => panic!("a thread does nothing"),
         };
-        assert_eq!(failure(&withdrawn), io::ErrorKind::TimedOut);
-        // `/dev/null` takes no entry.
-        assert_ne!(failure(&begun), io::ErrorKind::TimedOut);
+        assert!(is_withdrawn(&withdrawn) && !is_withdrawn(&begun));
         assert!(!begun.withdraw());
         [withdrawn, begun].into_iter().for_each(Lane::end);
     }
