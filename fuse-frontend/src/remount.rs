@@ -18,6 +18,9 @@ use crate::options::{Flag, MountSettings};
 /// Removing this attribute, which no file has, makes the server writable.
 pub(crate) const BEGIN_TO_WRITE: &str = "trusted.pramfs.is-writable";
 
+/// A mount that serves guests has this attribute at its root. It is in no list.
+pub(crate) const SERVES_GUESTS: &str = "trusted.pramfs.serves-guests";
+
 /// Removing one of these sets the corresponding atime policy.
 pub(crate) const SET_ATIMES: [(&str, MountFlags); 3] = [
     ("trusted.pramfs.atime-is-never", MountFlags::NOATIME),
@@ -56,6 +59,8 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
     let current = [&*mount.options, &*mount.super_options];
     let before = new_flags(&current, &[]);
     let flags = new_flags(&current, &settings.flags_given);
+    check_beside_guests(&path, before, flags)
+        .map_err(|why| Failure::mount(format!("cannot remount {shown}: {why}")))?;
     let change = |flags| rustix::mount::mount_remount(&path, flags, c"");
     // The server cannot be notified while the mount is read-only.
     let was_writable = !before.contains(MountFlags::RDONLY);
@@ -101,6 +106,23 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
                 "cannot change the atime policy of {shown}: {error}"
             ))
         })?;
+    }
+    Ok(())
+}
+
+/// Refuses to take `nosuid` or `nodev` away from a mount that serves guests.
+///
+/// # Errors
+/// The reason.
+fn check_beside_guests(path: &Path, before: MountFlags, flags: MountFlags) -> Result<(), String> {
+    for (flag, option) in [(MountFlags::NOSUID, "suid"), (MountFlags::NODEV, "dev")] {
+        let is_taken = before.contains(flag) && !flags.contains(flag);
+        let mut value = [0; 1];
+        if is_taken && rustix::fs::getxattr(path, SERVES_GUESTS, &mut value).is_ok() {
+            return Err(format!(
+                "--virtiofs cannot be combined with {option}: root of a guest could become root of this machine"
+            ));
+        }
     }
     Ok(())
 }

@@ -158,7 +158,8 @@ pub fn mount(
     let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
     let notifier = connection.try_clone().map(Notifier::new);
     let notifier = notifier
-        .map_err(|error| Failure::system(format!("cannot copy the connection: {error}")))?;
+        .map_err(|error| Failure::system(format!("cannot copy the connection: {error}")))
+        .inspect_err(|_| detach(&own_mount))?;
     let opens = Opens::of(&fs, notifier.clone(), settings.window.is_some());
     let direct = match direct_access(&fs, policy, settings, &opens) {
         Ok(direct) => direct,

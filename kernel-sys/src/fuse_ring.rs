@@ -63,9 +63,15 @@ pub struct FuseRing {
     _of_one_thread: PhantomData<*const ()>,
 }
 
+/// The parts of an entry's memory, as the kernel is told of them.
+type Parts = [libc::iovec; PARTS as usize];
+
 struct Entry {
     queue: u16,
     memory: Memory,
+    /// The parts of the memory, for the kernel. A submission that failed stays in the ring with
+    /// their address, and the next system call makes it.
+    parts: Box<Parts>,
     /// How the kernel calls the request that has arrived.
     commit_id: u64,
     /// Bytes of the payload that may be in memory.
@@ -112,16 +118,17 @@ impl FuseRing {
     /// is no memory.
     pub fn register(&mut self, queues: &[u16], payload: usize) -> io::Result<()> {
         for queue in queues {
-            let entry = Entry {
+            let memory = Memory::new(payload)?;
+            let parts = Box::new(memory.parts());
+            self.entries.push(Entry {
                 queue: *queue,
-                memory: Memory::new(payload)?,
+                memory,
+                parts,
                 commit_id: 0,
                 touched: 0,
-            };
-            let index = self.entries.len();
-            let parts = entry.memory.parts();
-            self.entries.push(entry);
-            self.register_one(index, *queue, PARTS, parts)?;
+            });
+            let command = self.registration(self.entries.len() - 1);
+            self.submit_registration(&command)?;
         }
         match self.refusal() {
             Some(error) => Err(error),
@@ -136,28 +143,24 @@ impl FuseRing {
     /// Of io_uring_enter(2).
     pub fn give_up(&mut self) -> io::Result<()> {
         // The kernel refuses an entry for a queue that it does not have, and does so for good.
-        let nothing = libc::iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        };
-        self.register_one(usize::MAX, NO_QUEUE, 0, [nothing, nothing])?;
+        let command = self.registration(usize::MAX);
+        self.submit_registration(&command)?;
         match self.refusal() {
             Some(_) => Ok(()),
             None => Err(io::Error::other("the kernel has taken a wrong entry")),
         }
     }
 
-    fn register_one(
-        &mut self,
-        index: usize,
-        queue: u16,
-        count: u32,
-        parts: [libc::iovec; PARTS as usize],
-    ) -> io::Result<()> {
-        let addr = parts.as_ptr().expose_provenance() as u64;
+    /// Returns the command that registers an entry; one that the kernel refuses if there is no such
+    /// entry.
+    fn registration(&self, index: usize) -> squeue::Entry128 {
+        let (queue, parts, count) = match self.entries.get(index) {
+            Some(entry) => (entry.queue, entry.parts.as_ptr(), PARTS),
+            None => (NO_QUEUE, std::ptr::null(), 0),
+        };
         let mut command = self
             .command(URING_CMD_REGISTER, 0, queue)
-            .addr(Some(addr))
+            .addr(Some(parts.expose_provenance() as u64))
             .build()
             .user_data(index as u64);
         // The crate has no way to set this field.
@@ -165,8 +168,12 @@ impl FuseRing {
         // SAFETY: `Entry128` is repr(C), has 128 bytes, and begins with `io_uring_sqe`, whose
         // field `len` has 4 bytes at offset 24.
         unsafe { (&raw mut command).cast::<u32>().add(SQE_LEN).write(count) };
-        self.push(&command)?;
-        // `parts` lives until this returns, and the kernel has read it then.
+        command
+    }
+
+    fn submit_registration(&mut self, command: &squeue::Entry128) -> io::Result<()> {
+        self.push(command)?;
+        // After a failure the command stays in the ring, with addresses in its entry.
         self.ring.submit()?;
         self.live += 1;
         Ok(())
@@ -200,7 +207,9 @@ impl FuseRing {
     }
 
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: a command names an entry's memory, which lives as long as the process.
+        // SAFETY: a command names an entry's memory, which lives as long as the process, and its
+        // parts, which have an address of their own and live as long as the ring: no entry is
+        // ever taken away, and nothing changes its parts.
         unsafe { self.ring.submission().push(command) }.map_err(io::Error::other)
     }
 
@@ -434,7 +443,7 @@ mod tests {
     #[test]
     fn length_is_set_where_the_kernel_reads_it() {
         let mut command = UringCmd80::new(Fixed(3), 1).addr(Some(0x1122)).build();
-        // SAFETY: as in `register_one`.
+        // SAFETY: as in `registration`.
         unsafe { (&raw mut command).cast::<u32>().add(SQE_LEN).write(2) };
         assert_eq!(size_of_val(&command), 128);
         // SAFETY: plain memory of 128 bytes.
@@ -472,17 +481,41 @@ mod tests {
         assert_eq!(headers.ring_ent_in_out.payload_sz, 3);
     }
 
+    /// A ring on a file that is no connection. `None` without io_uring.
+    fn ring() -> Option<FuseRing> {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        FuseRing::new(&file, 2)
+            .inspect_err(|error| println!("SKIPPED: no io_uring: {error}"))
+            .ok()
+    }
+
+    /// Also if the system call that makes it fails: the next one makes it.
+    #[test]
+    fn registration_names_memory_that_stays_where_it_is() {
+        let Some(mut ring) = ring() else { return };
+        let named = |ring: &FuseRing| {
+            let command = ring.registration(0);
+            // SAFETY: plain memory of 128 bytes.
+            let bytes: [u8; 128] = unsafe { std::mem::transmute_copy(&command) };
+            u64::from_le_bytes(*bytes[16..].first_chunk().unwrap())
+        };
+        // Whether `/dev/null` takes such a command depends on the kernel.
+        let _answer = ring.register(&[0], 8192);
+        let at = named(&ring);
+        assert_eq!(at, ring.entries[0].parts.as_ptr().addr() as u64);
+        for queue in 1..40 {
+            let _answer = ring.register(&[queue], 8192);
+        }
+        let moved = Box::new(ring);
+        assert_eq!(named(&moved), at);
+        let [headers, payload] = *moved.entries[0].parts;
+        assert_eq!((headers.iov_len, payload.iov_len), (HEADERS, 8192));
+    }
+
     /// The kernel refuses what the restrictions do not name.
     #[test]
     fn ring_does_nothing_but_commands_to_its_file() {
-        let file = std::fs::File::open("/dev/null").unwrap();
-        let mut ring = match FuseRing::new(&file, 1) {
-            Ok(ring) => ring,
-            Err(error) => {
-                println!("SKIPPED: no io_uring: {error}");
-                return;
-            }
-        };
+        let Some(mut ring) = ring() else { return };
         let nothing = io_uring::squeue::Entry128::from(io_uring::opcode::Nop::new().build());
         let unfixed = nothing.clone();
         let fixed = nothing.flags(squeue::Flags::FIXED_FILE);

@@ -105,7 +105,8 @@ pub struct Adapter {
     /// What the kernel offers, as bits of [`InitFlags`].
     offered: AtomicU64,
     counts: Arc<Counts>,
-    removals: PendingFrees,
+    /// Of all doors: what one frees, another waits for.
+    removals: Arc<PendingFrees>,
     /// Set by the first panic; from then on every request gets EIO.
     failed: Arc<AtomicBool>,
     /// Medium failures that have been logged.
@@ -132,7 +133,7 @@ impl Adapter {
             opened_by: OpenedBy::default(),
             offered: AtomicU64::new(0),
             counts: Arc::default(),
-            removals: PendingFrees::default(),
+            removals: Arc::default(),
             failed: Arc::default(),
             repeats: Mutex::default(),
             refused_pages: RefusedPages::new(notifier.clone()),
@@ -167,6 +168,7 @@ impl Adapter {
     pub fn of_guest(&self) -> Adapter {
         Adapter {
             failed: Arc::clone(&self.failed),
+            removals: Arc::clone(&self.removals),
             ..Adapter::new(Arc::clone(&self.fs), self.cache, Notifier::of_guest())
                 .with_counts(Arc::clone(&self.counts))
                 .with_opens(self.opens.clone())

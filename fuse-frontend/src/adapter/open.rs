@@ -15,6 +15,7 @@
 //!   to TMPFILE has opened: whether it does depends on the version of the kernel, and on whether
 //!   OPEN has been answered before.)
 
+use pramfs::Error;
 use pramfs::inode::{Fs, Ino, InodeRef, LeaseMode};
 use pramfs_fuse_protocol::flags::{OpenInFlags, OpenOutFlags};
 use pramfs_fuse_protocol::wire::{CreateIn, InHeader, OpenIn, OpenOut};
@@ -111,6 +112,12 @@ fn may_write(kept: u32, flags: i32) -> Served<()> {
 
 /// The answer to an open that the kernel does by itself, from then on without asking.
 const BY_KERNEL: Refusal = Refusal::Request(Errno::ENOSYS, "the kernel opens files (opens=kernel)");
+
+/// The answer to a CREATE of a name that another door has made since the kernel looked it up. The
+/// program has asked for that file, if it is there, and the kernel begins again with a lookup. It
+/// checks the file itself then: whether it may be opened, and in a sticky directory. A reply with
+/// the file would go past these checks, because the kernel takes it for a new one.
+const MADE_MEANWHILE: Refusal = Refusal::Request(Errno::ESTALE, "the name has been made meanwhile");
 
 impl Adapter {
     /// Whether files and directories are opened without a request.
@@ -242,8 +249,11 @@ impl Adapter {
             let holding = fs.holding().with_labels(&labels);
             let made = self
                 .removals
-                .wait_for_space(fs, || holding.create(&caller, parent, name, perm))?;
-            Ok(self.opened_anew(fs, made, flags))
+                .wait_for_space(fs, || holding.create(&caller, parent, name, perm));
+            match made {
+                Err(Error::Exists) if flags & libc::O_EXCL == 0 => Err(MADE_MEANWHILE),
+                made => Ok(self.opened_anew(fs, made?, flags)),
+            }
         };
         self.serve("create", parent, reply, work, |reply, made| {
             self.send_created(reply, made, flags)

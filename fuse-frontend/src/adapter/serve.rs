@@ -88,8 +88,9 @@ impl Adapter {
         }
     }
 
-    /// Logs an error by kind: a medium failure once for each node and minute; reported
-    /// damage and errors provoked by programs at debug level only.
+    /// Logs an error by kind: a medium failure once for each node and minute; a node that is gone
+    /// once for each kind of request and minute, because a guest can ask for such nodes without an
+    /// end; reported damage and errors provoked by programs at debug level only.
     pub(super) fn note(&self, request: &'static str, node: Node, refusal: &Refusal) {
         let error = match refusal {
             Refusal::Engine(error) => error,
@@ -107,10 +108,7 @@ impl Adapter {
                 tracing::debug!("{request} of node {}: {error}", node.0);
             }
             libc::EIO => {
-                let now = self.fs.options().clock.now().sec;
-                let what = format!("node {}", node.0);
-                let mut repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(silent) = repeats.tell(&what, now) {
+                if let Some(silent) = self.tells(&format!("node {}", node.0)) {
                     let region = self.fs.region().info().name;
                     tracing::error!(
                         "{region}: {request} of node {}: {error}{}",
@@ -119,9 +117,21 @@ impl Adapter {
                     );
                 }
             }
-            libc::ESTALE => tracing::warn!("{request} of node {}: {error}", node.0),
+            libc::ESTALE => {
+                if let Some(silent) = self.tells(&format!("{request} of a node that is gone")) {
+                    let since = Repeats::since(silent);
+                    tracing::warn!("{request} of node {}: {error}{since}", node.0);
+                }
+            }
             _ => tracing::debug!("{request} of node {}: {error}", node.0),
         }
+    }
+
+    /// Decides whether to log a message about this. Returns how many were left out since the last one.
+    pub(crate) fn tells(&self, what: &str) -> Option<u64> {
+        let now = self.fs.options().clock.now().sec;
+        let mut repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
+        repeats.tell(what, now)
     }
 
     fn fail(&self, request: &'static str, node: Node) {
@@ -153,6 +163,7 @@ mod tests {
 
     use super::*;
     use crate::adapter::{CacheMode, nowhere};
+    use crate::logging::tests::{Still, lines_of};
 
     const NODE: Node = Node::ROOT;
 
@@ -221,5 +232,27 @@ mod tests {
         let work = |_: &Fs, _: &mut _| Ok(());
         adapter.serve("next", NODE, &answers, work, |reply, ()| reply.give(0));
         assert_eq!(answers.last.get(), libc::EIO);
+    }
+
+    #[test]
+    fn requests_of_nodes_that_are_gone_are_logged_once_for_each_kind() {
+        let region = Region::new("test", HeapBackend::boxed(1 << 20));
+        format(&region, &FormatOptions::default()).unwrap();
+        let options = MountOptions {
+            clock: Arc::new(Still),
+            ..MountOptions::default()
+        };
+        let fs = Fs::open(region, options).unwrap();
+        let adapter = Adapter::new(Arc::new(fs), CacheMode::Auto, nowhere());
+        let lines = lines_of(|| {
+            for node in 100..200 {
+                for request in ["lookup", "rmdir"] {
+                    let gone = Refusal::Engine(Error::Stale(Ino(node)));
+                    adapter.note(request, Node(node), &gone);
+                }
+            }
+        });
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].contains("lookup of node 100"), "{lines:?}");
     }
 }

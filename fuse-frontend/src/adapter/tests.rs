@@ -362,3 +362,11 @@ fn request_that_two_servers_died_of_is_answered_eio_and_not_served() {
     ask(ASKED + 2).unwrap();
     scene.find(b"dir").unwrap();
 }
+
+/// Otherwise one fails with ENOSPC while another still frees.
+#[test]
+fn adapter_of_guest_waits_for_what_other_doors_free() {
+    let scene = Scene::new();
+    let guest = scene.adapter.of_guest();
+    assert!(Arc::ptr_eq(&guest.removals, &scene.adapter.removals));
+}

@@ -13,7 +13,7 @@ use super::answer::{Answer, Reply};
 use super::caller::Caller;
 use super::convert::{Node, ino};
 use super::serve::{Refusal, Served};
-use crate::remount::{BEGIN_TO_WRITE, SET_ATIMES, SET_DIR_ATIMES};
+use crate::remount::{BEGIN_TO_WRITE, SERVES_GUESTS, SET_ATIMES, SET_DIR_ATIMES};
 
 fn fit(value: Vec<u8>, room: u32) -> Served<Vec<u8>> {
     if room != 0 && value.len() > room as usize {
@@ -104,7 +104,15 @@ impl Adapter {
     }
 
     pub(super) fn on_getxattr(&self, node: Node, name: &[u8], room: u32, reply: impl Reply) {
-        let work = |fs: &Fs, _: &mut _| fit(fs.getxattr(ino(node)?, name)?, room);
+        let work = |fs: &Fs, _: &mut _| {
+            // Asked by a remount.
+            let value = match self.shared && node == Node::ROOT && name == SERVES_GUESTS.as_bytes()
+            {
+                true => b"1".to_vec(),
+                false => fs.getxattr(ino(node)?, name)?,
+            };
+            fit(value, room)
+        };
         self.serve("getxattr", node, reply, work, |reply, value| {
             send(reply, &value, room)
         });

@@ -16,7 +16,9 @@
 //! * the maps and the leases of a guest have a limit, and a refused range leaves no lease behind;
 //! * stores are flushed, and the times set for them, only in ranges that the guest has asked to write
 //!   to. The VMM maps every range for reading and writing, so that such a request adds no map. A
-//!   guest that stores without the request loses the flush of its own stores.
+//!   guest that stores without the request loses the flush of its own stores;
+//! * that request clears set-user-ID, set-group-ID and `security.capability`, as a write by an
+//!   unprivileged program does.
 //!
 //! A range whose blocks are scattered over more than [`MAX_PIECES`] places is refused with EIO, and
 //! a line in the log. So is a file that cannot have a lease to write (chattr +i, +a).
@@ -208,6 +210,7 @@ impl Dax {
             && (there.node, there.offset, there.len) == (node, offset, len)
         {
             // For the first store to a range that was read: it can be stored to from the start.
+            drop_rights(fs, Ino(node), arg.flags).map_err(|_| Errno::EIO)?;
             there.note_flags(arg.flags);
             return Ok(());
         }
@@ -278,7 +281,8 @@ impl Dax {
             Some(held) => held,
             None => grant(fs, table, Ino(node))?,
         };
-        let pieces = match self.map_pieces(fs, &held, room, arg) {
+        let dropped = drop_rights(fs, Ino(node), arg.flags).map_err(Refused::from);
+        let pieces = match dropped.and_then(|()| self.map_pieces(fs, &held, room, arg)) {
             Ok(pieces) => pieces,
             Err(refused) => {
                 drop(held);
@@ -552,6 +556,20 @@ fn grant(fs: &Fs, table: &mut Table, ino: Ino) -> Result<Held, Refused> {
             end_released(fs);
             Err(Refused::Window(error))
         }
+    }
+}
+
+/// Clears what a write by an unprivileged program clears, before a range can be stored to: no
+/// request tells of the store, nor of who makes it.
+fn drop_rights(fs: &Fs, ino: Ino, flags: MappingFlags) -> Result<(), Error> {
+    if !flags.contains(MappingFlags::WRITE) {
+        return Ok(());
+    }
+    let has_bits = fs.getattr(ino)?.perm & (libc::S_ISUID | libc::S_ISGID) != 0;
+    // The first check makes no change, so that it is no error after damage.
+    match has_bits || fs.getxattr(ino, b"security.capability").is_ok() {
+        true => fs.strip_suid(ino),
+        false => Ok(()),
     }
 }
 

@@ -152,3 +152,42 @@ fn maps_that_vmm_keeps_count_against_limit() {
     }
     assert_eq!(setup(MAX_MAPS as u64), Err(Errno::EIO));
 }
+
+#[test]
+fn mapping_for_writing_clears_what_a_write_clears() {
+    let scene = Scene::new();
+    let capability = &b"security.capability"[..];
+    for (name, was_read) in [(&b"read"[..], true), (b"written", false)] {
+        let ino = scene.file(name, &[7; 100]);
+        let set = SetAttr {
+            perm: Some(0o6755),
+            ..SetAttr::default()
+        };
+        scene.fs.setattr(ROOT, ino, &set).unwrap();
+        let mode = pramfs::XattrMode::Set;
+        let set = scene.fs.setxattr(ROOT, ino, capability, b"rights", mode);
+        set.unwrap();
+        let rights = || {
+            let perm = scene.fs.getattr(ino).unwrap().perm;
+            (perm, scene.fs.getxattr(ino, capability).is_ok())
+        };
+        if was_read {
+            scene.setup_with(ino, 0, 0, MappingFlags::READ).unwrap();
+            assert_eq!(rights(), (0o6755, true));
+        }
+        scene.setup(ino, 0, 0).unwrap();
+        assert_eq!(rights(), (0o755, false));
+        scene.remove(0);
+    }
+}
+
+/// After damage, what is mapped can still be stored to.
+#[test]
+fn mapping_without_rights_to_clear_changes_no_attribute() {
+    let scene = Scene::new();
+    let ino = scene.file(b"file", &[7; 100]);
+    scene.setup_with(ino, 0, 0, MappingFlags::READ).unwrap();
+    let before = scene.fs.getattr(ino).unwrap();
+    scene.setup(ino, 0, 0).unwrap();
+    assert_eq!(scene.fs.getattr(ino).unwrap().ctime, before.ctime);
+}

@@ -8,7 +8,7 @@
 //!   ESTALE or EBADF otherwise. The end of a session gives everything back;
 //! * nothing in a request refers to a process of this machine: the guest's number of a process
 //!   is not passed on;
-//! * ids are translated (`ids.rs`), and names of attributes (`xattr_map.rs`);
+//! * ids are translated (`ids.rs`), and names of attributes (`xattr_map.rs`, `xattrs.rs`);
 //! * with a window, ranges of files are mapped into the guest (`dax.rs`);
 //! * what a reply may cache depends on whether there are other doors (`reply.rs`): guests get no
 //!   notifications.
@@ -25,10 +25,12 @@ mod reply;
 #[cfg(test)]
 mod tests;
 mod xattr_map;
+mod xattrs;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use pramfs::inode::Repeats;
 use pramfs_fuse_protocol::flags::{InitFlags, SetattrValid};
 use pramfs_fuse_protocol::numbers::{INVALID_UIDGID, ROOT_ID};
 use pramfs_fuse_protocol::wire::{InHeader, ReleaseIn};
@@ -218,10 +220,14 @@ impl Door {
         let mut session = self.alone();
         if session.is_some() {
             if !self.was_stopped.load(Ordering::Relaxed) {
-                tracing::warn!("a guest negotiates a second time; refused");
+                if let Some(since) = self.tells("a second time") {
+                    tracing::warn!("a guest negotiates a second time; refused{since}");
+                }
                 return outlet.put(&answers::error(unique, Errno::EIO));
             }
-            tracing::info!("the guest has begun anew, without an unmount");
+            if let Some(since) = self.tells("anew") {
+                tracing::info!("the guest has begun anew, without an unmount{since}");
+            }
             *session = None;
             self.give_back();
         }
@@ -239,17 +245,27 @@ impl Door {
         match pramfs_fuse_protocol::negotiate(init, &wanted) {
             Ok(Outcome::Agreed(agreed)) => {
                 self.adapter.note_offer(init.flags);
-                tracing::info!("a guest mounts: FUSE 7.{}", agreed.minor());
+                if let Some(since) = self.tells("mounts") {
+                    tracing::info!("a guest mounts: FUSE 7.{}{since}", agreed.minor());
+                }
                 tracing::debug!("in use: {:?}", agreed.flags());
                 *session = Some(agreed);
                 outlet.put(&agreed.reply(unique));
             }
             Ok(Outcome::OtherMajor) => outlet.put(&other_major(unique)),
             Err(error) => {
-                tracing::warn!("a guest cannot mount: {error}");
+                if let Some(since) = self.tells("cannot mount") {
+                    tracing::warn!("a guest cannot mount: {error}{since}");
+                }
                 outlet.put(&answers::error(unique, error.errno()));
             }
         }
+    }
+
+    /// Decides whether to log a message that a guest can provoke without an end: once a minute.
+    /// Returns what follows it.
+    fn tells(&self, what: &str) -> Option<String> {
+        self.adapter.tells(what).map(Repeats::since)
     }
 
     /// Returns what this server asks of a guest's kernel.
@@ -262,11 +278,15 @@ impl Door {
         if self.dax.get().is_some() {
             all |= InitFlags::MAP_ALIGNMENT | InitFlags::HAS_INODE_DAX;
         }
-        if let Some(xattrs) = &self.translations.xattrs
-            && !xattrs.keeps_acls()
-        {
-            // What the guest calls an ACL is another attribute here, and no ACL.
-            all = all.difference(InitFlags::POSIX_ACL | InitFlags::DONT_MASK);
+        if let Some(xattrs) = &self.translations.xattrs {
+            if !xattrs.keeps_acls() {
+                // What the guest calls an ACL is another attribute here, and no ACL.
+                all = all.difference(InitFlags::POSIX_ACL | InitFlags::DONT_MASK);
+            }
+            if !xattrs.keeps_label() {
+                // With them, the guest could make no file.
+                all = all.difference(InitFlags::SECURITY_CTX);
+            }
         }
         match self.settings.shared {
             false => all,
@@ -289,12 +309,15 @@ impl Door {
             _ => {}
         }
         let mut reply = DoorReply::new(self, outlet, header.unique, node);
-        let mapped = match self.name_in_region(&asked) {
+        let named_otherwise = self
+            .check_contexts(&asked)
+            .and_then(|()| self.name_in_region(&asked));
+        let mapped = match named_otherwise {
             Ok(mapped) => mapped,
             Err(errno) => return reply.refuse(errno),
         };
         let mut asked = match &mapped {
-            Some(name) => named(asked, name),
+            Some(name) => xattrs::named(asked, name),
             None => asked,
         };
         if let (Operation::Listxattr { size }, Some(_)) = (&mut asked, &self.translations.xattrs) {
@@ -324,7 +347,9 @@ impl Door {
             reply.refuse(Errno::EBADF);
             return self.let_go(pinned);
         }
-        match (self.refusal(&asked), self.dax.get()) {
+        let refusal = self.refusal(&asked);
+        let refusal = refusal.or_else(|| self.drop_mapped_capability(node, &asked).err());
+        match (refusal, self.dax.get()) {
             (Some(errno), _) => reply.refuse(errno),
             (None, Some(dax)) => self.ask_with_window(dax, &header, asked, reply),
             (None, None) => self.ask_adapter(None, &header, asked, reply),
@@ -369,7 +394,10 @@ impl Door {
         match self.flush_for(dax, header.nodeid, &asked) {
             Ok(()) => self.adapter.serve_request(header, asked, reply),
             Err(error) => {
-                tracing::error!("stores to node {} are not durable: {error}", header.nodeid);
+                if let Some(since) = self.tells("not durable") {
+                    let node = header.nodeid;
+                    tracing::error!("stores to node {node} are not durable: {error}{since}");
+                }
                 reply.refuse(Errno::EIO);
             }
         }
@@ -400,22 +428,6 @@ impl Door {
             dax::flush_others(fs, dax, named)?;
         }
         Ok(())
-    }
-
-    /// Returns the name in the region of the attribute that a request names, if it has another one
-    /// there.
-    fn name_in_region(&self, asked: &Operation<'_>) -> Result<Option<Vec<u8>>, Errno> {
-        let (name, reads) = match asked {
-            Operation::Setxattr { name, .. } | Operation::Removexattr { name } => (*name, false),
-            Operation::Getxattr { name, .. } => (*name, true),
-            _ => return Ok(None),
-        };
-        match &self.translations.xattrs {
-            Some(map) => map
-                .to_region(name, reads)
-                .map(|name| Some(name.into_owned())),
-            None => Ok(None),
-        }
     }
 
     /// Refuses what only root of this machine may ask for, and changes through a door that is
@@ -522,18 +534,6 @@ impl Reply for Nobody {
     fn send(self, _: Answer<'_>) {}
 
     fn dismiss(self) {}
-}
-
-/// Returns a request for an attribute with another name.
-fn named<'a>(asked: Operation<'a>, to: &'a [u8]) -> Operation<'a> {
-    let mut asked = asked;
-    match &mut asked {
-        Operation::Setxattr { name, .. }
-        | Operation::Getxattr { name, .. }
-        | Operation::Removexattr { name } => *name = to,
-        _ => {}
-    }
-    asked
 }
 
 /// Returns the nodes that a request names.

@@ -11,8 +11,8 @@ use pramfs::pmem::{HeapBackend, Region};
 use pramfs_fuse_protocol::flags::{AttrFlags, InitFlags, OpenOutFlags, SetattrValid};
 use pramfs_fuse_protocol::numbers::MAJOR;
 use pramfs_fuse_protocol::wire::{
-    AttrOut, CopyFileRangeIn, CreateIn, EntryOut, GetattrIn, GetxattrOut, InHeader, IoctlIn,
-    OpenIn, OpenOut, OutHeader, ReadIn, SetattrIn, SetxattrIn,
+    AttrOut, CopyFileRangeIn, CreateIn, EntryOut, GetattrIn, InHeader, IoctlIn, OpenIn, OpenOut,
+    OutHeader, ReadIn, SetattrIn,
 };
 use pramfs_fuse_protocol::{
     Data, Errno, Extensions, InitRequest, Message, Operation, Request, Rules,
@@ -22,6 +22,10 @@ use zerocopy::FromBytes;
 
 use super::*;
 use crate::adapter::{CacheMode, Notifier};
+use crate::logging::tests::{Still, lines_of};
+
+#[path = "xattrs_tests.rs"]
+mod xattrs;
 
 const ROOT: u64 = ROOT_ID;
 
@@ -42,11 +46,15 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
+        Scene::with(MountOptions::default())
+    }
+
+    fn with(options: MountOptions) -> Scene {
         let region = Region::new("test", HeapBackend::boxed(4 << 20));
         format(&region, &FormatOptions::default()).unwrap();
         let options = MountOptions {
             background: false,
-            ..MountOptions::default()
+            ..options
         };
         let fs = Arc::new(Fs::open(region, options).unwrap());
         let adapter = Adapter::new(Arc::clone(&fs), CacheMode::Auto, Notifier::of_guest());
@@ -156,8 +164,17 @@ impl Guest {
     }
 
     fn create(&self, user: u32, name: &[u8]) -> Result<(EntryOut, OpenOut), Errno> {
+        self.create_with(libc::O_RDWR, user, name)
+    }
+
+    fn create_with(
+        &self,
+        flags: i32,
+        user: u32,
+        name: &[u8],
+    ) -> Result<(EntryOut, OpenOut), Errno> {
         let arg = CreateIn {
-            flags: libc::O_RDWR.cast_unsigned(),
+            flags: flags.cast_unsigned(),
             mode: libc::S_IFREG | 0o644,
             ..CreateIn::default()
         };
@@ -324,6 +341,28 @@ fn requests_outside_of_a_session_fail() {
 }
 
 #[test]
+fn guest_that_negotiates_again_and_again_is_logged_once() {
+    let scene = Scene::with(MountOptions {
+        clock: Arc::new(Still),
+        ..MountOptions::default()
+    });
+    let guest = scene.guest();
+    let lines = lines_of(|| {
+        for _ in 0..100 {
+            assert_eq!(guest.init(), Err(Errno::EIO));
+        }
+        for _ in 0..100 {
+            guest.ask(0, Operation::Destroy).unwrap();
+            guest.init().unwrap();
+            guest.0.note_stop();
+            guest.init().unwrap();
+        }
+    });
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("a second time"), "{lines:?}");
+}
+
+#[test]
 fn with_other_doors_nothing_is_cached() {
     let scene = Scene::new();
     let node = scene.file(b"file");
@@ -388,6 +427,32 @@ fn guests_share_a_region() {
     drop(other);
     scene.fs.free_forgotten();
     assert!(!scene.exists(node));
+}
+
+/// Both kernels have looked a name up, and found nothing.
+#[test]
+fn create_after_that_of_another_guest_makes_the_kernel_look_up_again() {
+    let scene = Scene::new();
+    let settings = DoorSettings {
+        shared: true,
+        ..DoorSettings::default()
+    };
+    let guests = [(); 2].map(|()| {
+        let guest = scene.door(settings, Translations::default());
+        guest.init().unwrap();
+        assert_eq!(guest.lookup(b"file").unwrap().nodeid, 0);
+        guest
+    });
+    let flags = libc::O_RDWR | libc::O_CREAT;
+    let (made, _) = guests[0].create_with(flags, 0, b"file").unwrap();
+    let other = &guests[1];
+    let again = other.create_with(flags, 1000, b"file");
+    assert_eq!(again.map(drop), Err(Errno::ESTALE));
+    assert_eq!(other.lookup(b"file").unwrap().nodeid, made.nodeid);
+    assert!(other.open(made.nodeid).is_ok());
+    // A program that asks for a new file is told.
+    let exclusive = other.create_with(flags | libc::O_EXCL, 1000, b"file");
+    assert_eq!(exclusive.map(drop), Err(Errno::new(libc::EEXIST).unwrap()));
 }
 
 #[test]
@@ -458,72 +523,6 @@ fn ids_are_translated_in_requests_and_replies() {
     let changed = AttrOut::read_from_bytes(&chown(7).unwrap()).unwrap();
     assert_eq!(changed.attr.uid, 7);
     assert_eq!(scene.fs.getattr(Ino(made.nodeid)).unwrap().uid, 100_007);
-}
-
-#[test]
-fn names_of_attributes_are_translated_in_requests_and_lists() {
-    let scene = Scene::new();
-    let xattrs = XattrMap::parse(":map:trusted.:user.guest.:").unwrap();
-    let translations = Translations {
-        xattrs: Some(xattrs),
-        ..Translations::default()
-    };
-    let guest = scene.door(DoorSettings::default(), translations);
-    guest.init().unwrap();
-    let node = guest.create(0, b"file").unwrap().0.nodeid;
-    for hosts in [&b"trusted.hosts"[..], b"user.plain"] {
-        let set = scene.fs.setxattr(
-            &Credentials::ROOT,
-            Ino(node),
-            hosts,
-            b"host",
-            pramfs::XattrMode::Set,
-        );
-        set.unwrap();
-    }
-    let set = |name| {
-        let value = &b"value"[..];
-        let arg = SetxattrIn {
-            size: value.len() as u32,
-            ..SetxattrIn::default()
-        };
-        guest.ask(node, Operation::Setxattr { arg, name, value })
-    };
-    set(b"trusted.x").unwrap();
-    assert_eq!(set(b"user.guest.trusted.x"), Err(Errno::EPERM));
-    let stored = scene.fs.getxattr(Ino(node), b"user.guest.trusted.x");
-    assert_eq!(stored.unwrap(), b"value");
-    let get = |name, size| guest.ask(node, Operation::Getxattr { size, name });
-    assert_eq!(get(b"trusted.x", 100).unwrap(), b"value");
-    assert_eq!(get(b"trusted.hosts", 100), Err(Errno::ENODATA));
-    // The list is shorter than that of the region, whose length would not fit.
-    let list = |size| guest.ask(node, Operation::Listxattr { size });
-    let mut names = list(21).unwrap();
-    let wanted = [&b"trusted.x\0user.plain\0"[..], b"user.plain\0trusted.x\0"];
-    assert!(wanted.contains(&&*names), "{names:?}");
-    assert_eq!(list(20), Err(Errno::ERANGE));
-    let size = GetxattrOut::read_from_bytes(&list(0).unwrap()).unwrap();
-    assert_eq!(size.size, 21);
-    let remove = |name| guest.ask(node, Operation::Removexattr { name });
-    remove(b"trusted.x").unwrap();
-    names = list(100).unwrap();
-    assert_eq!(names, b"user.plain\0");
-    assert_eq!(remove(b"trusted.hosts"), Err(Errno::ENODATA));
-}
-
-#[test]
-fn acls_are_left_out_where_their_names_are_translated() {
-    let scene = Scene::new();
-    let negotiated = |map: Option<&str>| {
-        let translations = Translations {
-            xattrs: map.map(|map| XattrMap::parse(map).unwrap()),
-            ..Translations::default()
-        };
-        scene.door(DoorSettings::default(), translations).0.wanted()
-    };
-    assert!(negotiated(None).contains(InitFlags::POSIX_ACL));
-    assert!(negotiated(Some(":map:trusted.:user.g.:")).contains(InitFlags::POSIX_ACL));
-    assert!(!negotiated(Some(":map::user.g.:")).intersects(InitFlags::POSIX_ACL));
 }
 
 #[test]

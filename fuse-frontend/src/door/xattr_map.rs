@@ -23,6 +23,9 @@ use pramfs_fuse_protocol::Errno;
 /// The names of POSIX ACLs.
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
+/// The label that Linux sends with a new file.
+const LABEL: &[u8] = b"security.selinux";
+
 const FORM: &str = "a rule is :TYPE:SCOPE:KEY:PREPEND: with the types prefix, ok, bad and unsupported, and the scopes client, server and all; or, as the last one, :map:KEY:PREPEND:";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,11 +153,18 @@ impl XattrMap {
 
     /// Whether ACLs keep their names, so that they are ACLs in the region too.
     pub(super) fn keeps_acls(&self) -> bool {
-        let keeps = |name: &&[u8]| {
-            self.to_region(name, true)
-                .is_ok_and(|mapped| *mapped == **name)
-        };
-        ACLS.iter().all(keeps)
+        ACLS.iter().all(|name| self.keeps(name))
+    }
+
+    /// Whether a guest may give a new file its label.
+    pub(super) fn keeps_label(&self) -> bool {
+        self.keeps(LABEL)
+    }
+
+    /// Whether a guest may use a name, and it is the same in the region.
+    pub(super) fn keeps(&self, name: &[u8]) -> bool {
+        let mapped = self.to_region(name, false);
+        mapped.is_ok_and(|mapped| *mapped == *name)
     }
 }
 

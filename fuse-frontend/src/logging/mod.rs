@@ -39,13 +39,18 @@ fn filter(verbose: u8) -> EnvFilter {
         0 | 1 => LogLevel::Info,
         _ => LogLevel::Debug,
     };
+    filter_of(level.name())
+}
+
+/// The filter of the environment, or that of a level.
+fn filter_of(level: &str) -> EnvFilter {
     EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| EnvFilter::new(directives(level)))
 }
 
-/// The filter of a level.
-fn directives(level: LogLevel) -> String {
-    // `fuser` logs every request; our own lines say more.
-    format!("{},fuser=error", level.name())
+/// The filter of a level. `fuser` logs every request; our own lines say more. What the crates of
+/// rust-vmm log is left out, whatever the level: a guest could fill the log.
+fn directives(level: &str) -> String {
+    format!("{level},fuser=error,virtio_queue=off,vhost=off,vhost_user_backend=error")
 }
 
 type Filter = reload::Layer<EnvFilter, Registry>;
@@ -86,7 +91,9 @@ pub fn set_level(level: LogLevel) -> Result<(), String> {
     let running = RUNNING
         .get()
         .ok_or("the program that contains this server has set up its log")?;
-    let reloaded = running.filter.reload(EnvFilter::new(directives(level)));
+    let reloaded = running
+        .filter
+        .reload(EnvFilter::new(directives(level.name())));
     reloaded.map_err(|error| format!("the level of the log cannot be changed: {error}"))
 }
 
@@ -121,11 +128,9 @@ pub fn to_stderr(verbose: u8, fields: &[(&'static str, &Path)]) {
     start_to_stderr(filter(verbose));
 }
 
-/// Starts logging to standard error, by the name of a level. What the crates of rust-vmm log is
-/// left out: a guest could fill the log.
+/// Starts logging to standard error, by the name of a level.
 pub fn to_stderr_at(level: &str) {
-    let default = format!("{level},virtio_queue=off,vhost=off,vhost_user_backend=error");
-    start_to_stderr(EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| EnvFilter::new(default)));
+    start_to_stderr(filter_of(level));
 }
 
 /// Whether a descriptor is a stream to the journal, by what systemd says of it (see
@@ -231,6 +236,65 @@ impl Drop for Line<'_> {
             self.lines.send(&datagram(self.level, text), |lost| {
                 datagram(Level::WARN, notice(lost).as_bytes())
             });
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Mutex;
+
+    use pramfs::Clock;
+    use pramfs::inode::Time;
+
+    use super::*;
+
+    /// A clock that stands still.
+    #[derive(Debug)]
+    pub(crate) struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Time {
+            Time { sec: 1, nsec: 0 }
+        }
+    }
+
+    /// Keeps all lines.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Returns what this thread logs meanwhile, by default.
+    pub(crate) fn lines_of(work: impl FnOnce()) -> Vec<String> {
+        let lines = Lines::default();
+        let to = lines.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(move || to.clone())
+            .with_ansi(false);
+        let filter = EnvFilter::new(directives("info"));
+        let log = tracing_subscriber::registry().with(filter).with(layer);
+        tracing::subscriber::with_default(log, work);
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn filter_of_every_level_leaves_out_what_a_guest_provokes_in_crates() {
+        for level in ["error", "info", "debug", "trace"] {
+            let filter = EnvFilter::new(directives(level)).to_string();
+            for crates in ["virtio_queue=off", "vhost=off", "vhost_user_backend=error"] {
+                assert!(filter.contains(crates), "{filter}");
+            }
         }
     }
 }

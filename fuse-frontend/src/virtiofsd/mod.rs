@@ -20,7 +20,8 @@ use pramfs::inode::Fs;
 use pramfs::pmem::SourceKind;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
-use crate::adapter::{Adapter, Notifier};
+use crate::adapter::{Adapter, CacheMode, Notifier};
+use crate::direct::Opens;
 use crate::door::{Door, DoorSettings, others_may_store};
 use crate::exit::Failure;
 use crate::guests::check_window;
@@ -181,6 +182,15 @@ fn inherited(number: i32) -> std::io::Result<OwnedFd> {
     Ok(copy?)
 }
 
+/// Returns the adapter that the adapters of all doors are made of. It keeps files that are stored
+/// to without requests out of the page caches of guests: of all files, if `others_map`, several
+/// guests that may map them; otherwise those with leases of an earlier server.
+fn adapter_of(fs: &Arc<Fs>, cache: CacheMode, others_map: bool) -> Adapter {
+    let opens = Opens::of(fs, Notifier::of_guest(), others_map);
+    Adapter::new(Arc::clone(fs), cache, Notifier::of_guest())
+        .with_opens(Some(opens).filter(|opens| opens.are_written()))
+}
+
 fn serve_all(
     invocation: &Invocation,
     sockets: Vec<Socket>,
@@ -188,7 +198,8 @@ fn serve_all(
     read_only: bool,
     stop: &Stop,
 ) -> std::io::Result<()> {
-    let adapter = Adapter::new(Arc::clone(fs), invocation.cache, Notifier::of_guest());
+    let others_map = invocation.window.is_some() && sockets.len() > 1;
+    let adapter = adapter_of(fs, invocation.cache, others_map);
     let door_settings = DoorSettings {
         shared: sockets.len() > 1,
         caches_nothing: invocation.caches_nothing,
@@ -258,3 +269,6 @@ fn close(fs: Arc<Fs>, path: &Path) -> Result<(), Failure> {
     tracing::info!("{}: closed", path.display());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

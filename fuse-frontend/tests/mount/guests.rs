@@ -361,3 +361,31 @@ fn changes_beside_guests_never_have_the_same_mtime() {
         assert!(times.insert(mtime), "{n}: {mtime:?} again");
     }
 }
+
+#[test]
+fn remount_of_mount_with_guests_keeps_nosuid_and_nodev() {
+    let Some((mount, _dog)) = unmounted("remount beside guests") else {
+        return;
+    };
+    let socket = mount.region().with_file_name("guest");
+    let out = mount.run(["--virtiofs", socket.to_str().unwrap()]);
+    assert!(out.status.success(), "{out:?}");
+    let kept = || {
+        let line = mount.mounts_line().unwrap();
+        line.contains("nosuid") && line.contains("nodev")
+    };
+    // Also while the mount is read-only: the guests may still write.
+    for now in ["rw", "ro"] {
+        let remount = |options: &str| mount.run(["-o", &format!("remount,{now},{options}")]);
+        let out = remount("noatime");
+        assert!(out.status.success(), "{out:?}");
+        for option in ["suid", "dev", "suid,dev"] {
+            let out = remount(option);
+            assert_eq!(out.status.code(), Some(32), "{out:?}");
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert!(said.contains("--virtiofs cannot be combined"), "{said}");
+            assert!(kept(), "{now},{option}");
+        }
+    }
+    mount.unmount();
+}

@@ -10,8 +10,10 @@
 //! on sends them by the rings alone:
 //! 1. the rings are made before INIT is answered: if that fails, nothing was promised;
 //! 2. INIT is answered, and one thread of each queue registers its entries, one after the other;
-//! 3. if one of them fails within [`PATIENCE`], some queue has no entry. A deliberately wrong entry
-//!    then makes the kernel give io_uring up for this connection, and `dev` serves;
+//! 3. if one of them fails, or has not begun within [`PATIENCE`], some queue has no entry. A
+//!    deliberately wrong entry then makes the kernel give io_uring up for this connection, and `dev`
+//!    serves. Of the last one, all depends on whether it has begun: then it may succeed at any time,
+//!    so the rings serve, and requests wait for it;
 //! 4. the other threads register. One that fails serves what it has, perhaps nothing: the kernel
 //!    may have given it a request;
 //! 5. nobody looks at a request before [`Session::run`], when the server has dropped its
@@ -102,7 +104,7 @@ pub(super) fn negotiate(
     };
     let agreed = offer.answer(&connection, &adapter, also)?;
     let lanes = match lanes {
-        Ok(lanes) => register(lanes, &agreed, &connection)?,
+        Ok(lanes) => register(lanes, &agreed, &connection),
         Err(why) => Err(why),
     };
     let rules = agreed.rules(adapter.name_max());
@@ -219,16 +221,15 @@ fn make(
     }
 }
 
-/// Registers the entries of all lanes, one lane after the other. Returns why the kernel has given
-/// io_uring up if it has.
+/// Registers the entries of all lanes, one lane after the other.
 ///
 /// # Errors
-/// It is not known whether the kernel uses the rings.
+/// Why the kernel has given io_uring up.
 fn register(
     lanes: Vec<Lane>,
     agreed: &Negotiated,
     connection: &OwnedFd,
-) -> io::Result<Result<Vec<Lane>, String>> {
+) -> Result<Vec<Lane>, String> {
     let payload = agreed.max_write().max(agreed.max_reply()) as usize;
     let needed = first_of_each(&lanes);
     let until = Instant::now() + PATIENCE;
@@ -238,14 +239,19 @@ fn register(
             Outcome::Done => continue,
             Outcome::Failed(error) => error,
             // It may succeed yet, and then all queues have an entry.
-            Outcome::Late if at + 1 == needed => return Err(io::ErrorKind::TimedOut.into()),
+            Outcome::Late if at + 1 == needed && !lane.withdraw() => {
+                tracing::warn!(
+                    "the last queue takes long to register; requests wait until it has done so"
+                );
+                continue;
+            }
             Outcome::Late => io::ErrorKind::TimedOut.into(),
         };
         // The next queues have no entry yet, and get none. First, since the kernel keeps all
         // requests back until then.
         give_up(connection);
         lanes.into_iter().for_each(Lane::end);
-        return Ok(Err(format!("the kernel does not take the queues: {error}")));
+        return Err(format!("the kernel does not take the queues: {error}"));
     }
     for lane in lanes.iter().skip(needed) {
         lane.order(Step::Register { payload });
@@ -260,7 +266,7 @@ fn register(
             break;
         }
     }
-    Ok(Ok(lanes))
+    Ok(lanes)
 }
 
 /// Makes the kernel serve by `/dev/fuse`. It has done so already if it has refused an entry.
@@ -295,6 +301,42 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Otherwise the kernel might send requests to rings that nobody looks at.
+    #[test]
+    fn withdrawn_lane_registers_nothing_and_one_that_has_begun_is_not_withdrawn() {
+        let connection = std::fs::File::open("/dev/null").unwrap();
+        let connection = Arc::new(OwnedFd::from(connection));
+        let share = Share {
+            queues: vec![0],
+            bound_to: None,
+        };
+        let long = || Instant::now() + Duration::from_secs(60);
+        let lane = || {
+            let lane = Lane::start(Arc::clone(&connection), share.clone(), Yielding::new());
+            let lane = lane.unwrap();
+            match lane.wait_for_step(long()) {
+                Outcome::Done => Some(lane),
+                _ => None,
+            }
+        };
+        let (Some(withdrawn), Some(begun)) = (lane(), lane()) else {
+            return pramfs_tests::skip::skipped("no io_uring");
+        };
+        assert!(withdrawn.withdraw());
+        for lane in [&withdrawn, &begun] {
+            lane.order(Step::Register { payload: 8192 });
+        }
+        let is_withdrawn = |lane: &Lane| match lane.wait_for_step(long()) {
+            Outcome::Failed(error) => error.kind() == io::ErrorKind::TimedOut,
+            // What a file that is no connection answers depends on the kernel.
+            Outcome::Done => false,
+            Outcome::Late => panic!("a thread does nothing"),
+        };
+        assert!(is_withdrawn(&withdrawn) && !is_withdrawn(&begun));
+        assert!(!begun.withdraw());
+        [withdrawn, begun].into_iter().for_each(Lane::end);
+    }
 
     /// A kernel that was promised io_uring, and gets a wrong entry, asks by the device.
     #[test]

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -48,6 +49,8 @@ pub(super) struct Lane {
     pub share: Share,
     /// A step has taken too long.
     is_late: Cell<bool>,
+    /// The registration has begun, or is withdrawn: whoever sets this first decides.
+    is_decided: Arc<AtomicBool>,
 }
 
 /// How a step went.
@@ -72,13 +75,14 @@ impl Lane {
     ) -> io::Result<Lane> {
         let (steps, next) = mpsc::channel();
         let (report, done) = mpsc::channel();
+        let is_decided = Arc::new(AtomicBool::new(false));
         let name = match share.bound_to {
             Some(processor) => format!("fuse-{processor}"),
             None => "fuse-others".to_owned(),
         };
         let thread = std::thread::Builder::new().name(name).spawn({
-            let share = share.clone();
-            move || live(&connection, &share, &yielding, &next, &report)
+            let (share, is_decided) = (share.clone(), Arc::clone(&is_decided));
+            move || live(&connection, &share, &yielding, &is_decided, &next, &report)
         })?;
         Ok(Lane {
             steps,
@@ -86,6 +90,7 @@ impl Lane {
             thread,
             share,
             is_late: Cell::new(false),
+            is_decided,
         })
     }
 
@@ -108,6 +113,12 @@ impl Lane {
                 Outcome::Failed(io::Error::other("a thread of a queue has ended"))
             }
         }
+    }
+
+    /// Withdraws the order to register, unless the thread has begun to. Returns whether it registers
+    /// nothing any more.
+    pub(super) fn withdraw(&self) -> bool {
+        !self.is_decided.swap(true, Ordering::AcqRel)
     }
 
     /// Serves from now on.
@@ -141,6 +152,7 @@ fn live(
     connection: &OwnedFd,
     share: &Share,
     yielding: &Arc<Yielding>,
+    is_decided: &AtomicBool,
     steps: &Receiver<Step>,
     done: &Sender<io::Result<()>>,
 ) {
@@ -158,6 +170,9 @@ fn live(
     say(Ok(()));
     for step in steps {
         match step {
+            Step::Register { .. } if is_decided.swap(true, Ordering::AcqRel) => {
+                say(Err(io::ErrorKind::TimedOut.into()));
+            }
             Step::Register { payload } => say(ring.register(&share.queues, payload)),
             Step::Serve {
                 adapter,

@@ -82,8 +82,35 @@ impl Engine {
         })
     }
 
+    /// Drops an attribute of a regular file, as a write drops `security.capability`: for a front end
+    /// that keeps it by another name.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::NoSpace`].
+    pub fn strip_attribute(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            // Most files have no extended attributes.
+            {
+                let state = inode.state.read();
+                let nothing = Ptr(state.disk.xattr_root).is_hole();
+                if nothing || state.kind() != FileType::Regular {
+                    return Ok(());
+                }
+            }
+            let mut state = inode.state.write();
+            state.alive(ino)?;
+            chattr::check_append(&state.disk)?;
+            self.drop_attribute(&inode, &mut state, name)
+        })
+    }
+
     fn drop_capability(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        match self.remove_xattr_locked(inode, state, b"security.capability", false) {
+        self.drop_attribute(inode, state, b"security.capability")
+    }
+
+    fn drop_attribute(&self, inode: &Inode, state: &mut InodeState, name: &[u8]) -> Result<()> {
+        match self.remove_xattr_locked(inode, state, name, false) {
             Err(Error::NoAttribute) => Ok(()),
             other => other,
         }
