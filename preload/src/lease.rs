@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libc::c_int;
@@ -69,7 +69,9 @@ fn limits() -> Limits {
         0 => {
             let (from, to) = (Ordering::AcqRel, Ordering::Acquire);
             let new = look_at_limits();
-            LIMITS.compare_exchange(0, new, from, to).map_or_else(|known| known, |_| new)
+            LIMITS
+                .compare_exchange(0, new, from, to)
+                .map_or_else(|known| known, |_| new)
         }
         known => known,
     };
@@ -229,6 +231,7 @@ fn set_direct(fd: c_int) {
 /// Asks for a lease on an open file.
 fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File> {
     process::make_forks_wait(inside);
+    WAS_ASKED.store(true, Ordering::Release);
     let lowest = limits().lowest;
     let mut waits = CLOSING.iter();
     loop {
@@ -374,6 +377,27 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     drop(held);
     None
 }
+
+/// Whether this process may have leases, or connections to servers, and can end them.
+pub(crate) fn may_have_any() -> bool {
+    WAS_ASKED.load(Ordering::Acquire) && !is_inside() && !process::is_sealed() && owns_memory()
+}
+
+/// Ends all leases and connections. Those of files that the process has locked stay: to close a
+/// descriptor of such a file would release the locks.
+pub(crate) fn drop_rights() {
+    give_up_all();
+    table::pass_all();
+    if let Some(_inside) = Inside::enter() {
+        guarded(|| {
+            pramfs_client::close_connections();
+            Some(())
+        });
+    }
+}
+
+/// Set before the first lease is asked for.
+static WAS_ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Learns the blocks of a file up to an offset. False if they cannot be known.
 #[cold]

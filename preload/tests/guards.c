@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -129,6 +130,75 @@ static void planted_proc(void)
     SAY("%c, %d as before\n", first(fd), planted);
 }
 
+/* Shared mappings that can be stored to, and sockets. */
+static void show_rights(void)
+{
+    char line[4096];
+    int mappings = 0, sockets = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps))
+        mappings += strstr(line, " rw-s ") != NULL;
+    fclose(maps);
+    for (int fd = 3; fd < 4096; fd++) {
+        struct stat st;
+        sockets += fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
+    }
+    SAY("%s, %s\n", mappings ? "mapped" : "not mapped", sockets ? "connected" : "not connected");
+}
+
+static void gives_root_away(void)
+{
+    int fd = opened(O_RDWR), status;
+    CHECK(first(fd) == 'a' && chmod(path, 0666) == 0);
+    show_rights();
+    /* It can come back. */
+    CHECK(seteuid(12345) == 0 && seteuid(0) == 0);
+    show_rights();
+    for (int i = 0; i < 3; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            fd = opened(O_RDWR);
+            CHECK(first(fd) == 'a');
+            show_rights();
+            CHECK((i == 0   ? setuid(12345)
+                   : i == 1 ? setresuid(12345, 12345, 12345)
+                            : (int)syscall(SYS_setuid, 12345))
+                  == 0);
+            CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
+            show_rights();
+            CHECK(pwrite(fd, "b", 1, BLOCK) == 1 && first(fd) == 'a');
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+}
+
+/* What a child has at high numbers, where the library keeps its descriptors. */
+static void inherited(void)
+{
+    int fd = opened(O_RDWR), status;
+    CHECK(first(fd) == 'a');
+    pid_t child = fork();
+    if (child == 0) {
+        struct stat file, st;
+        int files = 0, sockets = 0;
+        CHECK(fstat(fd, &file) == 0);
+        for (int n = fd + 1; n < 4096; n++)
+            if (fstat(n, &st) == 0) {
+                files += st.st_dev == file.st_dev && st.st_ino == file.st_ino;
+                sockets += S_ISSOCK(st.st_mode);
+            }
+        SAY("%d files, %d sockets\n", files, sockets);
+        /* It gets leases of its own. */
+        int own = opened(O_RDWR);
+        CHECK(first(own) == 'a' && pwrite(own, "c", 1, 0) == 1 && first(fd) == 'c');
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(first(fd) == 'c');
+}
+
 static int by_close_range;
 static int shared_fd;
 static pthread_barrier_t barrier;
@@ -180,7 +250,8 @@ int main(int count, char **arguments)
     static const struct { const char *name; void (*run)(void); } all[] = {
         {"store_beside_reader", store_beside_reader}, {"store_after_reader", store_after_reader},
         {"store_beside_view", store_beside_view}, {"other_pages", other_pages},
-        {"planted_proc", planted_proc}, {"own_descriptors", own_descriptors},
+        {"planted_proc", planted_proc}, {"gives_root_away", gives_root_away},
+        {"inherited", inherited}, {"own_descriptors", own_descriptors},
         {"own_descriptors_by_close_range", own_descriptors_by_close_range},
     };
     if (count != 3)

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{FILE, mmsghdr, msghdr, off64_t, pid_t, ssize_t};
 
-use super::{data, memory};
+use super::{data, memory, users};
 use crate::{lease, process, real, stats, table};
 
 unsafe fn closed(fd: c_int) -> c_int {
@@ -504,6 +504,11 @@ unsafe extern "C-unwind" fn syscall(
         libc::SYS_seccomp => unsafe { seccomp(a, b, c, [d, e, f]) },
         // SAFETY: the arguments are those of the program.
         libc::SYS_unshare => unsafe { unshare(a as c_int) }.into(),
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
+            users::change_by(number, a, b, c);
+            // SAFETY: the arguments are those of the program.
+            unsafe { real::syscall(number, a, b, c, d, e, f) }
+        }
         libc::SYS_lseek => {
             settle(a as c_int);
             // SAFETY: the arguments are those of the program.

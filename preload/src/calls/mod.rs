@@ -17,4 +17,5 @@ mod memory;
 mod open;
 mod position;
 mod serve;
+mod users;
 mod vectors;
