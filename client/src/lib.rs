@@ -65,9 +65,7 @@ mod mapped;
 mod places;
 mod snapshot;
 
-pub use descriptors::{
-    give_up_inherited_descriptors, is_kept_descriptor, keep_descriptors_above,
-};
+pub use descriptors::{give_up_inherited_descriptors, is_kept_descriptor, keep_descriptors_above};
 pub use error::{Error, Result};
 pub use file::{File, OpenOptions};
 pub use known::Places;

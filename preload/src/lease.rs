@@ -69,7 +69,9 @@ fn limits() -> Limits {
         0 => {
             let (from, to) = (Ordering::AcqRel, Ordering::Acquire);
             let new = look_at_limits();
-            LIMITS.compare_exchange(0, new, from, to).map_or_else(|known| known, |_| new)
+            LIMITS
+                .compare_exchange(0, new, from, to)
+                .map_or_else(|known| known, |_| new)
         }
         known => known,
     };
@@ -387,7 +389,10 @@ pub(crate) fn drop_rights() {
     give_up_all();
     table::pass_all();
     if let Some(_inside) = Inside::enter() {
-        guarded(|| Some(pramfs_client::close_connections()));
+        guarded(|| {
+            pramfs_client::close_connections();
+            Some(())
+        });
     }
 }
 

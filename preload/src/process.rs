@@ -188,9 +188,11 @@ pub(crate) fn id() -> i32 {
 /// may be forgotten, in the parent too, which is harmless, but nothing new is noted.
 pub(crate) fn owns_memory() -> bool {
     notice_fork();
-    let is_own = || PROCESS.load(Ordering::Relaxed) == {
-        // SAFETY: takes no arguments.
-        unsafe { libc::getpid() }
+    let is_own = || {
+        PROCESS.load(Ordering::Relaxed) == {
+            // SAFETY: takes no arguments.
+            unsafe { libc::getpid() }
+        }
     };
     is_sealed() || !is_apart() && is_own()
 }

@@ -290,13 +290,17 @@ fn client_process() {
                 rustix::net::connect(&socket, &address()).unwrap();
                 open.push(socket);
             }
-            // Those without a place are closed at once; others after their time of silence.
+            // Those without a place are told so and closed; others after their time of silence.
             let request = br#"{"version":1,"request":"status"}"#;
             let mut answer = [0; 4096];
             let served = open.iter().filter(|socket| {
                 rustix::net::send(socket, request, SendFlags::NOSIGNAL).is_ok()
-                    && rustix::net::recv(socket, &mut answer[..], RecvFlags::empty())
-                        .is_ok_and(|(len, _)| len > 0)
+                    && rustix::net::recv(socket, &mut answer[..], RecvFlags::empty()).is_ok_and(
+                        |(len, _)| {
+                            let said = String::from_utf8_lossy(&answer[..len]);
+                            len > 0 && !said.contains(r#""reason":"full""#)
+                        },
+                    )
             });
             say(&served.count().to_string());
             wait();
