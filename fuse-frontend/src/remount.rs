@@ -118,10 +118,22 @@ fn check_beside_guests(path: &Path, before: MountFlags, flags: MountFlags) -> Re
     for (flag, option) in [(MountFlags::NOSUID, "suid"), (MountFlags::NODEV, "dev")] {
         let is_taken = before.contains(flag) && !flags.contains(flag);
         let mut value = [0; 1];
-        if is_taken && rustix::fs::getxattr(path, SERVES_GUESTS, &mut value).is_ok() {
-            return Err(format!(
-                "--virtiofs cannot be combined with {option}: root of a guest could become root of this machine"
-            ));
+        if !is_taken {
+            continue;
+        }
+        match rustix::fs::getxattr(path, SERVES_GUESTS, &mut value) {
+            // None, or a server of an older version.
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Ok(_) => {
+                return Err(format!(
+                    "--virtiofs cannot be combined with {option}: root of a guest could become root of this machine"
+                ));
+            }
+            Err(error) => {
+                return Err(format!(
+                    "cannot ask whether the mount serves guests: {error}"
+                ));
+            }
         }
     }
     Ok(())

@@ -69,7 +69,7 @@ fn stored_to(fd: c_int, writes: bool) -> Option<u16> {
         // Open for reading only; or not through the page cache, which the kernel refuses.
         Entry::Candidate { .. } | Entry::Leased { .. } => None,
         // Opened in a way that was not seen.
-        Entry::Unknown if writes => devices::inode_of(fd),
+        Entry::Unknown if writes || is_open_for_stores(fd) => devices::inode_of(fd),
         Entry::Unknown => None,
         Entry::Mount { inode, .. } | Entry::Growing { inode, .. } | Entry::Changing { inode } => {
             Some(inode)

@@ -367,11 +367,13 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         slots::add(&inside, file, stat.st_dev, stat.st_ino, false)
     })?;
     let entry = held.entry(true, false);
+    // Before others can see the entry, and drop it.
+    let held = held.and_count();
     if table::replace(fd, Entry::plain(inode), entry) {
-        let held = held.and_count();
         drop(inside);
         return cached::allows(&held).then_some(held);
     }
+    let held = held.uncount();
     // Closed meanwhile. The last user leaves outside.
     drop(inside);
     drop(held);

@@ -183,9 +183,10 @@ pub(crate) fn id() -> i32 {
     PROCESS.load(Ordering::Relaxed)
 }
 
-/// Whether this process owns its memory. A child of vfork does not: what it does to its
-/// descriptors must not be noted; nor does a thread that [has its own](is_apart). Under a filter the question is not asked: then a descriptor
-/// may be forgotten, in the parent too, which is harmless, but nothing new is noted.
+/// Whether this process owns its memory, and its threads share their descriptors. A child of vfork
+/// does not own it, and a thread can have [descriptors of its own](is_apart): what these do to their
+/// descriptors must not be noted. Under a filter the question is not asked: then a descriptor may be
+/// forgotten, in the parent too, which is harmless, but nothing new is noted.
 pub(crate) fn owns_memory() -> bool {
     notice_fork();
     let is_own = || {
@@ -265,7 +266,7 @@ fn has_filter() -> Option<bool> {
     }
 }
 
-/// Leaves everything to the mount in a program that has more rights than who has started it (setuid,
+/// Leaves everything to the mount in a program that has more rights than the user who started it (setuid,
 /// file capabilities): it can be loaded there by the administrator only, and a lease to write would
 /// map the whole region.
 pub(crate) fn seal_if_privileged() {

@@ -60,8 +60,8 @@ fn variable(name: &CStr) -> &[u8] {
     set_variable(name).map_or(b"", CStr::to_bytes)
 }
 
-/// Returns a variable. None is set in a program that has more rights than who has started it. The
-/// caller looks at it before the program can change it.
+/// Returns a variable. None is set in a program that has more rights than the user who
+/// started it. The caller looks at it before the program can change it.
 pub(crate) fn set_variable(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: the name ends with a zero. `start` runs before the program has threads.
     let value = unsafe { secure_getenv(name.as_ptr()) };

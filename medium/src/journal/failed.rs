@@ -1,9 +1,9 @@
 //! Places of live records whose pages have failed.
 //!
 //! A failed page of file data costs the bytes on it, and nothing else: a replay leaves out what a
-//! record would store there, and stores all the rest. Loads from the page are errors now and
-//! later, so nobody sees the bytes that it held before. A failed page of metadata is another
-//! matter: without its part of the record the file system would be inconsistent.
+//! record would store there, and stores all the rest. Loads from the page are errors as long as it
+//! fails; if it is sound again later, and the range was not written since, it shows what it held
+//! before the record. A failed page of metadata is another matter: without its part of the record the file system would be inconsistent.
 //!
 //! Nothing here stores to the medium.
 
@@ -43,7 +43,23 @@ pub(super) struct Failed {
 
 impl Failed {
     /// Looks at all places of records, each with its number. Nothing has been stored yet.
+    ///
+    /// A page may fail together with others that were found sound before it, where the medium is
+    /// mapped in larger units. So it looks until nothing new fails.
     pub(super) fn of<'r>(
+        region: &Region,
+        records: impl Iterator<Item = (u64, &'r [u8])> + Clone,
+    ) -> Result<Failed> {
+        loop {
+            let faults = region.faults_seen();
+            let failed = Failed::found(region, records.clone())?;
+            if region.faults_seen() == faults {
+                return Ok(failed);
+            }
+        }
+    }
+
+    fn found<'r>(
         region: &Region,
         records: impl Iterator<Item = (u64, &'r [u8])>,
     ) -> Result<Failed> {

@@ -292,12 +292,14 @@ impl Plan<'_> {
             vol.blocks
                 .reserve_beside(vol.medium(), near.0, want, part, &is_left_out)
         };
-        let found = match find() {
-            None if vol.retire_pending()? => find(),
-            found => found,
-        };
-        let Some(found) = found else {
-            return Ok(None);
+        let mut retired = false;
+        let found = loop {
+            match find() {
+                None if !retired && vol.retire_pending()? => retired = true,
+                None => return Ok(None),
+                Some(found) if vol.is_sound(BitmapKind::Blocks, found.run) => break found,
+                Some(found) => vol.keep_failed(found.run),
+            }
         };
         let run = self.record().note_reserved(BitmapKind::Blocks, found)?;
         let start = Bno(run.start);

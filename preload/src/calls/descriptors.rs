@@ -64,12 +64,15 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
     }
 }
 
-/// Called before this thread gets descriptors of its own: from then on a number can be one file here
-/// and another one there. All calls go to the mount.
+/// Called before this thread gets descriptors of its own: from then on a number can mean different
+/// files in different threads. All calls go to the mount.
 fn set_apart() {
     // A child of vfork has its own descriptors already, but not its own memory.
     if !process::is_inside() && process::owns_memory() {
         process::set_apart();
+        // Threads that have not seen it may be about to note a lease.
+        drop(process::Inside::enter());
+        table::await_changes();
         table::pass_all();
     }
 }

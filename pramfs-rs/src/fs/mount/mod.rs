@@ -306,6 +306,7 @@ impl Engine {
         let session = Session { checkpoint, mounts };
         self.vol.journal.begin_copies(self.vol.medium(), session)?;
         fail_if_faulted(region, faults)?;
+        self.quiet.store(false, Ordering::Relaxed);
         // Before any operation allocates or frees. As the kernel named them at the mount: a
         // server may open no file by now.
         self.take_out_known(&region.bad_ranges(), true);
@@ -313,7 +314,6 @@ impl Engine {
             return Err(Error::ReadOnly("damage was found"));
         }
         region.backend().advise_random();
-        self.quiet.store(false, Ordering::Relaxed);
         // The server before may have died between a change and its view words.
         if let Err(e) = self.show_leases() {
             self.note_error(&e);

@@ -138,7 +138,7 @@ pub(super) fn recover(
 
 impl Engine {
     /// Tells what the replay could not store, because its page has failed, and takes these blocks
-    /// out of use. Until that is durable, a page that came back would show its old contents.
+    /// out of use. A page that is sound again later shows its old contents.
     fn give_up_lost(&self, replay: &Replay, read_only: bool) {
         let region = &self.vol.region;
         for LostData { lsn, ino, range } in &replay.lost {
@@ -148,7 +148,7 @@ impl Engine {
             };
             let (name, len) = (region.info().name, range.end - range.start);
             tracing::warn!(
-                "{name}: {len} bytes of journal record {lsn} are lost: the medium has failed at their place, offset {:#x}; {owner} gives EIO there until the range is written again",
+                "{name}: {len} bytes of journal record {lsn} are lost: the medium has failed at their place, offset {:#x}; {owner} gives EIO there while the page fails; write the range again",
                 range.start
             );
             // Also the next time that the mount becomes writable.
