@@ -101,11 +101,16 @@ toolchain_package() {
     if [[ -n $(candidate rustup) ]]; then echo rustup; fi
 }
 
-# sudo changes HOME: the Rust of the user who calls it will build.
-has_cargo() {
-    command -v cargo >/dev/null || [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]] && return
-    [[ -n ${SUDO_USER-} && -x $(getent passwd "$SUDO_USER" | cut -d: -f6)/.cargo/bin/cargo ]]
+own_cargo() { command -v cargo >/dev/null || [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; }
+# sudo changes HOME: the Rust of the user who calls it will build. Prints the home directory of this
+# user if a Rust is there.
+home_of_caller() {
+    local home
+    ((EUID == 0)) && [[ -n ${SUDO_USER-} ]] || return 0
+    home=$(getent passwd "$SUDO_USER" | cut -d: -f6) || return 0
+    [[ ! -x $home/.cargo/bin/cargo ]] || printf '%s' "$home"
 }
+has_cargo() { own_cargo || [[ -n $(home_of_caller) ]]; }
 
 toolchain=
 if ! has_cargo && command -v apt-cache >/dev/null; then
@@ -176,17 +181,28 @@ if [[ $toolchain == rustup && $EUID == 0 ]]; then
     say "Installing a Rust by rustup"
     rustup toolchain install stable --profile minimal >&2 && rustup default stable >&2
 fi
-PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
-have=$(rustc --version | awk '{print $2}')
+# The Rust of the user who calls sudo runs as this user: root runs no programs of others.
+as_builder=() by=
+if own_cargo; then
+    PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+else
+    home=$(home_of_caller)
+    as_builder=(runuser -u "$SUDO_USER" -- env "HOME=$home" "CARGO_HOME=$home/.cargo" "PATH=$home/.cargo/bin:$PATH")
+    by=" as $SUDO_USER"
+fi
+have=$("${as_builder[@]}" rustc --version | awk '{print $2}') || {
+    say "rustc --version failed$by"
+    exit 1
+}
 if ! at_least "$rust_version" "${have%%-*}"; then
     package=$(toolchain_package)
-    if command -v rustup >/dev/null; then package=rustup; fi
+    if "${as_builder[@]}" sh -c 'command -v rustup' >/dev/null; then package=rustup; fi
     # Debian's packages of Rust exclude each other: apt removes the old one.
     case $package in
     cargo*) how="sudo apt-get install $package rustc${package#cargo}" ;;
     *) how="rustup update stable" ;;
     esac
-    say "Rust $have is too old: pramfs needs $rust_version or newer. Type:  $how"
+    say "Rust $have is too old: pramfs needs $rust_version or newer. Type$by:  $how"
     exit 1
 fi
 
@@ -195,11 +211,11 @@ fi
 suites=${CARGO_TARGET_DIR:-$root/target}/suites
 for crate in "${crates[@]}"; do
     name=${crate%@*} version=${crate#*@}
-    [[ $("$suites/bin/$name" --version 2>/dev/null) != *" $version" ]] || continue
-    say "Building the test suite $name $version"
-    cargo install --quiet --locked --root "$suites" "$crate" --target-dir "$suites/build" ||
-        optional "Cannot build $name"
-    rm -rf "$suites/build"
+    [[ $("${as_builder[@]}" "$suites/bin/$name" --version 2>/dev/null) != *" $version" ]] || continue
+    say "Building the test suite $name $version$by"
+    "${as_builder[@]}" cargo install --quiet --locked --root "$suites" "$crate" --target-dir "$suites/build" ||
+        optional "Cannot build $name$by"
+    "${as_builder[@]}" rm -rf "$suites/build"
 done
 
 # Modules of Python that Debian lacks, for programs of the tests, in an environment of their own.
