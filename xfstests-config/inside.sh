@@ -29,7 +29,7 @@ done
 exec 7<>"$space/test" 8<>"$space/scratch"
 rm -rf -- "$space" && space=''
 
-mount -t tmpfs -o mode=755 stage "$STAGE" || die "cannot mount a tmpfs on $STAGE"
+mount -c -n -t tmpfs -o mode=755 stage "$STAGE" || die "cannot mount a tmpfs on $STAGE"
 mkdir -p "$STAGE"/{xfstests,bin,out,config,sbin,tmp,test,scratch}
 chmod 1777 "$STAGE/tmp"
 for pair in 3:xfstests 4:bin 5:out 6:config; do
@@ -39,20 +39,33 @@ done
 # stopped blocks whatever looks at all mounts, and a reference from here keeps one alive
 # that the machine unmounts. Only this namespace changes: nothing is propagated (`run`),
 # no helper of umount runs, and the table of libmount, which all namespaces share, stays.
-# A parent comes before the mounts in it, and takes them along. Those below the stage
-# are hidden already.
-inherited() { # prints the mount points, escaped as in mountinfo
-    local point rest
+# A parent comes before the mounts in it, and takes them along. What is mounted over one
+# at the same point goes first. One below a point that another mount hides is out of reach.
+inherited() { # prints the mount points, escaped as in mountinfo: inside or outside of /mnt
+    local point rest where
     while read -r _ _ _ _ point rest; do
-        rest=${rest##* - }
-        [[ ${rest%% *} =~ ^fuse(blk)?(\.|$) && $point != / && $point/ != "$STAGE"/* ]] && printf '%s\n' "$point"
+        rest=${rest##* - } where=outside
+        [[ $point/ == "$STAGE"/* ]] && where=inside
+        [[ ${rest%% *} =~ ^fuse(blk)?(\.|$) && $point != / && $where == "$1" ]] && printf '%s\n' "$point"
     done </proc/self/mountinfo
 }
-mapfile -t points < <(inherited)
-for point in "${points[@]}"; do
-    printf -v point %b "${point//\\/\\0}"
-    umount --lazy --internal-only --no-mtab --no-canonicalize "$point" 2>/dev/null
-done
+drop() {
+    local point points dropped=yes
+    while [[ -n $dropped ]]; do
+        dropped=''
+        mapfile -t points < <(inherited "$1")
+        for point in "${points[@]}"; do
+            printf -v point %b "${point//\\/\\0}"
+            umount --lazy --internal-only --no-mtab --no-canonicalize "$point" 2>/dev/null && dropped=yes
+        done
+    done
+}
+drop outside
+# The stage hides those below its own point: it steps aside. The directories that the run
+# needs are bound already, whatever file system they are on.
+mount -n --move "$STAGE" /tmp || die "cannot move the tmpfs to /tmp"
+drop inside
+mount -n --move /tmp "$STAGE" || die "cannot move the tmpfs to $STAGE"
 
 mount --bind "$STAGE/tmp" /tmp || die "cannot bind /tmp"
 unset TMPDIR # tests leave files there

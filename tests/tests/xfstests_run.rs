@@ -12,6 +12,8 @@ use pramfs_tests::skip;
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
+const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../xfstests-config/run");
+
 /// Looks at all mounts, as tests do. Then, if the test wants that, starts a process that
 /// lasts until it is killed, and has the path `lasts` among its arguments.
 const CHECK: &str = r#"#!/bin/bash
@@ -56,6 +58,18 @@ struct Run {
 impl Run {
     /// Starts a run. It needs nothing of pramfs: its file system is ext4.
     fn start(lasts: bool) -> Run {
+        Run::start_by(Command::new(RUN), lasts)
+    }
+
+    /// Starts a run in a mount namespace of its own, after these commands there.
+    fn start_after(mounts: &str) -> Run {
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "--propagation", "private", "bash", "-ec"]);
+        shell.arg(format!("{mounts}\nexec \"$@\"")).args(["", RUN]);
+        Run::start_by(shell, false)
+    }
+
+    fn start_by(mut command: Command, lasts: bool) -> Run {
         let dir = tempfile::tempdir().unwrap();
         let program = |name: &str, text: &str| {
             let path = dir.path().join(name);
@@ -67,24 +81,23 @@ impl Run {
         program("xfstests/ltp/fsstress", GETENT);
         program("bin/getent", GETENT);
         let path = std::env::var("PATH").unwrap_or_default();
-        let child =
-            Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../xfstests-config/run"))
-                .args(["--config", "ext4", "--size", "64M", "--output"])
-                .arg(dir.path().join("results"))
-                .arg("generic/001")
-                .env(
-                    "PATH",
-                    format!("{}:{path}", dir.path().join("bin").display()),
-                )
-                .env("XFSTESTS_DIR", dir.path().join("xfstests"))
-                .env("PRAMFS_BIN", dir.path())
-                .env("TMPDIR", dir.path())
-                .env("FAKE_LASTS", if lasts { "yes" } else { "" })
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap();
+        let child = command
+            .args(["--config", "ext4", "--size", "64M", "--output"])
+            .arg(dir.path().join("results"))
+            .arg("generic/001")
+            .env(
+                "PATH",
+                format!("{}:{path}", dir.path().join("bin").display()),
+            )
+            .env("XFSTESTS_DIR", dir.path().join("xfstests"))
+            .env("PRAMFS_BIN", dir.path())
+            .env("TMPDIR", dir.path())
+            .env("FAKE_LASTS", if lasts { "yes" } else { "" })
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         Run { dir, child }
     }
 
@@ -188,4 +201,35 @@ fn stopped_server_of_other_mount_does_not_hold_up_run() {
     assert!(run.has_left_nothing());
     assert!(other.is_mounted());
     fs::write(other.at("file"), "still there").unwrap();
+}
+
+#[test]
+fn run_with_mounts_at_its_stage_and_under_others_drops_them() {
+    let test = "run_with_mounts_at_its_stage_and_under_others_drops_them";
+    if !available(test) {
+        return;
+    }
+    let other = Mounted::new(&mounted::program(), 16 << 20, "");
+    let point = other.at("").display().to_string();
+    let elsewhere = tempfile::tempdir().unwrap();
+    for stage in ["/mnt", "/mnt/below"] {
+        let mut run = Run::start_after(&format!(
+            "mount -t tmpfs none /mnt
+            mkdir /mnt/below
+            mount --bind {point} {stage}
+            mount -t tmpfs none {stage}
+            mount --bind {point} {elsewhere}
+            mount -t tmpfs none {elsewhere}
+            mount -t tmpfs none {point}",
+            elsewhere = elsewhere.path().display(),
+        ));
+        let (_, said) = run.end();
+        assert!(
+            said.contains("\nall: passed 1, failed 0, not run 0\n"),
+            "{said}"
+        );
+        assert_eq!(run.said("mounts"), "0\n");
+        assert!(run.has_left_nothing());
+    }
+    assert!(other.is_mounted());
 }
