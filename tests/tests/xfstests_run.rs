@@ -29,6 +29,9 @@ echo 'Passed all 1 tests'
 /// The accounts that xfstests needs, which this tree does not.
 const GETENT: &str = "#!/bin/sh\nexit 0\n";
 
+/// A machine without procps.
+const MISSING: &str = "#!/bin/sh\nexit 127\n";
+
 fn missing() -> Option<&'static str> {
     let has = |path: &str| Path::new(path).exists();
     if !rustix::process::geteuid().is_root() {
@@ -80,6 +83,7 @@ impl Run {
         program("xfstests/check", CHECK);
         program("xfstests/ltp/fsstress", GETENT);
         program("bin/getent", GETENT);
+        program("bin/pkill", MISSING);
         let path = std::env::var("PATH").unwrap_or_default();
         let child = command
             .args(["--config", "ext4", "--size", "64M", "--output"])
