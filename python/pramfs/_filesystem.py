@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import io
+import operator
 import os
 import stat as stats
 import sys
@@ -33,6 +34,9 @@ __all__ = ["DirEntry", "FileSystem", "format", "memory", "open"]
 #: The open file systems of this process, for its end and for pickled ones.
 _mounted: weakref.WeakSet[FileSystem] = weakref.WeakSet()
 _opening = threading.Lock()
+#: So often the attributes of a file are read again because it changes meanwhile.
+_TRIES = 100
+_attributes_of = operator.attrgetter("st_ino", "st_mode", "st_nlink", "st_uid", "st_gid")
 
 
 def encoded(path: Path) -> bytes:
@@ -381,8 +385,9 @@ class FileSystem:
 
     def _take_place(self, aside: bytes, name: bytes, *, replace: bool = True) -> None:
         """Give a file the attributes of the one that it replaces, and then its name."""
-        if replace:
-            self._copy_attributes(name, aside)
+        old = self._attributes(name) if replace else None
+        if old is not None:
+            self._set_attributes(aside, *old)
         self.rename(aside, name, replace=replace)
 
     def _unlink_aside(self, aside: bytes) -> None:
@@ -392,24 +397,47 @@ class FileSystem:
             # Somebody else has removed it.
             pass
 
-    def _copy_attributes(self, source: bytes, target: bytes) -> None:
-        """Copy mode, owner, group and extended attributes of a regular file, if there is one."""
-        try:
-            found = self.lstat(source)
-        except FileNotFoundError:
-            return
-        if not stats.S_ISREG(found.st_mode):
-            return
-        self.chown(target, found.st_uid, found.st_gid)
-        wanted = {key: self.getxattr(source, key) for key in self.listxattr(source)}
+    def _attributes(self, name: bytes) -> tuple[os.stat_result, dict[str, bytes]] | None:
+        """Return status and extended attributes of a regular file, if there is one.
+
+        The calls for extended attributes follow links, and other threads may rename, remove and
+        change the file: then it starts again.
+        """
+        for _ in range(_TRIES):
+            try:
+                found = self.lstat(name)
+            except FileNotFoundError:
+                return None
+            if not stats.S_ISREG(found.st_mode):
+                return None
+            try:
+                xattrs = {key: self.getxattr(name, key) for key in self.listxattr(name)}
+                if _attributes_of(found) == _attributes_of(self.lstat(name)):
+                    return found, xattrs
+            except OSError as error:
+                # The last three are of a symbolic link that has taken its place.
+                if error.errno not in (
+                    errno.ENOENT,
+                    errno.ENODATA,
+                    errno.ENOTDIR,
+                    errno.ELOOP,
+                    errno.ENAMETOOLONG,
+                ):
+                    raise
+        raise OSError(errno.EBUSY, "its attributes change all the time", os.fsdecode(name))
+
+    def _set_attributes(
+        self, target: bytes, wanted: os.stat_result, xattrs: dict[str, bytes]
+    ) -> None:
+        self.chown(target, wanted.st_uid, wanted.st_gid)
         for key in self.listxattr(target):
             # It may have an ACL from its directory.
-            if key not in wanted:
+            if key not in xattrs:
                 self.removexattr(target, key)
-        for key, value in wanted.items():
+        for key, value in xattrs.items():
             self.setxattr(target, key, value)
         # Last, because a change of the owner or of an ACL changes the mode.
-        self.chmod(target, stats.S_IMODE(found.st_mode))
+        self.chmod(target, stats.S_IMODE(wanted.st_mode))
 
     def map(
         self,

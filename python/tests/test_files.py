@@ -228,6 +228,75 @@ def test_replace_bytes_with_name_aside_taken_keeps_that_file(fs, monkeypatch):
     assert (fs.read_bytes("/f"), len(fs.listdir("/"))) == (b"one", 2)
 
 
+def changed_in(fs, monkeypatch, call, change, times=1):
+    """Change something before a call, as another thread does."""
+    original, left = getattr(fs, call), [change] * times
+
+    def later(*args):
+        if left:
+            left.pop()()
+        return original(*args)
+
+    monkeypatch.setattr(fs, call, later)
+
+
+@pytest.mark.parametrize("call", ["listxattr", "getxattr"])
+def test_replace_bytes_with_file_removed_meanwhile_makes_new_file(fs, monkeypatch, call):
+    fs.mkdir("/d")
+    fs.write_bytes("/d/f", b"one")
+    fs.setxattr("/d/f", "user.a", b"value")
+    fs.chmod("/d/f", 0o600)
+    # A new file has an ACL from there.
+    fs.setxattr("/d", "system.posix_acl_default", acl_of(7, 5, 7, 7, 0))
+    changed_in(fs, monkeypatch, call, lambda: fs.unlink("/d/f"))
+    fs.replace_bytes("/d/f", b"two")
+    assert fs.read_bytes("/d/f") == b"two"
+    assert fs.listxattr("/d/f") == ["system.posix_acl_access"]
+    assert fs.listdir("/d") == ["f"]
+
+
+@pytest.mark.parametrize("target", ["other", "f", "no", "other/below", "n" * 300])
+def test_replace_bytes_with_link_in_place_meanwhile_copies_nothing_of_target(
+    fs, monkeypatch, target
+):
+    def becomes_link():
+        fs.unlink("/f")
+        fs.symlink(target, "/f")
+
+    fs.write_bytes("/f", b"one")
+    fs.write_bytes("/other", b"other")
+    fs.chmod("/other", 0o777)
+    fs.setxattr("/other", "user.other", b"value")
+    changed_in(fs, monkeypatch, "listxattr", becomes_link)
+    fs.replace_bytes("/f", b"two")
+    assert (fs.islink("/f"), fs.read_bytes("/f"), fs.listxattr("/f")) == (False, b"two", [])
+    assert stat.S_IMODE(fs.stat("/f").st_mode) == 0o600
+
+
+def test_replace_bytes_with_attributes_changed_meanwhile_has_new_ones(fs, monkeypatch):
+    fs.write_bytes("/f", b"one")
+    fs.setxattr("/f", "user.a", b"1")
+    fs.setxattr("/f", "user.b", b"2")
+    changed_in(fs, monkeypatch, "getxattr", lambda: fs.removexattr("/f", "user.a"))
+    fs.replace_bytes("/f", b"two")
+    assert fs.listxattr("/f") == ["user.b"]
+    changed_in(fs, monkeypatch, "listxattr", lambda: fs.chmod("/f", 0o640))
+    fs.replace_bytes("/f", b"three")
+    assert stat.S_IMODE(fs.stat("/f").st_mode) == 0o640
+
+
+def test_replace_bytes_of_file_that_changes_all_the_time_keeps_it(fs, monkeypatch):
+    def changes():
+        fs.chmod("/f", fs.stat("/f").st_mode ^ 1)
+
+    fs.write_bytes("/f", b"one")
+    changed_in(fs, monkeypatch, "listxattr", changes, 1000)
+    with pytest.raises(OSError, match="change all the time") as caught:
+        fs.replace_bytes("/f", b"two")
+    assert (caught.value.errno, caught.value.filename) == (16, "/f")
+    assert (fs.read_bytes("/f"), fs.listdir("/")) == (b"one", ["f"])
+
+
 def test_replace_bytes_that_fails_keeps_old_file_alone(fs):
     fs.write_bytes("/f", b"one")
     fs.mkdir("/d")
