@@ -360,20 +360,26 @@ class FileSystem:
         replaced itself.
         """
         name = encoded(path)
-        file, aside = self._create_aside(name)
+        file, aside, private = self._create_aside(name)
         try:
             with file:
                 _write_all(file, data)
-            self._take_place(aside, name)
+            self._take_place(aside, name, private=private)
         except BaseException:
             self._unlink_aside(aside)
             raise
 
-    def _create_aside(self, name: bytes) -> tuple[File, bytes]:
-        """Create a file that is to take the place of another, in the same directory."""
-        # No one else may read it before it has the mode of the old one.
+    def _create_aside(self, name: bytes) -> tuple[File, bytes, bool]:
+        """Create a file that is to take the place of another, in the same directory.
+
+        Also returns its name, and whether it is private: no one else may read it before it has
+        the mode of the old one.
+        """
         old = self._kind(name, follow_symlinks=False)
-        perm = 0o600 if old is not None and stats.S_ISREG(old) else 0o666
+        private = old is not None and stats.S_ISREG(old)
+        return *self._create_beside(name, 0o600 if private else 0o666), private
+
+    def _create_beside(self, name: bytes, perm: int) -> tuple[File, bytes]:
         directory = name[: name.rfind(b"/") + 1]
         while True:
             aside = directory + b".%s.new" % os.urandom(8).hex().encode()
@@ -383,9 +389,20 @@ class FileSystem:
                 # It belongs to somebody else.
                 continue
 
-    def _take_place(self, aside: bytes, name: bytes, *, replace: bool = True) -> None:
+    def _take_place(
+        self, aside: bytes, name: bytes, *, private: bool, replace: bool = True
+    ) -> None:
         """Give a file the attributes of the one that it replaces, and then its name."""
         old = self._attributes(name) if replace else None
+        if old is None and private:
+            # The old one is gone. It gets the mode and the ACL of a new file, whatever those
+            # are in this directory.
+            file, new = self._create_beside(name, 0o666)
+            try:
+                file.close()
+                old = self._attributes(new)
+            finally:
+                self._unlink_aside(new)
         if old is not None:
             self._set_attributes(aside, *old)
         self.rename(aside, name, replace=replace)

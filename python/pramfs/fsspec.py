@@ -342,7 +342,7 @@ class _Transacted:
             raise ValueError(f"a transaction writes whole files: mode {mode!r} is not possible")
         self._fs, self._path = fs, os.fsencode(path)
         self._exclusive = "x" in mode
-        raw, self._aside = fs._create_aside(self._path)
+        raw, self._aside, self._private = fs._create_aside(self._path)
         self._file = io.BufferedWriter(raw, 1 << 16)
 
     def __getattr__(self, name: str) -> Any:
@@ -357,7 +357,9 @@ class _Transacted:
     def commit(self) -> None:
         """Give the file its name, atomically."""
         self._file.close()
-        self._fs._take_place(self._aside, self._path, replace=not self._exclusive)
+        self._fs._take_place(
+            self._aside, self._path, private=self._private, replace=not self._exclusive
+        )
 
     def discard(self) -> None:
         """Remove what was written."""

@@ -250,9 +250,13 @@ def test_replace_bytes_with_file_removed_meanwhile_makes_new_file(fs, monkeypatc
     fs.setxattr("/d", "system.posix_acl_default", acl_of(7, 5, 7, 7, 0))
     changed_in(fs, monkeypatch, call, lambda: fs.unlink("/d/f"))
     fs.replace_bytes("/d/f", b"two")
+    fs.write_bytes("/d/new", b"two")
     assert fs.read_bytes("/d/f") == b"two"
-    assert fs.listxattr("/d/f") == ["system.posix_acl_access"]
-    assert fs.listdir("/d") == ["f"]
+    assert fs.stat("/d/f").st_mode == fs.stat("/d/new").st_mode
+    acl = "system.posix_acl_access"
+    assert fs.listxattr("/d/f") == [acl]
+    assert fs.getxattr("/d/f", acl) == fs.getxattr("/d/new", acl)
+    assert sorted(fs.listdir("/d")) == ["f", "new"]
 
 
 @pytest.mark.parametrize("target", ["other", "f", "no", "other/below", "n" * 300])
@@ -270,7 +274,7 @@ def test_replace_bytes_with_link_in_place_meanwhile_copies_nothing_of_target(
     changed_in(fs, monkeypatch, "listxattr", becomes_link)
     fs.replace_bytes("/f", b"two")
     assert (fs.islink("/f"), fs.read_bytes("/f"), fs.listxattr("/f")) == (False, b"two", [])
-    assert stat.S_IMODE(fs.stat("/f").st_mode) == 0o600
+    assert stat.S_IMODE(fs.stat("/f").st_mode) == 0o644
 
 
 def test_replace_bytes_with_attributes_changed_meanwhile_has_new_ones(fs, monkeypatch):

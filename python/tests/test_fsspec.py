@@ -157,6 +157,18 @@ def test_transaction_keeps_mode_and_takes_long_names(spec):
     assert len(spec.ls("/", detail=False)) == 1
 
 
+def test_transaction_with_file_removed_meanwhile_makes_new_file(spec):
+    spec.pipe("/f", b"1")
+    spec.chmod("/f", 0o600)
+    with spec.transaction, spec.open("/f", "wb") as file:
+        file.write(b"22")
+        spec.rm("/f")
+    spec.pipe("/new", b"1")
+    assert spec.cat("/f") == b"22"
+    assert spec.info("/f")["mode"] == spec.info("/new")["mode"]
+    assert spec.ls("/", detail=False) == ["/f", "/new"]
+
+
 def test_close_of_one_object_lets_all_open_region_again(region):
     def other_instances():
         others.append(fsspec.filesystem("pramfs", region=str(region)))
