@@ -355,13 +355,19 @@ class _Transacted:
         self._file.close()
 
     def commit(self) -> None:
-        """Give the file its name, atomically."""
-        self._file.close()
-        self._fs._take_place(
-            self._aside, self._path, private=self._private, replace=not self._exclusive
-        )
+        """Give the file its name, atomically, or remove what was written."""
+        try:
+            self._file.close()
+            self._fs._take_place(
+                self._aside, self._path, private=self._private, replace=not self._exclusive
+            )
+        except BaseException:
+            self._fs._unlink_aside(self._aside)
+            raise
 
     def discard(self) -> None:
-        """Remove what was written."""
-        self._file.close()
-        self._fs.unlink(self._aside)
+        """Remove what was written, if ``commit`` has not done so."""
+        try:
+            self._file.close()
+        finally:
+            self._fs._unlink_aside(self._aside)

@@ -157,6 +157,33 @@ def test_transaction_keeps_mode_and_takes_long_names(spec):
     assert len(spec.ls("/", detail=False)) == 1
 
 
+def test_commit_that_fails_leaves_nothing_aside(spec):
+    spec.pipe("/f", b"1")
+    file = spec.open("/f", "xb", autocommit=False)
+    file.write(b"22")
+    with pytest.raises(FileExistsError):
+        file.commit()
+    assert spec.ls("/", detail=False) == ["/f"]
+    # As fsspec does then.
+    file.discard()
+    with pytest.raises(FileExistsError), spec.transaction:
+        with spec.open("/f", "xb") as file:
+            file.write(b"22")
+    assert (spec.ls("/", detail=False), spec.cat("/f")) == (["/f"], b"1")
+
+
+def test_discard_that_cannot_write_leaves_nothing_aside(spec):
+    file = spec.open("/f", "wb", autocommit=False)
+    file.write(b"x")
+    spec.fs.write_bytes("/rest", bytes(spec.fs.statvfs().f_bavail * 4096 // 2))
+    with pytest.raises(OSError, match="space"), spec.fs.open("/rest", "ab", 0) as rest:
+        while True:
+            rest.write(bytes(4096))
+    with pytest.raises(OSError, match="space"):
+        file.discard()
+    assert spec.ls("/", detail=False) == ["/rest"]
+
+
 def test_transaction_with_file_removed_meanwhile_makes_new_file(spec):
     spec.pipe("/f", b"1")
     spec.chmod("/f", 0o600)
