@@ -240,13 +240,55 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
                 self.fs.unlink(name)
 
     def cp_file(self, path1: Any, path2: Any, **kwargs: Any) -> None:
-        """Copy a file, on the medium."""
+        """Copy a file, on the medium.
+
+        Of a symbolic link to a file, that file is copied; any other link is copied itself.
+        """
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.fs.islink(source) and source not in kwargs.get("follow", ()):
+            found = self._target(source)
+            if found is None or not stats.S_ISREG(found.st_mode):
+                self.fs.makedirs(self._parent(target), exist_ok=True)
+                self._copy_link(source, target)
+                return
         if self.fs.isdir(source):
             self.fs.makedirs(target, exist_ok=True)
             return
         self.fs.makedirs(self._parent(target), exist_ok=True)
         self.fs.copy(source, target)
+
+    def _copy_link(self, source: str, target: str) -> None:
+        destination = self.fs.readlink(source)
+        try:
+            self.fs.symlink(destination, target)
+        except FileExistsError:
+            # As a file replaces a file.
+            self.fs.unlink(target)
+            self.fs.symlink(destination, target)
+
+    def copy(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        on_error: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copy files, and trees with ``recursive``.
+
+        A path that is named, or that a pattern matches, is followed if it is a symbolic link to
+        a directory. Such a link in a tree is copied itself.
+        """
+        follow: set[str] = set()
+        if recursive and not (isinstance(path1, list) and isinstance(path2, list)):
+            for each in path1 if isinstance(path1, list) else [path1]:
+                name = self._strip_protocol(each)
+                follow.add(name)
+                if any(letter in name for letter in "*?["):
+                    follow.update(self.glob(name, maxdepth=maxdepth))
+        follow = {name for name in follow if self.fs.isdir(name)}
+        super().copy(path1, path2, recursive, maxdepth, on_error, follow=follow, **kwargs)
 
     def mv(
         self,

@@ -85,7 +85,7 @@ def test_find_with_links_to_directories_does_not_follow_them(spec, tmp_path):
     assert (tmp_path / "out/d/two").read_bytes() == b"22"
     assert os.listdir(tmp_path / "out/loop") == os.listdir(tmp_path / "out/d/up") == []
     spec.copy("/d", "/e", recursive=True)
-    assert spec.find("/e") == ["/e/two"]
+    assert spec.find("/e") == ["/e/two", "/e/up"]
 
 
 def test_link_is_what_it_leads_to_and_in_a_list_no_directory(spec):
@@ -124,6 +124,44 @@ def test_pipe_keeps_mode_of_file(spec):
     spec.chmod("/f", 0o600)
     spec.pipe("/f", b"22")
     assert spec.info("/f")["mode"] & 0o777 == 0o600
+
+
+def test_copy_of_tree_copies_links_that_lead_to_no_file(spec):
+    spec.pipe({"/t/f": b"1", "/t/d/two": b"22"})
+    links = {"to-directory": "d", "to-nothing": "no", "to-itself": "to-itself"}
+    for name, target in {**links, "to-file": "f"}.items():
+        spec.fs.symlink(target, f"/t/{name}")
+    # The second copy replaces the first one.
+    for _ in range(2):
+        spec.copy("/t/", "/c/", recursive=True)
+        assert {name: spec.fs.readlink(f"/c/{name}") for name in links} == links
+        assert not spec.fs.islink("/c/to-file") and spec.cat("/c/to-file") == b"1"
+        assert spec.find("/c") == ["/c" + name.removeprefix("/t") for name in spec.find("/t")]
+    spec.copy("/t/to-nothing", "/e/to-nothing")
+    assert spec.fs.readlink("/e/to-nothing") == "no"
+
+
+@pytest.mark.parametrize("name", ["/to-directory", "/to-*"])
+def test_copy_of_named_link_to_directory_copies_directory(spec, name):
+    spec.pipe({"/d/two": b"22", "/to-other": b"1"})
+    spec.fs.symlink("two", "/d/to-file")
+    spec.fs.symlink(".", "/d/up")
+    spec.fs.symlink("d", "/to-directory")
+    spec.mkdir("/c")
+    spec.copy(name, "/c", recursive=True)
+    at = "/c/to-directory"
+    assert not spec.fs.islink(at) and spec.fs.islink(f"{at}/up")
+    assert spec.find(at) == [f"{at}/to-file", f"{at}/two", f"{at}/up"]
+    assert spec.cat(f"{at}/two") == spec.cat("/d/two") == b"22"
+
+
+def test_get_of_link_that_leads_nowhere_names_it(spec, tmp_path):
+    spec.pipe("/t/f", b"1")
+    for target in ["self", "no"]:
+        spec.fs.symlink(target, "/t/self")
+        with pytest.raises(OSError, match="'/t/self'"):
+            spec.get("/t", str(tmp_path / target), recursive=True)
+        spec.rm("/t/self")
 
 
 def test_files_go_to_and_from_local_disk(spec, tmp_path):
