@@ -13,8 +13,9 @@ use tempfile::TempDir;
 const CALLER: (&str, u32) = ("nobody", 65534);
 
 /// What the script needs of the system.
-const TOOLS: [&str; 12] = [
-    "awk", "bash", "cat", "cut", "dirname", "env", "head", "id", "rm", "runuser", "sed", "sort",
+const TOOLS: [&str; 13] = [
+    "awk", "bash", "cat", "cut", "dirname", "env", "head", "id", "rm", "runuser", "sed", "sh",
+    "sort",
 ];
 
 /// A Rust that writes down who runs it, and whose suites do the same.
