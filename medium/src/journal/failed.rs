@@ -213,7 +213,7 @@ fn without(copy: &DataCopy, ranges: &[Range<u64>]) -> Vec<DataCopy> {
     let inside = ranges[first..].iter().take_while(|range| range.start < end);
     let mut out = Vec::new();
     let mut at = copy.to.0;
-    for range in inside.cloned().chain([end..end]) {
+    for range in inside.cloned().chain(std::iter::once(end..end)) {
         if range.start > at {
             out.push(DataCopy {
                 to: RegionOffset(at),
@@ -272,7 +272,7 @@ mod tests {
         let region = Region::new("sim", Box::new(SimBackend::new(1 << 16).unwrap()));
         region.mark_bad(4096 + 512..4096 + 1024);
         let found = failed_parts(&region, RegionOffset(4000), 5000).unwrap();
-        assert_eq!(found, [4608..5120]);
+        assert_eq!(found, Vec::from_iter(std::iter::once(4608..5120)));
         assert_eq!(
             failed_parts(&region, RegionOffset(5120), 4000).unwrap(),
             Vec::<Range<u64>>::new()

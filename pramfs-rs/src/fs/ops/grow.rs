@@ -2,18 +2,21 @@
 //!
 //! Order, each step durable before the next begins:
 //! 1. The file of the region becomes longer, its length durable (fsync), and its new part is
-//!    mapped behind the old one.
+//!    mapped behind the old one. The kernel is asked which ranges of it are bad, as at mount.
 //! 2. The tables of group descriptors become longer (`steps::group_tables`). Blocks past the
 //!    old end cannot be allocated yet, so a full region may have room for a part of a table
 //!    only. It then grows by as much as that describes, and goes on from there.
 //! 3. The new sizes are stored to the copy of the superblock, then to the first page. A crash
 //!    leaves one valid page: the first decides if it is valid, and the next mount makes the
 //!    other equal to it.
-//! 4. The sizes in memory change, with no operation under way.
+//! 4. The sizes in memory change, with no operation under way. Before one begins, the bad
+//!    blocks of the new part are listed.
 //!
 //! A crash before 3 is complete leaves the old size and longer tables. The next grow finds
-//! them.
+//! them. A crash before 4 is complete leaves bad blocks that are not listed. The next mount asks
+//! the kernel.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use pramfs_medium::error::{Error, Result};
@@ -21,7 +24,7 @@ use pramfs_medium::media::SuperStatic;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::probe::check_geometry;
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::pmem::{PmemError, RegionAccess as _};
+use pramfs_medium::pmem::{KernelBad, PmemError, RegionAccess as _};
 use pramfs_medium::size::human;
 use pramfs_medium::volume::GroupRoots;
 
@@ -55,7 +58,8 @@ impl Engine {
         // A device or a file may have outgrown the format.
         let most = self.super_state.fixed.lock().max_len();
         let len = size.unwrap_or(len.min(most));
-        self.grow_to(len)?;
+        let bad = self.avoid_bad_ranges_from(from);
+        self.grow_to(len, &bad)?;
         let to = geo.region_bytes();
         if to > from {
             tracing::info!("grown from {} to {}", human(from), human(to));
@@ -101,8 +105,37 @@ impl Engine {
         Ok(())
     }
 
+    /// Returns the ranges past `from` that the kernel names as bad; they are never touched. A
+    /// server that may not read the kernel's list by now says so, and finds what fails when it
+    /// is accessed.
+    fn avoid_bad_ranges_from(&self, from: u64) -> Vec<Range<u64>> {
+        let region = &self.vol.region;
+        if self.vol.geo.region_bytes() >= region.len() {
+            return Vec::new();
+        }
+        let found = region.kernel_bad().unwrap_or_else(|e| {
+            tracing::warn!(error = %e, "the kernel's list of bad blocks cannot be read for the new part");
+            KernelBad::default()
+        });
+        if let Some(notice) = &found.notice {
+            tracing::warn!("bad blocks of the new part: {notice}");
+        }
+        let past = found.ranges.into_iter().filter(|range| range.end > from);
+        let bad: Vec<_> = past.map(|range| range.start.max(from)..range.end).collect();
+        for range in &bad {
+            tracing::warn!(
+                "{}: the kernel names {} bytes at offset {:#x} as bad; they are not read",
+                region.info().name,
+                range.end - range.start,
+                range.start
+            );
+            region.mark_bad(range.clone());
+        }
+        bad
+    }
+
     /// Steps 2 to 4.
-    fn grow_to(&self, len: u64) -> Result<()> {
+    fn grow_to(&self, len: u64, bad: &[Range<u64>]) -> Result<()> {
         let old = *self.super_state.fixed.lock();
         let mut goal = old.grown(len);
         if let Some(survivor) = &self.options.survivor {
@@ -127,12 +160,12 @@ impl Engine {
                     "no free block for the descriptors of the new part, and the reserve is used up; remove a file, then grow again",
                 ));
             }
-            self.publish_size(&next)?;
+            self.publish_size(&next, bad)?;
         }
     }
 
     /// Makes the sizes durable, then takes them over.
-    fn publish_size(&self, new: &SuperStatic) -> Result<()> {
+    fn publish_size(&self, new: &SuperStatic, bad: &[Range<u64>]) -> Result<()> {
         let (vol, medium) = (&self.vol, self.vol.medium());
         // No mount would accept other sizes.
         check_geometry(new, vol.region.len())
@@ -159,6 +192,10 @@ impl Engine {
         self.super_state
             .change_fixed(medium, |fixed| *fixed = fixed.with_size_of(new))?;
         vol.grow(&prepared, roots);
+        if !bad.is_empty() {
+            // Of what has become longer so far; a later step lists the rest.
+            self.take_out_known(bad, true);
+        }
         Ok(())
     }
 }

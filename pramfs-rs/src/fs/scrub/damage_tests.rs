@@ -165,7 +165,8 @@ fn scrub_finds_damaged_list_of_bad_blocks() {
     let Planted { sim, fs, .. } = planted();
     fs.close().unwrap();
     let bad = LEN as u64 - 64 * 1024;
-    sim.set_kernel_bad(vec![bad..bad + 5 * 1024]);
+    let range = bad..bad + 5 * 1024;
+    sim.set_kernel_bad(vec![range]);
     let fs = open(&sim);
     assert_eq!(fs.vol.bad.count(), 5);
     assert_eq!(scrub(&fs).1, []);
