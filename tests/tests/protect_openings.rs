@@ -207,6 +207,9 @@ fn attributes(c: &Counted, dir: Ino) {
     c.write("setattr", |fs| fs.setattr(&CTX, file, &set));
     c.write("strip_suid", |fs| fs.strip_suid(file));
     c.write("strip_capability", |fs| fs.strip_capability(file));
+    c.write("strip_attribute", |fs| {
+        fs.strip_attribute(file, b"user.number-3")
+    });
     c.write("set_label", |fs| fs.set_label("counted"));
     c.write("set_default_options", |fs| {
         fs.set_default_options(fs.default_options())
