@@ -67,7 +67,7 @@ fn check_of_mount_that_changes_is_sound_each_time() {
             scope.spawn(move || {
                 let mut i = 0;
                 while !done.load(Ordering::Relaxed) {
-                    let name = |i| mount.at(&format!("{writer}-{}", i % 50));
+                    let name = |i| mount.at(format!("{writer}-{}", i % 50));
                     fs::write(name(i), vec![i as u8; 1 + i * 997 % 70_000]).unwrap();
                     fs::rename(name(i), name(i + 25)).unwrap();
                     fs::remove_file(name(i + 25)).unwrap();
