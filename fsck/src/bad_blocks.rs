@@ -76,8 +76,9 @@ pub(super) fn known(region: RegionView<'_>, geo: &Geometry, root: u64) -> Vec<Bl
     }
 }
 
-/// Bad blocks that are written anew where they are, because no other block could take their
-/// place: those of the tables and the bitmaps, without which no free block is known.
+/// Bad blocks that stay where they are, because no other block could take their place: those of
+/// the tables and the bitmaps, without which no free block is known, and of the sums of data. The
+/// tables and the bitmaps are written anew.
 struct Rewritten<'r, 'b> {
     region: RegionView<'r>,
     geo: &'b Geometry,
@@ -156,8 +157,14 @@ impl Rewritten<'_, '_> {
                 let each = GroupDesc::SIZE / 8;
                 let group = first.0 * (words.len() / each) as u64;
                 for (group, desc) in (group..).zip(words.chunks(each)) {
-                    if let GroupState::Bitmap(block) = GroupDesc::state(geo, kind, group, desc[0]) {
-                        self.note(block);
+                    let GroupState::Bitmap(block) = GroupDesc::state(geo, kind, group, desc[0])
+                    else {
+                        continue;
+                    };
+                    self.note(block);
+                    // The sums of data have their place before it.
+                    if kind == BitmapKind::Blocks {
+                        geo.tail_of(block).for_each(|block| self.note(Bno(block)));
                     }
                 }
             }

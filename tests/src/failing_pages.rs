@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pramfs::inode::{Fs, Ino};
 use pramfs::{FileType, MountOptions};
-use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
+use pramfs_fsck::{CheckOptions, Finding, Issue, Outcome, Policy, RepairOptions, check, repair};
 use pramfs_medium::media::{Geometry, probe_superblock};
 use pramfs_medium::pmem::{EventKind, SimBackend};
 
@@ -113,6 +113,7 @@ pub struct Outcomes {
 pub fn each_page(name: &str, image: &[u8], list: &[usize], is_clean: bool) -> Outcomes {
     let intact = tree(image).expect("mounted");
     let owners = owners(image);
+    let image_has_sums = geometry(image).data_sums;
     assert!(owners.len() > 5, "{owners:?}");
     let mut out = Outcomes::default();
     for &page in list {
@@ -144,9 +145,21 @@ pub fn each_page(name: &str, image: &[u8], list: &[usize], is_clean: bool) -> Ou
             let region = region_of(&sim);
             let report = repair(&region, &RepairOptions::new(Policy::Yes))
                 .unwrap_or_else(|e| panic!("{case}: {e}"));
-            assert!(report.is_sound(), "{case}: {report}");
+            // Nothing else tells what a page of sums has told, and no repair makes sums up. While
+            // any is wrong, a crash stays noted.
+            let is_sum = |issue: &Issue| matches!(issue, Issue::DataSum { .. });
+            let may_stay = |issue: &Issue| is_sum(issue) || matches!(issue, Issue::NotUnmounted);
+            let left = |f: &Finding| f.outcome != Outcome::Fixed && !may_stay(&f.issue);
+            assert!(
+                report.is_sound() || image_has_sums && !report.findings.iter().any(left),
+                "{case}: {report}"
+            );
             let again = check(&region, &CheckOptions::default());
-            assert!(again.is_clean(), "{case}: {report}\nagain: {again}");
+            let known = again.complete && again.issues().all(may_stay);
+            assert!(
+                again.is_clean() || known && image_has_sums,
+                "{case}: {report}\nagain: {again}"
+            );
             drop(region);
             let now = tree_of(region_of(&sim)).unwrap_or_else(|| panic!("{case}: not mounted"));
             let bad = worse(&intact, &now);
@@ -158,7 +171,8 @@ pub fn each_page(name: &str, image: &[u8], list: &[usize], is_clean: bool) -> Ou
                     assert!(may_lose, "{case}: {bad:?}\n{report}");
                     let tells = !report.lost.is_empty()
                         || !report.marked.is_empty()
-                        || is_fixed(image, page) && !report.findings.is_empty();
+                        || is_fixed(image, page) && !report.findings.is_empty()
+                        || again.issues().any(is_sum);
                     assert!(
                         tells || is_data(image, page) && !kernel_knows,
                         "{case}: {bad:?}, and nothing says so: {report}"

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use pramfs::inode::{Credentials, Fs, Ino, SetAttr};
-use pramfs::{DataMode, Error, MountOptions};
+use pramfs::{DataMode, Error, MountOptions, RenameFlags, XattrMode};
 use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
+use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::pmem::SimBackend;
-use pramfs_tests::failing_pages::{PAGE, cuts};
+use pramfs_tests::failing_pages::{PAGE, cuts, each_page, pages};
 use pramfs_tests::region::{formatted, inode_home, lost, mount, quiet, region_of, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 
@@ -326,4 +327,98 @@ fn live_sum_on_failed_page_costs_the_blocks_that_it_sums() {
     }
     println!("{refused} pages keep from mounting, {costs} cost more than a block");
     assert!(costs > 0, "a page of sums, or of pointers");
+}
+
+/// Images that a crash in or after some operations leaves, with live records in several lanes.
+fn worked(block: u32, features: &[&str], options: &MountOptions) -> Vec<Vec<u8>> {
+    let mut format = repeatable(block);
+    format.features = features.iter().map(|f| ((*f).to_owned(), true)).collect();
+    format.lanes = Some(4);
+    set_thread_lane(0);
+    let sim = formatted(2 << 20, &format).expect("formatted");
+    let fs = mount(&sim, options.clone()).expect("mounted");
+    let make = |dir, name: &str| {
+        let made = fs.create(&ROOT, dir, name.as_bytes(), 0o644);
+        made.expect("made").ino
+    };
+    let data = |name: &str, len: usize| -> Vec<u8> {
+        let line = format!("DATA of {name}; ");
+        line.bytes().cycle().take(len).collect()
+    };
+    let write = |ino, at, bytes: &[u8]| {
+        fs.write(&ROOT, ino, at, bytes).expect("written");
+    };
+    let dir = fs.mkdir(&ROOT, Ino::ROOT, b"dir", 0o755).expect("made").ino;
+    let large = make(Ino::ROOT, "large");
+    write(large, 0, &data("large", 20 * PAGE));
+    for i in 0..40 {
+        let name = format!("a file with a name {i}");
+        let ino = make(dir, &name);
+        if i % 8 == 0 {
+            write(ino, 0, &data(&name, 5000));
+        }
+    }
+    let base = sim.image();
+    sim.recording(true);
+    set_thread_lane(1);
+    write(
+        large,
+        7 * PAGE as u64 + 100,
+        &data("large, later", 3 * PAGE),
+    );
+    set_thread_lane(2);
+    fs.unlink(dir, b"a file with a name 16").expect("removed");
+    fs.rename(
+        &ROOT,
+        dir,
+        b"a file with a name 8",
+        Ino::ROOT,
+        b"moved",
+        RenameFlags::default(),
+    )
+    .expect("renamed");
+    set_thread_lane(3);
+    let new = make(dir, "new");
+    write(new, 0, &data("new", 2 * PAGE));
+    fs.setxattr(&ROOT, new, b"user.large", &[7; 3000], XattrMode::Set)
+        .expect("set");
+    set_thread_lane(0);
+    write(large, 100, &data("large, again", PAGE + 5));
+    sim.recording(false);
+    let cuts = cuts(&base, &sim);
+    drop(fs);
+    // The last of them has everything; the others lack some homes, or have a torn record.
+    let n = cuts.len();
+    [n / 3, 2 * n / 3, n - 1].map(|n| cuts[n].clone()).to_vec()
+}
+
+fn each_page_of_crash(what: &str, block: u32, features: &[&str], options: &MountOptions) {
+    let _dog = Watchdog::new("a failed page after a crash", Duration::from_secs(500));
+    for (cut, image) in worked(block, features, options).iter().enumerate() {
+        // Another sample of each.
+        let all = pages(image);
+        let sample: Vec<usize> = all.iter().copied().skip(cut).step_by(3).collect();
+        let found = each_page(&format!("{what}, cut {cut}"), image, &sample, false);
+        assert!(found.whole > 5 && found.worse_off > 5);
+    }
+}
+
+#[test]
+fn failed_page_after_crash_costs_only_what_is_on_it() {
+    each_page_of_crash("in place", 4096, &[], &quiet());
+}
+
+#[test]
+fn failed_page_after_crash_of_small_blocks_costs_only_what_is_on_it() {
+    each_page_of_crash("blocks of 512", 512, &[], &quiet());
+}
+
+#[test]
+fn failed_page_after_crash_of_atomic_writes_costs_only_what_is_on_it() {
+    each_page_of_crash("atomic", 4096, &[], &atomic());
+}
+
+#[test]
+fn failed_page_after_crash_with_checksums_costs_only_what_is_on_it() {
+    each_page_of_crash("checksums", 4096, &["data_checksums"], &quiet());
 }
