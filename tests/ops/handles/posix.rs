@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use pramfs_tests::mounted::wait_until;
+
 use crate::support::mount::Reference::{Ext4, Tmpfs};
 use crate::support::mount::{agree, alone};
 use crate::support::transcript::Transcript;
@@ -105,6 +107,9 @@ fn handle_opens_file_after_rename_or_unlink() {
         see(n, "open without a name");
         drop(held);
         fs::remove_dir(dir.join("e")).expect("rmdir");
+        // After a close, the kernel tells a FUSE server later that the file is no longer open.
+        let is_gone = || open(dir, &file, libc::O_RDWR).is_err();
+        assert!(wait_until(is_gone), "the file of the handle is still there");
         see(n, "gone");
         fs::write(dir.join("f"), "another").expect("a file");
         fs::create_dir(dir.join("d")).expect("a directory");
