@@ -92,7 +92,7 @@ fn wrong_blocks_and_regions_in_use_are_refused() {
     pramfs(["owner", s(&region), "4096"]).misused(&["past the end", "0 to 4095"]);
     pramfs(["owner", s(&region), "9-7"]).misused(&["ends before it begins"]);
     pramfs(["owner", s(&region), "x"]).misused(&["\"x\" is no block"]);
-    pramfs(["owner", s(dir.path()), "0"]).refused(&["unmount it"]);
+    pramfs(["owner", s(dir.path()), "0"]).refused(&["no server of root answers"]);
     let open = RegionOptions::new().open(&region).unwrap();
     let fs = FileSystem::mount(open, MountOptions::default()).unwrap();
     pramfs(["owner", s(&region), "0"]).refused(&["in use"]);

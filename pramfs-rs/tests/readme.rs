@@ -143,6 +143,8 @@ fn tests_named_in_security_doc_exist() {
         "fuse-frontend",
         "kernel-sys",
         "mkfs",
+        "client",
+        "preload",
         "tests",
     ] {
         let dir = root().join(dir);
