@@ -96,7 +96,7 @@ impl Fs {
         let read_only = options.read_only || region.info().read_only;
         let info = probe_superblock(&region)?;
         check_features(&info.fixed, read_only)?;
-        let bad = avoid_bad_ranges(&region);
+        let bad = avoid_bad_ranges(&region, 0);
         if read_only && !region.info().read_only && !info.is_clean() {
             tracing::info!("replaying the journal before the read-only mount");
         }
@@ -114,7 +114,7 @@ impl Fs {
         }
         let (mut engine, damage) = recover(region, info, options, read_only)?;
         // Before anything is allocated, unless damage is to keep the mount from changes.
-        engine.take_out_known(&bad.ranges, !read_only && damage.is_empty());
+        engine.take_out_known(&bad, !read_only && damage.is_empty());
         engine.check_root()?;
         let blind = engine.adopt_leases()?;
         let orphans = engine.read_orphans(damage, start)?;

@@ -24,11 +24,12 @@ use pramfs_medium::media::SuperStatic;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::probe::check_geometry;
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::pmem::{KernelBad, PmemError, RegionAccess as _};
+use pramfs_medium::pmem::{PmemError, RegionAccess as _};
 use pramfs_medium::size::human;
 use pramfs_medium::volume::GroupRoots;
 
 use crate::fs::engine::superblock::internal;
+use crate::fs::steps::bad_blocks::avoid_bad_ranges;
 use crate::fs::steps::group_tables::place_of;
 use crate::fs::{Engine, Need};
 
@@ -58,7 +59,10 @@ impl Engine {
         // A device or a file may have outgrown the format.
         let most = self.super_state.fixed.lock().max_len();
         let len = size.unwrap_or(len.min(most));
-        let bad = self.avoid_bad_ranges_from(from);
+        let bad = match from < region.len() {
+            true => avoid_bad_ranges(region, from),
+            false => Vec::new(),
+        };
         self.grow_to(len, &bad)?;
         let to = geo.region_bytes();
         if to > from {
@@ -103,35 +107,6 @@ impl Engine {
             );
         }
         Ok(())
-    }
-
-    /// Returns the ranges past `from` that the kernel names as bad; they are never touched. A
-    /// server that may not read the kernel's list by now says so, and finds what fails when it
-    /// is accessed.
-    fn avoid_bad_ranges_from(&self, from: u64) -> Vec<Range<u64>> {
-        let region = &self.vol.region;
-        if self.vol.geo.region_bytes() >= region.len() {
-            return Vec::new();
-        }
-        let found = region.kernel_bad().unwrap_or_else(|e| {
-            tracing::warn!(error = %e, "the kernel's list of bad blocks cannot be read for the new part");
-            KernelBad::default()
-        });
-        if let Some(notice) = &found.notice {
-            tracing::warn!("bad blocks of the new part: {notice}");
-        }
-        let past = found.ranges.into_iter().filter(|range| range.end > from);
-        let bad: Vec<_> = past.map(|range| range.start.max(from)..range.end).collect();
-        for range in &bad {
-            tracing::warn!(
-                "{}: the kernel names {} bytes at offset {:#x} as bad; they are not read",
-                region.info().name,
-                range.end - range.start,
-                range.start
-            );
-            region.mark_bad(range.clone());
-        }
-        bad
     }
 
     /// Steps 2 to 4.

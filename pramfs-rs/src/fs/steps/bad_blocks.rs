@@ -35,8 +35,10 @@ use pramfs_medium::pmem::{KernelBad, Region, RegionAccess as _};
 use pramfs_medium::types::{BlockRun, Bno, FileBlock, Ino, RegionOffset};
 use pramfs_medium::volume::LockedList;
 
-/// Asks the kernel which ranges of a region are bad, and never touches these from here on.
-pub(crate) fn avoid_bad_ranges(region: &Region) -> KernelBad {
+/// Asks the kernel which ranges of a region past `from` are bad, and never touches these from here
+/// on. A server that may not read the kernel's list by now says so, and finds what fails when it is
+/// accessed.
+pub(crate) fn avoid_bad_ranges(region: &Region, from: u64) -> Vec<Range<u64>> {
     let found = region.kernel_bad().unwrap_or_else(|e| {
         tracing::warn!(error = %e, "the kernel's list of bad blocks cannot be read");
         KernelBad::default()
@@ -44,7 +46,9 @@ pub(crate) fn avoid_bad_ranges(region: &Region) -> KernelBad {
     if let Some(notice) = &found.notice {
         tracing::warn!("bad blocks: {notice}");
     }
-    for range in &found.ranges {
+    let past = found.ranges.into_iter().filter(|range| range.end > from);
+    let bad: Vec<_> = past.map(|range| range.start.max(from)..range.end).collect();
+    for range in &bad {
         tracing::warn!(
             "{}: the kernel names {} bytes at offset {:#x} as bad; they are not read",
             region.info().name,
@@ -53,7 +57,7 @@ pub(crate) fn avoid_bad_ranges(region: &Region) -> KernelBad {
         );
         region.mark_bad(range.clone());
     }
-    found
+    bad
 }
 
 impl Engine {
