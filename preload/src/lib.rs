@@ -5,8 +5,8 @@
 //! and writes that need nothing but memory, and passes everything else to the C library.
 //! Invariant: what it does not see, or refuses, does the same through the mount.
 //!
-//! - `table`: what is known about the numbers of descriptors. `slots`: the leases that they name. `process`: threads that are
-//!   inside the library, forks.
+//! - `table`: what is known about the numbers of descriptors. `slots`: the leases that they name.
+//!   `process`: threads that are inside the library, forks.
 //! - `devices`: which files can have leases. `lease`: how a file gets its lease. `growing`: files that
 //!   were empty. `give_up`: how a lease is lost. `cached`: files that the program stores to through
 //!   the page cache.

@@ -18,7 +18,7 @@ const TOOLS: [&str; 13] = [
     "sort",
 ];
 
-/// A Rust that writes down who runs it, and whose suites do the same.
+/// A stand-in for cargo. It logs the user that runs it, and installs suites that log theirs.
 const CARGO: &str = r#"#!/bin/bash
 echo "$(id -u) $HOME cargo $1" >>"$HOME/log"
 root=$5 crate=$6

@@ -154,8 +154,8 @@ fn free_pages_behind(fs: &Fs, page: u64, count: usize) -> Vec<u64> {
     free
 }
 
-/// Whether each write of whole pages to a new file succeeds while `fail` free pages fail. The
-/// others get the blocks that remain, and the next mount has all.
+/// Writes whole pages to a new file while `fail` free pages fail, and returns the number of writes
+/// that fail. All bytes are there in the end, and the next mount has all blocks.
 fn failed_writes(block_size: u32, fail: usize) -> usize {
     let (_dir, path) = make(block_size, false);
     let fs = mount(&path, DataMode::InPlace);

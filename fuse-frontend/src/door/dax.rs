@@ -559,8 +559,8 @@ fn grant(fs: &Fs, table: &mut Table, ino: Ino) -> Result<Held, Refused> {
     }
 }
 
-/// Clears what a write by an unprivileged program clears, before a range can be stored to: no
-/// request tells of the store, nor of who makes it.
+/// Clears what a write by an unprivileged program clears, before a range can be stored to. A store
+/// sends no request, so the server never learns the program that stores.
 fn drop_rights(fs: &Fs, ino: Ino, flags: MappingFlags) -> Result<(), Error> {
     if !flags.contains(MappingFlags::WRITE) {
         return Ok(());

@@ -1,5 +1,7 @@
 //! What the adapters of guests keep out of page caches.
 
+use std::path::PathBuf;
+
 use pramfs::MountOptions;
 use pramfs::format::{FormatOptions, format};
 use pramfs::inode::{Credentials, Ino, LeaseMode};
@@ -12,6 +14,15 @@ use super::*;
 use crate::adapter::{Answer, Reply};
 
 const ROOT: &Credentials<'static> = &Credentials::ROOT;
+
+/// Formats a region in a directory of its own.
+fn formatted() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = RegionOptions::new().create(&path, 16 << 20).unwrap();
+    format(&region, &FormatOptions::default()).unwrap();
+    (dir, path)
+}
 
 fn open(path: &Path) -> Arc<Fs> {
     let region = RegionOptions::new().open(path).unwrap();
@@ -57,11 +68,7 @@ fn bypasses(adapter: &Adapter, ino: Ino) -> bool {
 
 #[test]
 fn guests_that_map_files_have_no_page_cache_if_there_are_several() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("region");
-    let region = RegionOptions::new().create(&path, 16 << 20).unwrap();
-    format(&region, &FormatOptions::default()).unwrap();
-    drop(region);
+    let (_dir, path) = formatted();
     let fs = open(&path);
     let file = fs.create(ROOT, Ino::ROOT, b"file", 0o644).unwrap().ino;
     for others_map in [false, true] {
@@ -74,11 +81,7 @@ fn guests_that_map_files_have_no_page_cache_if_there_are_several() {
 
 #[test]
 fn file_with_lease_of_earlier_server_stays_out_of_page_cache() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("region");
-    let region = RegionOptions::new().create(&path, 16 << 20).unwrap();
-    format(&region, &FormatOptions::default()).unwrap();
-    drop(region);
+    let (_dir, path) = formatted();
     let fs = open(&path);
     let [stored, other] = [&b"stored"[..], b"other"].map(|name| {
         let made = fs.create(ROOT, Ino::ROOT, name, 0o644).unwrap();

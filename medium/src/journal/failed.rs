@@ -3,7 +3,8 @@
 //! A failed page of file data costs the bytes on it, and nothing else: a replay leaves out what a
 //! record would store there, and stores all the rest. Loads from the page are errors as long as it
 //! fails; if it is sound again later, and the range was not written since, it shows what it held
-//! before the record. A failed page of metadata is another matter: without its part of the record the file system would be inconsistent.
+//! before the record. A failed page of metadata is another matter: without its part of the record
+//! the file system would be inconsistent.
 //!
 //! Nothing here stores to the medium.
 

@@ -1,7 +1,8 @@
 //! `pramfs put REGION - NAME`: standard input becomes the contents of a file.
 //!
 //! Invariant: the name leads to the old file or to the whole new one. The contents are collected
-//! in a file without a name, of which a failure, a signal or a crash leaves nothing.
+//! in a file without a name, of which a failure, a signal or a crash leaves nothing. A crash between
+//! the link and the rename of [`replace`] leaves the new file under its name aside as well.
 
 #[cfg(test)]
 mod tests;

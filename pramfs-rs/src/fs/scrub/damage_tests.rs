@@ -182,7 +182,7 @@ fn scrub_finds_damaged_list_of_bad_blocks() {
         assert_eq!(record.findings, found_before);
         flip(&fs, at);
     }
-    // A list that is whole, and another one.
+    // This list passes its check, and is not the one in use.
     let forged = pramfs_medium::media::bad_blocks::ListBlock::new(Ptr(root).block());
     let bytes = forged.bytes(&fs.vol.geo);
     let w = fs.region_to_damage().window();
