@@ -578,21 +578,58 @@ fn range_without_blocks_is_mapped_in_one_piece() {
     }
 }
 
-#[test]
-fn blocks_past_the_end_hold_nothing_of_other_files() {
+/// A region whose free blocks hold what removed files have left.
+fn scene_with_remains() -> Scene {
     let scene = Scene::new();
-    let secrets: Vec<Ino> = (0..6u8)
-        .map(|n| scene.file(&[b'a' + n], &vec![0x5e; 8 << 20]))
-        .collect();
-    for (n, _) in secrets.iter().enumerate() {
-        scene.fs.unlink(Ino::ROOT, &[b'a' + n as u8]).unwrap();
+    for n in b'a'..b'g' {
+        scene.file(&[n], &vec![0x5e; 8 << 20]);
+    }
+    for n in b'a'..b'g' {
+        scene.fs.unlink(Ino::ROOT, &[n]).unwrap();
     }
     scene.fs.free_forgotten();
+    scene
+}
+
+#[test]
+fn blocks_past_the_end_hold_nothing_of_other_files() {
+    // The longer one has a leaf of 2 MiB, half of which the write has not stored.
+    for len in [100, MIB as usize] {
+        let scene = scene_with_remains();
+        let ino = scene.file(b"file", &vec![7; len]);
+        scene.setup(ino, 0, 0).unwrap();
+        let seen = scene.vmm.load(0, RANGE);
+        assert!(seen[..len].iter().all(|byte| *byte == 7), "{len} bytes");
+        assert!(seen[len..].iter().all(|byte| *byte == 0), "{len} bytes");
+    }
+}
+
+#[test]
+fn leaf_made_beside_a_mapping_holds_nothing_of_other_files() {
+    let scene = scene_with_remains();
     let ino = scene.file(b"file", &[7; 100]);
     scene.setup(ino, 0, 0).unwrap();
-    let seen = scene.vmm.load(0, RANGE);
-    assert_eq!(seen[..100], [7; 100]);
-    assert!(seen[100..].iter().all(|byte| *byte == 0));
+    let bytes = vec![7; MIB as usize];
+    scene.fs.write(ROOT, ino, RANGE, &bytes).unwrap();
+    scene.setup(ino, RANGE, RANGE).unwrap();
+    let seen = scene.vmm.load(RANGE, RANGE);
+    assert_eq!(seen[..bytes.len()], bytes);
+    assert!(seen[bytes.len()..].iter().all(|byte| *byte == 0));
+}
+
+/// What another holder has had allocated in between is not zeroed for it.
+#[test]
+fn blocks_ahead_of_another_holder_are_zeroed_before_they_are_mapped() {
+    let scene = scene_with_remains();
+    let ino = scene.file(b"file", &[7; 100]);
+    scene.setup(ino, 0, 0).unwrap();
+    let lease = scene.fs.leases()[0];
+    let ahead = scene.fs.fill_ahead(lease.slot, lease.id, 0..2 * RANGE);
+    assert_eq!(ahead.unwrap(), 2 * RANGE);
+    truncate(&scene.fs, ino, RANGE + 100);
+    scene.setup(ino, RANGE, RANGE).unwrap();
+    let seen = scene.vmm.load(RANGE, RANGE);
+    assert!(seen.iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -35,6 +35,8 @@ struct List {
     stopped: u64,
     /// A holder may have mapped the file past its end.
     is_mapped_ahead: bool,
+    /// Blocks past the end and below this offset hold nothing of other files.
+    zeroed_ahead: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +98,26 @@ impl Leases {
     pub(crate) fn note_mapped_ahead(&mut self) {
         if let Some(list) = &mut self.0 {
             list.is_mapped_ahead = true;
+        }
+    }
+
+    /// Returns the offset below which blocks past the end hold nothing of other files. A file that
+    /// shrinks leaves bytes of its own there.
+    pub(crate) fn zeroed_ahead(&self) -> u64 {
+        self.0.as_ref().map_or(0, |list| list.zeroed_ahead)
+    }
+
+    /// Notes that the blocks past the end are zeroed up to an offset. The stores come first.
+    pub(crate) fn note_zeroed_ahead(&mut self, end: u64) {
+        if let Some(list) = &mut self.0 {
+            list.zeroed_ahead = list.zeroed_ahead.max(end);
+        }
+    }
+
+    /// Notes that new blocks past the end, from an offset on, may hold what they held before.
+    pub(crate) fn note_undefined_ahead(&mut self, from: u64) {
+        if let Some(list) = &mut self.0 {
+            list.zeroed_ahead = list.zeroed_ahead.min(from);
         }
     }
 

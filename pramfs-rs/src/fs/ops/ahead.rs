@@ -10,8 +10,10 @@
 //! ended, or by a mount that finds no lease.
 //!
 //! Blocks past the end are undefined, so they are zeroed only for a holder that may not see what
-//! free blocks hold ([`Engine::fill_ahead_zeroed`]). Growth zeroes what it passes over, and the
-//! rest of the block that holds the new end (`Leases::are_mapped_ahead`).
+//! free blocks hold ([`Engine::fill_ahead_zeroed`]): new blocks, and once those that the file has
+//! had before, such as the tail of a leaf of 2 MiB. Each is zeroed before the holder learns of it.
+//! Growth zeroes what it passes over, and the rest of the block that holds the new end
+//! (`Leases::are_mapped_ahead`).
 
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::ops::fallocate::State;
@@ -42,8 +44,9 @@ impl Engine {
         self.fill_past_end(slot, id, range, State::Ahead)
     }
 
-    /// As [`fill_ahead`](Self::fill_ahead), with new blocks zeroed: the holder sees nothing of
-    /// what they held before.
+    /// As [`fill_ahead`](Self::fill_ahead), with all blocks past the end zeroed that are new, or
+    /// that no call has zeroed since the first lease: the holder sees nothing of what they held
+    /// before.
     ///
     /// # Errors
     /// Those of [`fill_ahead`](Self::fill_ahead).
@@ -72,6 +75,17 @@ impl Engine {
             let size = state.disk.size;
             let whole = geo.file_offset(geo.file_block_from(size));
             self.zero_rest_of_block(&inode, state)?;
+            // Before the holder learns of any block past the end. It gets further ones by further
+            // calls.
+            let mut seen_to = range.end;
+            if wanted == State::AheadCleared {
+                let from = state.leases.zeroed_ahead().max(whole);
+                seen_to = range.end.min(from.saturating_add(AT_ONCE));
+                if from < seen_to {
+                    self.zero_past_end(&inode, state, from..seen_to)?;
+                    state.leases.note_zeroed_ahead(seen_to);
+                }
+            }
             state.leases.note_mapped_ahead();
             if whole >= range.end {
                 // A mapping ends in the page that holds the end of the file.
@@ -80,9 +94,12 @@ impl Engine {
             // From the end of the file on, without a gap, also for a mapping that begins later:
             // holders learn the blocks up to the first hole, and are not told when it is filled.
             let Some(start) = self.first_missing(state, whole..range.end)? else {
-                return Ok(range.end);
+                return Ok(seen_to);
             };
-            let end = range.end.min(start.saturating_add(AT_ONCE));
+            let end = seen_to.min(start.saturating_add(AT_ONCE));
+            if start >= end {
+                return Ok(end);
+            }
             self.allocate(&inode, state, start, end, wanted, false)?;
             Ok(end)
         })

@@ -212,6 +212,10 @@ impl Engine {
             self.settle_copies(state)?;
             self.check_edges(state, state.disk.size..state.disk.size)?;
         }
+        if wanted == State::Ahead {
+            // Before the first of them is in the map.
+            state.leases.note_undefined_ahead(offset);
+        }
         // Holes that this call has filled; an error frees them again.
         let mut filled: Vec<(FileBlock, FileBlock)> = Vec::new();
         // With more room on the host, the call runs again. It must find the blocks that have got

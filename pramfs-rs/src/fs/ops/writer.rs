@@ -325,8 +325,12 @@ impl<'a, 'c, S: WriteSource> Writer<'a, 'c, S> {
         if let Some(run) = huge {
             self.tried = span;
             map::insert_huge(tx, &mut self.map, extent.index, run, false)?;
-            // Blocks of the leaf past the last block written stay undefined.
-            let end = geo.file_block_from(self.end()).min(extent.index + span);
+            // Blocks of the leaf past the last block written stay undefined, but not in a file with
+            // leases: a holder may learn of them that may not see what they held.
+            let end = match self.state.leases.is_empty() {
+                true => geo.file_block_from(self.end()).min(extent.index + span),
+                false => extent.index + span,
+            };
             self.store_whole(tx, run.start, extent.index, end)?;
             return Ok(Step::Stored);
         }

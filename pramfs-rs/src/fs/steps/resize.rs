@@ -10,6 +10,8 @@
 //! Writes and appends past the end do not come here; they set the size in their own records
 //! (`ops`).
 
+use std::ops::Range;
+
 use crate::fs::engine::change::Edit;
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::touch_mtime;
@@ -172,12 +174,22 @@ impl Engine {
     /// Zeroes the rest of the block that holds the end of a file that is mapped past its end, and
     /// that has no append window: the holder of one stores there.
     pub(crate) fn zero_rest_of_block(&self, inode: &Inode, state: &InodeState) -> Result<()> {
+        let (geo, size) = (&self.vol.geo, state.disk.size);
+        let end = geo.file_offset(geo.file_block_from(size));
+        self.zero_past_end(inode, state, size..end)
+    }
+
+    /// Zeroes the written blocks of a byte range past the end of a file that has no append window.
+    pub(crate) fn zero_past_end(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        range: Range<u64>,
+    ) -> Result<()> {
         debug_assert!(state.leases.window().is_none());
         self.settle_copies(state)?;
-        let (geo, size) = (&self.vol.geo, state.disk.size);
         let mut tx = self.vol.begin_at(&inode.last_record);
-        let end = geo.file_offset(geo.file_block_from(size));
-        self.zero_written(&mut tx, &state.map(), size, end)?;
+        self.zero_written(&mut tx, &state.map(), range.start, range.end)?;
         tx.settle();
         Ok(())
     }
