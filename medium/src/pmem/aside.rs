@@ -15,7 +15,9 @@
 //! * The end is noted before the first store without a copy. So what is read is of the moment if
 //!   the end is not noted after the read.
 //!
-//! Not here: stores without a [`WriteWindow`](super::WriteWindow), by views and leases.
+//! Not here: stores without a [`WriteWindow`](super::WriteWindow), by views and leases. The engine
+//! sets aside each block that it gives to a file as written without a store of its own, before the
+//! block is in the map of the file.
 
 use std::collections::HashMap;
 use std::ops::Range;

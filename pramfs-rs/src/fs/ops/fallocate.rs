@@ -533,6 +533,7 @@ impl Step<'_> {
         let seen = match self.wanted {
             State::Ahead => {
                 vol.region.need_room(geo.offset(at).0, geo.bytes(n))?;
+                vol.region.set_aside(geo.offset(at).0, geo.bytes(n));
                 // A whole leaf may begin before the end.
                 let end = geo.file_block_from(self.state.disk.size);
                 n.min(end.0.saturating_sub(first.0))
@@ -589,6 +590,12 @@ impl Step<'_> {
             State::Zeroed | State::ZeroedAhead | State::AheadCleared
         ) {
             tx.zero_new(geo.offset(run.start), geo.bytes(run.len))?;
+        }
+        if self.wanted == State::Ahead {
+            // Nothing is stored here before the holder does so without a window: a save that goes
+            // on copies what was in use at its moment before the block is in the map.
+            vol.region
+                .set_aside(geo.offset(run.start).0, geo.bytes(run.len));
         }
         match self.filled.last_mut() {
             Some((_, end)) if *end == self.index => *end += run.len,

@@ -12,6 +12,7 @@ use crate::fs::inode::state::InodeState;
 use crate::fs::ops::write_source::{Copies, WriteSource, stage};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, Extent, MapRef};
+use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::types::{BlockRun, Bno, FileBlock};
 use pramfs_medium::volume::{Plan, Record};
 
@@ -331,6 +332,12 @@ impl<'a, 'c, S: WriteSource> Writer<'a, 'c, S> {
                 true => geo.file_block_from(self.end()).min(extent.index + span),
                 false => extent.index + span,
             };
+            // A later holder of a lease stores to the others without a window, so a save that goes
+            // on copies them before they are in the map.
+            let stored = end - extent.index;
+            let others = geo.offset(run.start.after(stored));
+            let region = &self.engine.vol.region;
+            region.set_aside(others.0, geo.bytes(span - stored));
             self.store_whole(tx, run.start, extent.index, end)?;
             return Ok(Step::Stored);
         }

@@ -4,7 +4,9 @@ use crate::inode::Credentials;
 use crate::{FileSystem, OpenOptions};
 use pramfs_medium::format::{FormatOptions, format};
 use pramfs_medium::pmem::{HeapBackend, Region, RegionOptions};
-use pramfs_medium::types::Access;
+use pramfs_medium::types::{Access, Fallocate, LeaseMode};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 
 const ROOT: Credentials<'static> = Credentials::ROOT;
 const MOST: u64 = 64 << 20;
@@ -179,4 +181,94 @@ fn writer_that_waits_goes_on_when_reader_is_dropped() {
     });
     assert!(start.elapsed() < std::time::Duration::from_secs(10));
     fs.close().unwrap();
+}
+
+/// A holder stores through a descriptor of its own, so the snapshot sees none of it. `change` gives
+/// a second file a lease, and blocks that a removed file had at the moment.
+fn stores_of_holder_change_no_removed_file(change: impl Fn(&Fs, Ino)) {
+    let region = RegionOptions::new().memfd("region", 16 << 20).unwrap();
+    format(&region, &FormatOptions::default()).unwrap();
+    let fs = mounted(region);
+    let other = fs.create(&ROOT, Ino::ROOT, b"other", 0o644).unwrap().ino;
+    let removed = fs.create(&ROOT, Ino::ROOT, b"removed", 0o644).unwrap().ino;
+    let mut blocks = std::collections::BTreeSet::new();
+    let mut len = 0;
+    // Until the region is full.
+    while let Ok(n) = fs.write(&ROOT, removed, len, &[0xa1; 1 << 20]) {
+        len += n as u64;
+    }
+    let size = fs.vol.geo.block_size;
+    for extent in fs.file_extents(removed, 0, len).unwrap() {
+        let place = extent.region_offset.unwrap();
+        blocks.extend((0..extent.len / size).map(|n| place / size + n));
+    }
+    let snapshot = fs.snapshot(MOST).unwrap();
+    fs.unlink(Ino::ROOT, b"removed").unwrap();
+    fs.free_forgotten();
+    fs.vol.retire_all().unwrap();
+    change(&fs, other);
+    let lease = fs.leases()[0];
+    let holder = (fs.vol.region).lease_descriptor(lease.slot, LeaseMode::Write);
+    let file = File::from(holder.unwrap());
+    let found = fs.leased_extents(lease.slot, lease.id, 0, 1024).unwrap();
+    let end = fs.getattr(other).unwrap().size;
+    let mut stored = 0;
+    for extent in &found.extents {
+        let place = extent.region_offset.unwrap();
+        for at in (0..extent.len).step_by(size as usize) {
+            let block = (place + at) / size;
+            if extent.file_offset + at < end || !blocks.contains(&block) {
+                continue;
+            }
+            file.write_all_at(&[0xb2; 64], block * size).unwrap();
+            let mut bytes = vec![0; size as usize];
+            snapshot.read(block, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 0xa1), "block {block}");
+            stored += 1;
+        }
+    }
+    assert!(stored > 0, "{found:?}");
+}
+
+#[test]
+fn stores_to_an_append_window_change_no_removed_file() {
+    stores_of_holder_change_no_removed_file(|fs, ino| {
+        let (slot, id) = leased(fs, ino);
+        fs.open_window(slot, id, 1 << 20).unwrap();
+    });
+}
+
+#[test]
+fn stores_to_blocks_ahead_change_no_removed_file() {
+    stores_of_holder_change_no_removed_file(|fs, ino| {
+        let (slot, id) = leased(fs, ino);
+        fs.fill_ahead(slot, id, 0..3 << 20).unwrap();
+    });
+}
+
+#[test]
+fn stores_to_preallocated_blocks_change_no_removed_file() {
+    stores_of_holder_change_no_removed_file(|fs, ino| {
+        let what = Fallocate::Allocate { keep_size: true };
+        fs.fallocate(&ROOT, ino, what, 0, 3 << 20).unwrap();
+        let (slot, id) = leased(fs, ino);
+        fs.open_window(slot, id, 2 << 20).unwrap();
+    });
+}
+
+#[test]
+fn stores_to_the_tail_of_a_leaf_change_no_removed_file() {
+    stores_of_holder_change_no_removed_file(|fs, ino| {
+        // A leaf of 2 MiB, half of which the write does not store.
+        fs.write(&ROOT, ino, 0, &[1; 1 << 20]).unwrap();
+        let (slot, id) = leased(fs, ino);
+        fs.fill_ahead(slot, id, 0..2 << 20).unwrap();
+    });
+}
+
+fn leased(fs: &Fs, ino: Ino) -> (u32, u64) {
+    let generation = fs.getattr(ino).unwrap().generation;
+    let grant = fs.grant_lease(ino, generation, LeaseMode::Write, 1, 0);
+    let lease = *grant.unwrap().lease();
+    (lease.slot, lease.id)
 }
