@@ -8,7 +8,8 @@
 //! store.
 //!
 //! Stores that pass no engine are not held back: those of views for writing and of leases to
-//! write. Their files are named. With sums of data, the inode of the moment says which sums need
+//! write. Their files are named. The end of an append window is of the moment, since the blocks of
+//! the lease table are copied at once. With sums of data, the inode of the moment says which sums need
 //! not hold. So a view that begins later copies its blocks first, and there are no new leases to
 //! write.
 
@@ -19,6 +20,7 @@ use std::sync::atomic::Ordering;
 use crate::fs::{Engine, Fs};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::bad_blocks::read_readable;
+use pramfs_medium::media::lease::LeaseSlot;
 use pramfs_medium::pmem::{Aside, AsideEnd, AsidePlan, RegionAccess as _};
 use pramfs_medium::sync::{Mutex, MutexGuard, rank};
 use pramfs_medium::types::{BlockRun, Bno, Ino, LeaseMode};
@@ -184,6 +186,12 @@ impl Engine {
         let bad = self.vol.bad.runs();
         let aside = self.vol.region.begin_aside(plan).ok_or_else(running)?;
         let leases = self.leases();
+        // The holder of an append window stores the end of the file without a window of the region.
+        // What it has appended before is in place, so this end is one of the moment.
+        for held in &leases {
+            let slot = LeaseSlot::SIZE as u64;
+            self.vol.region.set_aside(held.at.0, slot);
+        }
         let written = leases.iter().filter(|held| held.mode == LeaseMode::Write);
         let number = self.mapped.collect(written.map(|held| held.ino));
         Ok((aside, bad, number))

@@ -3,6 +3,7 @@ use crate::fs::MountOptions;
 use crate::inode::Credentials;
 use crate::{FileSystem, OpenOptions};
 use pramfs_medium::format::{FormatOptions, format};
+use pramfs_medium::media::lease::END_OFFSET;
 use pramfs_medium::pmem::{HeapBackend, Region, RegionOptions};
 use pramfs_medium::types::{Access, Fallocate, LeaseMode};
 use std::fs::File;
@@ -271,4 +272,32 @@ fn leased(fs: &Fs, ino: Ino) -> (u32, u64) {
     let grant = fs.grant_lease(ino, generation, LeaseMode::Write, 1, 0);
     let lease = *grant.unwrap().lease();
     (lease.slot, lease.id)
+}
+
+/// The holder appends while the region is read. Its end goes past no engine.
+#[test]
+fn append_during_snapshot_leaves_the_size_of_the_moment() {
+    let region = RegionOptions::new().memfd("region", 16 << 20).unwrap();
+    format(&region, &FormatOptions::default()).unwrap();
+    let fs = mounted(region);
+    let ino = fs.create(&ROOT, Ino::ROOT, b"file", 0o644).unwrap().ino;
+    fs.write(&ROOT, ino, 0, &[1; 5000]).unwrap();
+    let (slot, id) = leased(&fs, ino);
+    let window = fs.open_window(slot, id, 1 << 16).unwrap();
+    let at = fs.leases()[0].at + END_OFFSET;
+    let holder = (fs.vol.region).lease_descriptor(slot, LeaseMode::Write);
+    let file = File::from(holder.unwrap());
+    let append_to = |end: u64| {
+        let word = window.word_of(end).to_le_bytes();
+        file.write_all_at(&word, at.0).unwrap();
+    };
+    append_to(6000);
+    let snapshot = fs.snapshot(MOST).unwrap();
+    append_to(60_000);
+    let other = mounted(restored(&snapshot));
+    assert_eq!(other.lookup(Ino::ROOT, b"file").unwrap().size, 6000);
+    drop(snapshot);
+    assert_eq!(fs.getattr(ino).unwrap().size, 60_000);
+    fs.close().unwrap();
+    other.close().unwrap();
 }
