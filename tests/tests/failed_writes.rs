@@ -8,8 +8,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::inode::{Credentials, Fs, Ino};
-use pramfs::{DataMode, MountOptions};
+use pramfs::inode::{Credentials, Fs, Ino, SetAttr};
+use pramfs::{DataMode, Fallocate, MountOptions, OpenOptions};
+use pramfs_medium::media::inode::FL_APPEND;
 use pramfs_medium::pmem::{BackendKind, Region, RegionOptions, install_fault_guard};
 use pramfs_tests::poisoned::{PAGE, fail_page};
 use pramfs_tests::region::{quiet, repeatable};
@@ -154,13 +155,18 @@ fn free_pages_behind(fs: &Fs, page: u64, count: usize) -> Vec<u64> {
     free
 }
 
+/// How a page of 0x77 comes to the end of a file.
+type Grow = fn(&Fs, Ino, u64, &[u8; BYTES]) -> pramfs::Result<()>;
+
 /// Writes whole pages to a new file while `fail` free pages fail, and returns the number of writes
 /// that fail. All bytes are there in the end, and the next mount has all blocks.
-fn failed_writes(block_size: u32, fail: usize) -> usize {
+fn failed_writes(block_size: u32, fail: usize, grow: Grow) -> usize {
     let (_dir, path) = make(block_size, false);
     let fs = mount(&path, DataMode::InPlace);
-    let ino = create(&fs, "grows");
+    let source = create(&fs, "source");
     let block = [0x77; BYTES];
+    fs.write(CX, source, 0, &block).expect("written");
+    let ino = create(&fs, "grows");
     fs.write(CX, ino, 0, &block).expect("written");
     let page = place(&fs, ino, 0) / PAGE;
     for page in free_pages_behind(&fs, page, fail) {
@@ -168,7 +174,7 @@ fn failed_writes(block_size: u32, fail: usize) -> usize {
     }
     let mut failed = 0;
     for i in 1..40 {
-        while fs.write(CX, ino, i * PAGE, &block).is_err() {
+        while grow(&fs, ino, i * PAGE, &block).is_err() {
             failed += 1;
             assert!(failed <= fail, "the same page fails again");
         }
@@ -191,16 +197,133 @@ fn failed_writes(block_size: u32, fail: usize) -> usize {
     failed
 }
 
+fn write(fs: &Fs, ino: Ino, at: u64, bytes: &[u8; BYTES]) -> pramfs::Result<()> {
+    fs.write(CX, ino, at, bytes).map(drop)
+}
+
 /// The allocator would offer the same blocks again and again.
 #[test]
 fn write_past_free_blocks_that_fail_succeeds() {
     for block_size in [512, 4096] {
-        assert_eq!(failed_writes(block_size, 5), 0, "blocks of {block_size}");
+        let failed = failed_writes(block_size, 5, write);
+        assert_eq!(failed, 0, "blocks of {block_size}");
     }
+}
+
+#[test]
+fn append_past_free_blocks_that_fail_succeeds() {
+    let ways: [Grow; 3] = [
+        |fs, ino, at, bytes| {
+            assert_eq!(fs.append(CX, ino, bytes)?, at);
+            Ok(())
+        },
+        |fs, ino, at, bytes| fs.append_chunk(CX, ino, at, bytes),
+        |fs, ino, at, bytes| {
+            let names = ["/source", "/grows"];
+            let file = names.into_iter().find_map(|name| {
+                let file = OpenOptions::new().write(true).open(fs, name).ok()?;
+                (file.metadata().ok()?.ino() == ino).then_some(file)
+            });
+            assert_eq!(file.expect("a file").append(bytes)?, at);
+            Ok(())
+        },
+    ];
+    for (way, grow) in ways.into_iter().enumerate() {
+        for block_size in [512, 4096] {
+            let failed = failed_writes(block_size, 5, grow);
+            assert_eq!(failed, 0, "way {way}, blocks of {block_size}");
+        }
+    }
+}
+
+#[test]
+fn copy_past_free_blocks_that_fail_succeeds() {
+    let grow: Grow = |fs, ino, at, _| {
+        let source = fs.lookup(Ino::ROOT, b"source")?.ino;
+        let copied = fs.copy_range(CX, (source, 0), (ino, at), PAGE)?;
+        assert_eq!(copied, PAGE);
+        Ok(())
+    };
+    assert_eq!(failed_writes(4096, 5, grow), 0);
+}
+
+/// What replaces a page as a whole gets another block for it, and no other page is given up.
+#[test]
+fn zeros_and_copies_over_failed_page_get_another_block() {
+    let zero = Fallocate::ZeroRange { keep_size: true };
+    type Change<'a> = &'a dyn Fn(&Fs, Ino) -> pramfs::Result<()>;
+    let changes: [(Change<'_>, u8); 2] = [
+        (&|fs, ino| fs.fallocate(CX, ino, zero, PAGE, PAGE), 0),
+        (
+            // More than the source has.
+            &|fs, ino| {
+                let source = fs.lookup(Ino::ROOT, b"source")?.ino;
+                let copied = fs.copy_range(CX, (source, 0), (ino, PAGE), 8 * PAGE)?;
+                assert_eq!(copied, PAGE);
+                Ok(())
+            },
+            0x77,
+        ),
+    ];
+    for data in [DataMode::InPlace, DataMode::Atomic] {
+        for (change, expected) in changes {
+            let (_dir, path) = make(4096, false);
+            let fs = mount(&path, data);
+            let (source, ino) = (create(&fs, "source"), create(&fs, "file"));
+            fs.write(CX, source, 0, &[0x77; BYTES]).expect("written");
+            for i in 0..4 {
+                fs.write(CX, ino, i * PAGE, &[0x5a; BYTES])
+                    .expect("written");
+            }
+            for i in [1, 3] {
+                fail_page(fs.region_to_damage(), place(&fs, ino, i * PAGE) / PAGE);
+            }
+            change(&fs, ino).expect("another block");
+            assert!(page_of(&fs, ino, PAGE) == [expected; BYTES], "{data:?}");
+            assert!(page_of(&fs, ino, 2 * PAGE) == [0x5a; BYTES]);
+            fs.close().expect("unmounted");
+            let fs = mount(&path, data);
+            assert!(page_of(&fs, ino, PAGE) == [expected; BYTES], "{data:?}");
+            assert!(
+                page_of(&fs, ino, 3 * PAGE) == [0x5a; BYTES],
+                "its page is healthy again"
+            );
+            close_and_check(fs, &path);
+        }
+    }
+}
+
+/// The blocks past its end are replaced, and nothing that it has.
+#[test]
+fn append_to_append_only_file_gets_past_failed_block() {
+    let (_dir, path) = make(4096, false);
+    let fs = mount(&path, DataMode::InPlace);
+    let ino = create(&fs, "grows");
+    fs.write(CX, ino, 0, &[0x5a; BYTES]).expect("written");
+    // Blocks of the file past its end, behind its first one.
+    let behind = free_pages_behind(&fs, place(&fs, ino, 0) / PAGE, 1)[0];
+    let ahead = Fallocate::Allocate { keep_size: true };
+    fs.fallocate(CX, ino, ahead, PAGE, 4 * PAGE)
+        .expect("allocated");
+    let append_only = SetAttr {
+        flags: Some(FL_APPEND),
+        ..SetAttr::default()
+    };
+    fs.setattr(CX, ino, &append_only).expect("chattr +a");
+    fail_page(fs.region_to_damage(), behind);
+    let block = [0x77; BYTES];
+    for i in 1..4 {
+        assert_eq!(fs.append(CX, ino, &block).expect("another block"), i * PAGE);
+    }
+    assert!(fs.region().faults() > 0, "the page was not met");
+    for i in 1..4 {
+        assert!(page_of(&fs, ino, i * PAGE) == block);
+    }
+    close_and_check(fs, &path);
 }
 
 /// A write looks for other blocks 16 times.
 #[test]
 fn write_into_many_failed_blocks_fails_once_and_goes_on() {
-    assert_eq!(failed_writes(4096, 20), 1);
+    assert_eq!(failed_writes(4096, 20, write), 1);
 }

@@ -7,7 +7,10 @@
 //!
 //! All other writes are in `write.rs`, which takes the same steps one by one.
 
+use std::cell::Cell;
+
 use crate::credentials::Credentials;
+use crate::fs::Engine;
 use crate::fs::cache::append_cursor::{AppendCursor, MAX_APPEND_BLOCKS};
 use crate::fs::engine::change::Edit;
 use crate::fs::engine::room;
@@ -15,7 +18,6 @@ use crate::fs::inode::Inode;
 use crate::fs::inode::disk::{restore_times, touch_mtime};
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::policy::chattr;
-use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::types::{Bno, FileBlock, Ino};
@@ -27,8 +29,11 @@ impl Engine {
     /// # Errors
     /// As for [`write`](Self::write).
     pub fn append(&self, caller: &Credentials<'_>, ino: Ino, from: &[u8]) -> Result<u64> {
-        self.op(Need::Write, || {
-            self.append_inode(&*self.iget_user(ino)?, None, from, caller)
+        // Where the attempt that has failed was to write.
+        let at = Cell::new(0);
+        let targets = || [(at.get(), from.len() as u64)];
+        self.op_past_bad_blocks_of(ino, targets, || {
+            self.append_inode(&*self.iget_user(ino)?, None, from, caller, &at)
         })
     }
 
@@ -46,25 +51,27 @@ impl Engine {
         offset: u64,
         from: &[u8],
     ) -> Result<()> {
-        self.op(Need::Write, || {
-            let inode = self.iget_user(ino)?;
-            self.append_inode(&inode, Some(offset), from, caller)
+        self.op_past_bad_blocks(ino, offset, from.len(), || {
+            let (inode, at) = (self.iget_user(ino)?, Cell::new(0));
+            self.append_inode(&inode, Some(offset), from, caller, &at)
                 .map(drop)
         })
     }
 
-    /// Appends at `offset`, or at the end of the file.
-    pub(crate) fn append_inode(
+    /// Appends at `offset`, or at the end of the file. Tells where in `at`, also if it fails.
+    fn append_inode(
         &self,
         inode: &Inode,
         offset: Option<u64>,
         from: &[u8],
         caller: &Credentials<'_>,
+        at: &Cell<u64>,
     ) -> Result<u64> {
         let mut state = self.lock_for_write(inode, caller, chattr::check_append)?;
         self.close_window(inode, &mut state)?;
         let size = state.disk.size;
         let offset = offset.unwrap_or(size);
+        at.set(offset);
         if offset < size {
             // An explicit offset before the end is an overwrite, which an append-only
             // file refuses.
@@ -136,7 +143,9 @@ impl Engine {
         append_cursor: &AppendCursor,
         from: &[u8],
     ) -> Result<u64> {
-        self.op(Need::Write, || {
+        let place = Cell::new(0);
+        let targets = || [(place.get(), from.len() as u64)];
+        self.op_past_bad_blocks_of(inode.ino, targets, || {
             let part = self.vol.geo.block_size - 1;
             let whole = from.len() as u64 & part == 0;
             if whole
@@ -145,7 +154,7 @@ impl Engine {
             {
                 return Ok(at);
             }
-            let at = self.append_inode(inode, None, from, &Credentials::ROOT)?;
+            let at = self.append_inode(inode, None, from, &Credentials::ROOT, &place)?;
             if whole && at & part == 0 {
                 self.fill_append_cursor(inode, append_cursor);
             }

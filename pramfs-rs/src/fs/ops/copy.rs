@@ -9,7 +9,10 @@
 //! read as zeros and take no time to write. The copied range thus has its space allocated,
 //! as on other file systems.
 
+use std::cell::Cell;
+
 use crate::credentials::Credentials;
+use crate::fs::Engine;
 use crate::fs::engine::completeness::Hole;
 use crate::fs::engine::room;
 use crate::fs::inode::Inode;
@@ -21,7 +24,6 @@ use crate::fs::policy::chattr;
 use crate::fs::policy::suid::sgid;
 use crate::fs::steps::attributes::lock_and_check_group;
 use crate::fs::steps::copies::part_of;
-use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::pmem::RegionAccess as _;
@@ -94,7 +96,11 @@ impl Engine {
         to: (Ino, u64),
         len: u64,
     ) -> Result<u64> {
-        self.op(Need::Write, || {
+        // What is in hand: the bytes of the source that the attempt that has failed was to store.
+        let place = Cell::new((0, 0));
+        let targets = || [place.get()];
+        self.op_past_bad_blocks_of(to.0, targets, || {
+            place.set((0, 0));
             let (source, target) = (self.iget_user(from.0)?, self.iget_user(to.0)?);
             self.touch_atime(&source);
             let (mut ends, keeps_sgid) = lock_and_check_group(
@@ -122,8 +128,8 @@ impl Engine {
                 self.drop_sgid(&target, &mut ends.target)?;
             }
             let done = match self.is_atomic(&ends.target) {
-                true => self.copy_in_parts(&target, &mut ends, (from.1, to.1), len)?,
-                false => self.copy_locked(&target, &mut ends, (from.1, to.1), len)?,
+                true => self.copy_in_parts(&target, &mut ends, (from.1, to.1), len, &place)?,
+                false => self.copy_locked(&target, &mut ends, (from.1, to.1), len, &place)?,
             };
             self.sync_if_flagged(&ends.target)?;
             Ok(done)
@@ -138,6 +144,7 @@ impl Engine {
         ends: &mut Ends<'_>,
         (from, to): (u64, u64),
         len: u64,
+        place: &Cell<(u64, u64)>,
     ) -> Result<u64> {
         let mut done = 0;
         let mut bytes = Vec::new();
@@ -146,6 +153,7 @@ impl Engine {
             let copied = match self.piece(ends.source(), from + done, n) {
                 Ok((None, zeros)) if zeros == n => {
                     let (state, at) = (&mut ends.target, to + done);
+                    place.set((at, n));
                     self.settle_size(target, state)
                         .and_then(|()| self.zero_range(target, state, at, at + n, false))
                         .map(|()| n)
@@ -156,6 +164,7 @@ impl Engine {
                     let hole = || self.check_hole(source, Hole::Contents);
                     let read = self.read_data(source, from + done, &mut bytes, hole);
                     read.and_then(|read| {
+                        place.set((to + done, read as u64));
                         self.write_whole(target, &mut ends.target, to + done, &bytes[..read])
                             .map(|()| read as u64)
                     })
@@ -184,10 +193,11 @@ impl Engine {
         ends: &mut Ends<'_>,
         (from, to): (u64, u64),
         len: u64,
+        place: &Cell<(u64, u64)>,
     ) -> Result<u64> {
         let mut done = 0;
         while done < len {
-            let (place, n) = match self.piece(ends.source(), from + done, len - done) {
+            let (at, n) = match self.piece(ends.source(), from + done, len - done) {
                 Err(Error::Lost { .. }) if done > 0 => break,
                 piece => piece?,
             };
@@ -204,13 +214,17 @@ impl Engine {
             };
             let n = word.map_or(whole, |(_, n)| n as u64);
             let state = &mut ends.target;
-            let copied = match (word, place) {
+            if let (None, Some(at)) = (word, at) {
+                // Detect an unreadable source page before storing to the target.
+                place.set((0, 0));
+                self.vol.region.touch(at.0, n)?;
+            }
+            place.set((to + done, n));
+            let copied = match (word, at) {
                 (Some((word, len)), _) => self
                     .write_locked(target, state, to + done, &word[..len])
                     .map(|n| n as u64),
                 (None, Some(at)) => {
-                    // Detect an unreadable source page before storing to the target.
-                    self.vol.region.touch(at.0, n)?;
                     let bytes = MediumRange {
                         at,
                         len: n as usize,

@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use crate::credentials::Credentials;
+use crate::fs::Engine;
 use crate::fs::engine::change::Edit;
 use crate::fs::engine::completeness::Hole;
 use crate::fs::engine::room;
@@ -17,7 +18,6 @@ use crate::fs::inode::disk::{restore_times, touch_ctime, touch_mtime};
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::policy::chattr;
 use crate::fs::steps::copies::{ATOMIC_BYTES, By, Fill};
-use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::DiskInode;
@@ -70,7 +70,13 @@ impl Engine {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        self.op(Need::Write, || {
+        // Zeros replace what a range holds. An allocation replaces nothing.
+        let replaced = match what {
+            Fallocate::Allocate { .. } => 0,
+            Fallocate::PunchHole | Fallocate::ZeroRange { .. } => len,
+        };
+        let targets = || [(offset, replaced)];
+        self.op_past_bad_blocks_of(ino, targets, || {
             let end = self.check_range(offset, len)?;
             let inode = self.iget_user(ino)?;
             let check = match what {
@@ -166,7 +172,8 @@ impl Engine {
     /// # Errors
     /// As for [`fallocate`](Self::fallocate).
     pub fn fill(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
-        self.op(Need::Write, || {
+        // It replaces nothing that the file has.
+        self.op_past_bad_blocks(ino, offset, 0, || {
             let end = self.check_range(offset, len)?;
             let inode = self.iget_user(ino)?;
             let mut state = inode.state.write();

@@ -30,7 +30,7 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::media::bad_blocks::{is_possible, unreadable_sectors};
 use pramfs_medium::media::features::BAD_BLOCKS;
-use pramfs_medium::media::inode::FL_LOST;
+use pramfs_medium::media::inode::{FL_APPEND, FL_LOST};
 use pramfs_medium::pmem::{KernelBad, Region, RegionAccess as _};
 use pramfs_medium::types::{BlockRun, Bno, FileBlock, Ino, RegionOffset};
 use pramfs_medium::volume::LockedList;
@@ -135,22 +135,42 @@ impl Engine {
         len: usize,
         change: impl FnMut() -> Result<T>,
     ) -> Result<T> {
+        self.op_past_bad_blocks_of(ino, || [(offset, len as u64)], change)
+    }
+
+    /// As [`op_past_bad_blocks`](Self::op_past_bad_blocks). `targets` returns the ranges, each an
+    /// offset and a length, that the attempt that has failed was to replace.
+    #[inline(always)]
+    pub(crate) fn op_past_bad_blocks_of<T, R: IntoIterator<Item = (u64, u64)>>(
+        &self,
+        ino: Ino,
+        targets: impl Fn() -> R,
+        change: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         let faults = Cell::new(self.vol.region.faults_seen());
         self.op_or_mend(Need::Write, change, |e| {
             Region::any_faults()
                 && e.errno() == libc::EIO
-                && self.can_go_on_elsewhere(ino, offset, len as u64, &faults)
+                && self.can_go_on_elsewhere(ino, &mut targets().into_iter(), &faults)
         })
     }
 
-    /// Takes the failed blocks of a range of a file out of use, for a change that has failed;
+    /// Takes the failed blocks of ranges of a file out of use, for a change that has failed;
     /// true if there are any, or if pages have failed since there were `faults`.
     #[cold]
-    fn can_go_on_elsewhere(&self, ino: Ino, offset: u64, len: u64, faults: &Cell<u64>) -> bool {
-        let taken_out = self.take_out_of_file(ino, offset, len).unwrap_or_else(|e| {
-            tracing::warn!(%ino, error = %e, "could not take failed blocks out of a file");
-            false
-        });
+    fn can_go_on_elsewhere(
+        &self,
+        ino: Ino,
+        targets: &mut dyn Iterator<Item = (u64, u64)>,
+        faults: &Cell<u64>,
+    ) -> bool {
+        let mut taken_out = false;
+        for (offset, len) in targets {
+            taken_out |= self.take_out_of_file(ino, offset, len).unwrap_or_else(|e| {
+                tracing::warn!(%ino, error = %e, "could not take failed blocks out of a file");
+                false
+            });
+        }
         let now = self.vol.region.faults_seen();
         taken_out || faults.replace(now) != now
     }
@@ -172,17 +192,22 @@ impl Engine {
             if self.keeps_blocks(&state) {
                 return Ok(false);
             }
-            chattr::check_write(&state.disk)?;
+            chattr::check_append(&state.disk)?;
             if self.vol.region.is_cut() {
                 // Pages past the end of a host file fail, and are not bad.
                 return Ok(false);
             }
             self.settle_copies(&state)?;
             let (end, size) = (offset.saturating_add(len), state.disk.size);
-            // What is not written anew may still be readable in part, and is not given up.
+            // What is not written anew may still be readable in part, and is not given up. A file
+            // that can only grow keeps all bytes that it has.
+            let from = match state.disk.flags & FL_APPEND {
+                0 => offset,
+                _ => offset.max(size),
+            };
             let is_replaced = |index: FileBlock| {
                 let at = geo.file_offset(index);
-                at >= offset && (at.saturating_add(geo.block_size) <= end || end >= size)
+                at >= from && (at.saturating_add(geo.block_size) <= end || end >= size)
             };
             let mut any = false;
             let mut at = first;
