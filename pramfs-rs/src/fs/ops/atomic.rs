@@ -115,6 +115,7 @@ impl Engine {
             // Zeros past the end of the file, which nobody sees, are stored in place.
             self.settle_copies(state)?;
         }
+        self.mark_long_growth(inode, state, state.disk.size..offset)?;
         let end = offset + from.len() as u64;
         self.check_edges(state, offset.min(state.disk.size)..end)?;
         let is_settled = state

@@ -218,6 +218,7 @@ impl Engine {
         if extend && end > state.disk.size {
             self.settle_copies(state)?;
             self.check_edges(state, state.disk.size..state.disk.size)?;
+            self.mark_long_growth(inode, state, state.disk.size..end)?;
         }
         if wanted == State::Ahead {
             // Before the first of them is in the map.

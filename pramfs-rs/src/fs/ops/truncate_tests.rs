@@ -2,12 +2,12 @@
 
 use crate::credentials::Credentials;
 use crate::fs::Fs;
-use crate::fs::ops::file_tests::{check_blocks, mount, new_file, truncate};
+use crate::fs::ops::file_tests::{check_blocks, mount, mount_with, new_file, truncate};
 use crate::fs::options::MountOptions;
 use pramfs_medium::map;
 use pramfs_medium::pmem::RegionAccess as _;
 use pramfs_medium::pmem::{Region, SimBackend};
-use pramfs_medium::types::{FileBlock, Ino};
+use pramfs_medium::types::{Fallocate, FileBlock, Ino, LeaseMode};
 
 /// The size to which the file is truncated, bytes.
 const SIZE: u64 = 100;
@@ -101,5 +101,53 @@ fn mount_finishes_truncate_after_crash() {
             assert!(!fs.is_read_only());
             fs.close().unwrap();
         }
+    }
+}
+
+/// A lease keeps the blocks of a file that becomes shorter. The record of its growth has no room
+/// for the sums of so many.
+#[test]
+fn growth_over_many_kept_blocks_marks_them_and_sums_them_later() {
+    const LEN: u64 = 3 << 20;
+    type Grow = fn(&Fs, Ino);
+    let ways: [Grow; 3] = [
+        |fs, file| truncate(fs, file, LEN).unwrap(),
+        |fs, file| {
+            fs.write(&Credentials::ROOT, file, LEN - 1, &[0]).unwrap();
+        },
+        |fs, file| {
+            let what = Fallocate::Allocate { keep_size: false };
+            fs.fallocate(&Credentials::ROOT, file, what, LEN - 1, 1)
+                .unwrap();
+        },
+    ];
+    for (way, grow) in ways.into_iter().enumerate() {
+        let backend = SimBackend::new(16 << 20).unwrap();
+        let fs = mount_with(Box::new(backend), 4096, &["data_checksums"]);
+        let file = new_file(&fs, b"a");
+        for at in (0..LEN).step_by(1 << 20) {
+            fs.write(&Credentials::ROOT, file, at, &[1; 1 << 20])
+                .unwrap();
+        }
+        let generation = fs.getattr(file).unwrap().generation;
+        drop(
+            fs.grant_lease(file, generation, LeaseMode::Read, 1, 0)
+                .unwrap(),
+        );
+        let marked = || fs.iget(file).unwrap().state.read().disk.unsummed();
+        truncate(&fs, file, SIZE).unwrap();
+        assert!(marked().is_empty(), "way {way}");
+        grow(&fs, file);
+        assert!(!marked().is_empty(), "way {way}");
+        let is_as_grown = || {
+            let mut bytes = vec![9; LEN as usize];
+            assert_eq!(fs.read(file, 0, &mut bytes).unwrap(), LEN as usize);
+            let (old, new) = bytes.split_at(SIZE as usize);
+            old.iter().all(|byte| *byte == 1) && new.iter().all(|byte| *byte == 0)
+        };
+        assert!(is_as_grown(), "way {way}");
+        fs.end_released_leases().unwrap();
+        assert!(fs.sum_marked_files(), "way {way}");
+        assert!(marked().is_empty() && is_as_grown(), "way {way}");
     }
 }

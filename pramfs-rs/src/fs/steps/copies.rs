@@ -122,6 +122,7 @@ impl Engine {
             if begins_past_end {
                 // Nobody sees the bytes between them: they are zeroed in place.
                 self.settle_copies(state)?;
+                self.mark_long_growth(inode, state, state.disk.size..start)?;
             }
             self.change_data(inode, state, By::LargeRecord, |tx, new| {
                 let (map, size) = (new.before().map(), new.size);

@@ -29,6 +29,9 @@ use pramfs_medium::types::{FileBlock, Ino};
 /// Bytes of a file that one record sums.
 const STEP: u64 = 8 << 20;
 
+/// Bytes that growth sums at once. The sums of more might not fit its record.
+const GROWTH: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+
 /// Bytes that one tick of the timer sums, so that its other work goes on.
 const TICK: u64 = 512 << 20;
 
@@ -129,6 +132,33 @@ impl Engine {
     /// As [`mark_range`](Self::mark_range), for the whole file, which may grow meanwhile.
     pub(crate) fn mark_all(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         self.mark_blocks(inode, state, ALL_BLOCKS)
+    }
+
+    /// Marks what a file grows over, before it grows, if it has more written blocks there than the
+    /// record of the growth can sum: leases kept them when it became shorter. The timer sums them.
+    pub(crate) fn mark_long_growth(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        range: Range<u64>,
+    ) -> Result<()> {
+        let geo = &self.vol.geo;
+        if !geo.data_sums || range.is_empty() {
+            return Ok(());
+        }
+        let blocks = geo.file_block(range.start)..geo.file_block_from(range.end);
+        let (mut at, mut written) = (blocks.start, 0);
+        while at < blocks.end {
+            let extent = map::run(&self.vol, &state.map(), at, blocks.end - at)?;
+            if extent.block.is_some_and(|_| !extent.unwritten) {
+                written += extent.count;
+            }
+            at = at.saturating_add(extent.count.max(1));
+        }
+        match geo.bytes(written) > GROWTH {
+            true => self.change_mark(inode, state, blocks),
+            false => Ok(()),
+        }
     }
 
     fn mark_blocks(

@@ -72,6 +72,7 @@ impl Engine {
         if size > old_size {
             self.settle_copies(state)?;
             self.check_edges(state, old_size..old_size)?;
+            self.mark_long_growth(inode, state, old_size..size)?;
         }
         // A block that is not what was written keeps its sum, which then fits no prefix of it.
         let sums_end = match size < old_size {
