@@ -16,7 +16,7 @@ use pramfs::inode::{Credentials, Engine, Fs, Ino, LeaseMode, SetAttr, SetTime};
 use pramfs::pmem::{Protect, Region, RegionOptions, free_protection_keys};
 use pramfs::{Fallocate, RenameFlags, Result, SeekWhence, XattrMode};
 use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, check_fs, repair};
-use pramfs_medium::pmem::{RegionAccess, openings};
+use pramfs_medium::pmem::{RegionAccess, openings, refuse_openings};
 use pramfs_tests::region::{quiet, repeatable};
 use pramfs_tests::skip::skipped;
 use pramfs_tests::wild;
@@ -430,4 +430,32 @@ fn operations_open_pkey_twice_at_most() {
         return skipped(format_args!("openings with protect=pkey: {why}"));
     }
     openings_of_every_operation(Protect::Pkey, "openings-pkey");
+}
+
+/// The mount goes on when the system has memory again.
+#[test]
+fn change_refused_by_mprotect_fails_alone() {
+    let region = RegionOptions::new()
+        .protect(Protect::Mprotect)
+        .memfd("refused-change", LEN)
+        .unwrap();
+    format(&region, &repeatable(4096)).unwrap();
+    let fs = Fs::open(region, quiet()).unwrap();
+    let file = fs.create(&CTX, Ino::ROOT, b"file", 0o644).unwrap().ino;
+    refuse_openings(true);
+    let refused = [
+        fs.create(&CTX, Ino::ROOT, b"other", 0o644).map(drop),
+        fs.write(&CTX, file, 0, b"bytes").map(drop),
+        fs.setattr(&CTX, file, &size(5000)).map(drop),
+        fs.unlink(Ino::ROOT, b"file").map(drop),
+    ];
+    refuse_openings(false);
+    for result in refused {
+        assert_eq!(result.unwrap_err().errno(), libc::EIO);
+    }
+    fs.create(&CTX, Ino::ROOT, b"other", 0o644).unwrap();
+    assert_eq!(fs.write(&CTX, file, 0, b"bytes").unwrap(), 5);
+    fs.unlink(Ino::ROOT, b"file").unwrap();
+    let (_, report) = check_fs(fs, &CheckOptions::default()).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
 }

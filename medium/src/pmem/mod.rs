@@ -87,9 +87,9 @@ pub use place_ioctl::{
     encode_extents, encode_free_space, encode_gathered,
 };
 pub use probe::{FileSystem, Report, probe};
-#[cfg(any(test, feature = "testing"))]
-pub use protect::openings;
 pub use protect::{Protect, WriteScope, free_protection_keys};
+#[cfg(any(test, feature = "testing"))]
+pub use protect::{openings, refuse_openings};
 pub use region::{LINE, Region, RegionInfo};
 pub use room::CHUNK;
 pub use room::{HostSpace, KnownRoom};

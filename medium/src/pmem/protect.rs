@@ -189,7 +189,7 @@ thread_local! {
     static SCOPE: Cell<Scope> = const { Cell::new(Scope { of: 0, open: false }) };
     /// The windows and operations of this thread that have begun and not ended, of all regions.
     static DEPTH: Cell<u64> = const { Cell::new(0) };
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     static REFUSE: Cell<bool> = const { Cell::new(false) };
     #[cfg(any(test, feature = "testing"))]
     static OPENINGS: Cell<u64> = const { Cell::new(0) };
@@ -199,6 +199,12 @@ thread_local! {
 #[cfg(any(test, feature = "testing"))]
 pub fn openings() -> u64 {
     OPENINGS.get()
+}
+
+/// Lets mprotect(2) of this thread fail from now on, or no longer.
+#[cfg(any(test, feature = "testing"))]
+pub fn refuse_openings(refuse: bool) {
+    REFUSE.set(refuse);
 }
 
 impl Protection {
@@ -387,7 +393,7 @@ impl Protection {
             true => OPEN,
             false => MprotectFlags::READ,
         };
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         if REFUSE.get() {
             return Err(rustix::io::Errno::NOMEM.into());
         }

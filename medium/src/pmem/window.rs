@@ -67,9 +67,10 @@ impl<'a> WriteWindow<'a> {
         self.region.stores.wrapping_add(offset as usize)
     }
 
-    /// Fails if the system has refused to open the region.
+    /// Fails if the system has refused to open the region. While this window is open, no later one is
+    /// refused.
     #[inline]
-    fn check_open(&self) -> Result<(), PmemError> {
+    pub(crate) fn check_open(&self) -> Result<(), PmemError> {
         match &self.opened {
             Some(opened) if opened.is_refused() => Err(self.region.refused()),
             _ => Ok(()),

@@ -449,6 +449,10 @@ impl<'v> Record<'v> {
                 "the file system has failed before; mount it again",
             ));
         }
+        // Before anything is entered: what the system refuses is an error of this operation alone.
+        // Open until the homes are stored, which must not fail.
+        let opened = region.window();
+        opened.check_open()?;
         if Region::any_faults() {
             // Bytes read may have been zeros, and new data may be lost.
             if region.faults_seen() != self.faults {
