@@ -118,6 +118,7 @@ region_access! {
     fn wait_for_aside() -> ();
     fn copies_aside() -> bool;
     fn set_aside(offset: u64, len: u64) -> ();
+    fn needs_aside(offset: u64, len: u64) -> bool;
     fn window() -> WriteWindow<'_>;
     fn write_scope() -> Option<WriteScope<'_>>;
     fn close_for_wait() -> ();

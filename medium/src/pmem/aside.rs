@@ -164,6 +164,16 @@ impl Region {
         }
     }
 
+    /// Whether the first store to a range would copy a block of it. Once it would not, it never will
+    /// for these copies.
+    pub(crate) fn needs_aside(&self, offset: u64, len: u64) -> bool {
+        let aside = match self.aside.is_active() {
+            true => self.aside.get(),
+            false => None,
+        };
+        aside.is_some_and(|aside| aside.needs_copy(self, offset, len))
+    }
+
     /// Waits until there is room for copies, before an operation that may store. The caller
     /// holds no lock and no window.
     #[inline]
@@ -266,13 +276,31 @@ impl Aside {
         }
     }
 
+    /// Whether a block of a range is to be copied before a store to it.
+    fn needs_copy(&self, region: &Region, offset: u64, len: u64) -> bool {
+        self.blocks_of(offset, len).any(|block| {
+            let shard = self.shard(block).lock();
+            let known = shard.copies.contains_key(&block) || shard.bitmaps.contains_key(&block);
+            let ended = shard.ended;
+            // Of a bitmap, the look at a bit takes the same lock.
+            drop(shard);
+            let is_kept = || !self.is_released(block) && self.was_in_use(region, block);
+            !known && !ended && (self.is_bitmap(block) || is_kept())
+        })
+    }
+
+    fn blocks_of(&self, offset: u64, len: u64) -> Range<u64> {
+        let size = self.plan.block_size;
+        offset / size..offset.saturating_add(len).div_ceil(size)
+    }
+
     /// Copies the blocks of a range that need it.
     fn before_store(&self, region: &Region, offset: u64, len: u64) -> Result<(), AsideEnd> {
         if len == 0 {
             return Ok(());
         }
         let size = self.plan.block_size;
-        for block in offset / size..=(offset + len - 1) / size {
+        for block in self.blocks_of(offset, len) {
             let is_bitmap = self.is_bitmap(block);
             if !is_bitmap && (self.is_released(block) || !self.was_in_use(region, block)) {
                 continue;

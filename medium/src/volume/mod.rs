@@ -256,8 +256,9 @@ impl Volume {
         {
             return;
         }
-        if discard {
-            let (at, len) = (self.geo.offset(run.start), self.geo.bytes(run.len));
+        let (at, len) = (self.geo.offset(run.start), self.geo.bytes(run.len));
+        // A save that goes on reads them later. To copy all of them would end it.
+        if discard && !self.region.needs_aside(at.0, len) {
             // The blocks are free even if the host refuses the discard.
             if let Err(e) = self.region.window().discard(at.0, len) {
                 tracing::debug!(at = at.0, len, error = %e, "the host refused the discard");

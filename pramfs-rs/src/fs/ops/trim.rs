@@ -60,14 +60,20 @@ impl Engine {
             let most = geo.whole_blocks(PIECE) as u32;
             let region = &self.vol.region;
             let lengths = RunLen { least, most };
+            // Blocks that a save goes on to read keep their bytes.
+            let mut kept = 0;
             let blocks =
                 self.vol
                     .blocks
                     .each_free(self.vol.medium(), range, lengths, &mut |run| {
                         let (at, len) = (geo.offset(Bno(run.start)).0, geo.bytes(run.len));
+                        if region.needs_aside(at, len) {
+                            kept += run.len;
+                            return Ok(());
+                        }
                         region.window().discard(at, len).map_err(refused)
                     })?;
-            Ok(geo.bytes(blocks))
+            Ok(geo.bytes(blocks.saturating_sub(kept)))
         })
     }
 }

@@ -301,3 +301,36 @@ fn append_during_snapshot_leaves_the_size_of_the_moment() {
     fs.close().unwrap();
     other.close().unwrap();
 }
+
+/// To copy what is discarded would need more memory than there may be.
+#[test]
+fn discards_during_snapshot_do_not_end_it() {
+    let region = RegionOptions::new().memfd("region", 128 << 20).unwrap();
+    format(&region, &FormatOptions::default()).unwrap();
+    let options = MountOptions {
+        background: false,
+        discard: true,
+        ..MountOptions::default()
+    };
+    let fs = Fs::open(region, options).unwrap();
+    let ino = fs.create(&ROOT, Ino::ROOT, b"file", 0o644).unwrap().ino;
+    let len = 80 << 20;
+    for at in (0..len).step_by(1 << 20) {
+        fs.write(&ROOT, ino, at, &[0xa1; 1 << 20]).unwrap();
+    }
+    let extents = fs.file_extents(ino, 0, 1).unwrap();
+    let size = fs.vol.geo.block_size;
+    let block = extents[0].region_offset.unwrap() / size;
+    let snapshot = fs.snapshot(1 << 20).unwrap();
+    fs.unlink(Ino::ROOT, b"file").unwrap();
+    let mut free = fs.trim(0, u64::MAX, 0).unwrap();
+    assert!(free < 128 << 20);
+    assert_eq!(snapshot.end(), None);
+    let mut bytes = vec![0; size as usize];
+    snapshot.read(block, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0xa1));
+    drop(snapshot);
+    free = fs.trim(0, u64::MAX, 0).unwrap() - free;
+    assert!(free >= len, "{free} bytes are discarded after it");
+    fs.close().unwrap();
+}
