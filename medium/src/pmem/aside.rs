@@ -330,7 +330,8 @@ impl Aside {
             copies.insert(block, copy.into_boxed_slice());
             // Under the lock: whoever frees the copy subtracts it later.
             if !is_bitmap
-                && self.bytes.fetch_add(size, Ordering::Relaxed) >= self.plan.most + EXCESS
+                && self.bytes.fetch_add(size, Ordering::Relaxed)
+                    >= self.plan.most.saturating_add(EXCESS)
             {
                 return Err(AsideEnd::Excess);
             }

@@ -334,3 +334,14 @@ fn discards_during_snapshot_do_not_end_it() {
     assert!(free >= len, "{free} bytes are discarded after it");
     fs.close().unwrap();
 }
+
+#[test]
+fn snapshot_with_memory_without_limit_copies() {
+    let fs = mounted(region());
+    let file = fs.create(&ROOT, Ino::ROOT, b"file", 0o644).unwrap();
+    fs.write(&ROOT, file.ino, 0, &[1; 50_000]).unwrap();
+    let snapshot = fs.snapshot(u64::MAX).unwrap();
+    fs.write(&ROOT, file.ino, 0, &[2; 50_000]).unwrap();
+    assert_eq!(snapshot.end(), None);
+    assert!(snapshot.held_bytes() > 0);
+}
