@@ -449,10 +449,6 @@ impl<'v> Record<'v> {
                 "the file system has failed before; mount it again",
             ));
         }
-        // Before anything is entered: what the system refuses is an error of this operation alone.
-        // Open until the homes are stored, which must not fail.
-        let opened = region.window();
-        opened.check_open()?;
         if Region::any_faults() {
             // Bytes read may have been zeros, and new data may be lost.
             if region.faults_seen() != self.faults {
@@ -497,6 +493,10 @@ impl<'v> Record<'v> {
             vol.journal
                 .hand_over(medium, self.lane, place, |f| vol.free(f))?;
         }
+        // Before the record is stored: what the system refuses is an error of this operation alone.
+        // Open until the homes are stored, which must not fail.
+        let opened = region.window();
+        opened.check_open()?;
         let entered = match entered {
             Some(entered) => Ok(entered),
             None => vol.journal.enter(region, self.lane),
@@ -564,6 +564,7 @@ impl<'v> Record<'v> {
                 return Err(e);
             }
         };
+        drop(opened);
         self.taken.clear();
         for place in &self.places {
             place.set(done.record_id);

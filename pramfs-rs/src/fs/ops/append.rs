@@ -29,10 +29,10 @@ impl Engine {
     /// # Errors
     /// As for [`write`](Self::write).
     pub fn append(&self, caller: &Credentials<'_>, ino: Ino, from: &[u8]) -> Result<u64> {
-        // Where the attempt that has failed was to write.
-        let at = Cell::new(0);
-        let targets = || [(at.get(), from.len() as u64)];
+        let at = Cell::new(None);
+        let targets = || at.get().map(|at| (at, from.len() as u64));
         self.op_past_bad_blocks_of(ino, targets, || {
+            at.set(None);
             self.append_inode(&*self.iget_user(ino)?, None, from, caller, &at)
         })
     }
@@ -52,26 +52,27 @@ impl Engine {
         from: &[u8],
     ) -> Result<()> {
         self.op_past_bad_blocks(ino, offset, from.len(), || {
-            let (inode, at) = (self.iget_user(ino)?, Cell::new(0));
+            let (inode, at) = (self.iget_user(ino)?, Cell::new(None));
             self.append_inode(&inode, Some(offset), from, caller, &at)
                 .map(drop)
         })
     }
 
-    /// Appends at `offset`, or at the end of the file. Tells where in `at`, also if it fails.
+    /// Appends at `offset`, or at the end of the file. Tells where in `at`, also if it fails then:
+    /// what has failed elsewhere in the file is not to be replaced.
     fn append_inode(
         &self,
         inode: &Inode,
         offset: Option<u64>,
         from: &[u8],
         caller: &Credentials<'_>,
-        at: &Cell<u64>,
+        at: &Cell<Option<u64>>,
     ) -> Result<u64> {
         let mut state = self.lock_for_write(inode, caller, chattr::check_append)?;
         self.close_window(inode, &mut state)?;
         let size = state.disk.size;
         let offset = offset.unwrap_or(size);
-        at.set(offset);
+        at.set(Some(offset));
         if offset < size {
             // An explicit offset before the end is an overwrite, which an append-only
             // file refuses.
@@ -143,9 +144,10 @@ impl Engine {
         append_cursor: &AppendCursor,
         from: &[u8],
     ) -> Result<u64> {
-        let place = Cell::new(0);
-        let targets = || [(place.get(), from.len() as u64)];
+        let place = Cell::new(None);
+        let targets = || place.get().map(|at| (at, from.len() as u64));
         self.op_past_bad_blocks_of(inode.ino, targets, || {
+            place.set(None);
             let part = self.vol.geo.block_size - 1;
             let whole = from.len() as u64 & part == 0;
             if whole

@@ -3,13 +3,13 @@
 //! Invariant: one record copies all ranges, after [`fill`](Engine::fill) has given each a written
 //! block. Writes of one range are in [`atomic`](crate::fs::ops::atomic).
 
-use crate::fs::Engine;
 use crate::fs::engine::change::WithCopies;
 use crate::fs::engine::room;
 use crate::fs::inode::Inode;
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::ops::write_source::{Copies, stage, store_copies};
 use crate::fs::policy::chattr;
+use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::pmem::Region;
@@ -27,8 +27,7 @@ impl Engine {
             for (offset, bytes) in ranges {
                 self.fill(ino, *offset, bytes.len() as u64)?;
             }
-            let targets = || (ranges.iter()).map(|(offset, bytes)| (*offset, bytes.len() as u64));
-            let done = self.op_past_bad_blocks_of(ino, targets, || {
+            let done = self.op(Need::Write, || {
                 let inode = self.iget_user(ino)?;
                 let mut state = inode.state.write();
                 check_file(inode.ino, &state)?;

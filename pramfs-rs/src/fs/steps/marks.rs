@@ -134,8 +134,11 @@ impl Engine {
         self.mark_blocks(inode, state, ALL_BLOCKS)
     }
 
-    /// Marks what a file grows over, before it grows, if it has more written blocks there than the
-    /// record of the growth can sum: leases kept them when it became shorter. The timer sums them.
+    /// Marks a file before it grows over more written blocks than the record of the growth can sum:
+    /// leases kept them when it became shorter. The timer sums them.
+    ///
+    /// The whole file: a range in an inode must end with the file, and after a crash, or an error,
+    /// the file is as short as before.
     pub(crate) fn mark_long_growth(
         &self,
         inode: &Inode,
@@ -156,7 +159,7 @@ impl Engine {
             at = at.saturating_add(extent.count.max(1));
         }
         match geo.bytes(written) > GROWTH {
-            true => self.change_mark(inode, state, blocks),
+            true => self.mark_all(inode, state),
             false => Ok(()),
         }
     }
