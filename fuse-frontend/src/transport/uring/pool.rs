@@ -10,14 +10,14 @@
 //!    rings the bell of the ring;
 //! 3. the ring's thread sends the reply: nobody else may submit to its ring.
 //!
-//! There are as many threads as rings have, but at least [`FEWEST`] and at most [`MOST`]. They start when they are wanted, and end
-//! after [`IDLE`] without work. The thread that waits for the end of the session starts them,
-//! since a ring's thread is bound to its processor and may have the idle policy. While all are
-//! busy, requests wait in the queue. Serving them at once by the ring's thread would hold up
-//! others, and the replies that are on its desk. The queue is bounded: each request has an entry,
-//! and a ring has few to spare. If all entries of a processor's queue are taken, the kernel keeps
-//! the next request until a reply is sent. An entry that is registered meanwhile does not help
-//! that request, so all are registered before the first request is served.
+//! There are as many threads as rings, but at least [`FEWEST`] and at most [`MOST`]. They start
+//! when they are wanted, and end after [`IDLE`] without work. The thread that waits for the end of
+//! the session starts them, since a ring's thread is bound to its processor and may have the idle
+//! policy. While all are busy, requests wait in the queue. Serving them at once by the ring's
+//! thread would hold up others, and the replies that are on its desk. The queue is bounded: each
+//! request has an entry, and a ring has few to spare. If all entries of a processor's queue are
+//! taken, the kernel keeps the next request until a reply is sent. An entry that is registered
+//! meanwhile does not help that request, so all are registered before the first request is served.
 //!
 //! The pool ends with the last ring's thread, and first serves what is in its queue.
 //!
