@@ -95,6 +95,10 @@ struct Entry {
 }
 
 /// What a ring has waited for.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly always a request, for which an allocation would take time"
+)]
 pub enum Came<'r> {
     /// A request.
     Request(Arrived<'r>),

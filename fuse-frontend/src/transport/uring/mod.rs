@@ -473,7 +473,7 @@ mod tests {
                 // The device is closed, and with it the connection.
                 drop(kind);
                 unmount(dir.path(), UnmountFlags::DETACH).unwrap();
-                pramfs_tests::skip::skipped(&format!("no io_uring: {why:?}"));
+                pramfs_tests::skip::skipped(format!("no io_uring: {why:?}"));
                 return None;
             };
             Some(Scene {
