@@ -11,6 +11,7 @@ use super::Adapter;
 use super::answer::{Answer, Reply};
 use super::convert::{Handle, Node};
 use super::counts::Noted;
+use super::waits;
 
 /// Returns data in one piece.
 fn whole(data: Data<'_>) -> Cow<'_, [u8]> {
@@ -21,7 +22,8 @@ fn whole(data: Data<'_>) -> Cow<'_, [u8]> {
 }
 
 impl Adapter {
-    /// Serves a request, and answers it before this returns.
+    /// Serves a request, and answers it before this returns. If this thread has left it to others
+    /// ([`waits`]), the answer is not final, and does not count.
     pub fn serve_request(&self, header: &InHeader, asked: Operation<'_>, reply: impl Reply) {
         let begun = self.counts.begin(asked.opcode());
         let errno = Cell::new(0);
@@ -30,6 +32,9 @@ impl Adapter {
             errno: &errno,
         };
         self.serve_uncounted(header, asked, reply);
+        if waits::is_left() && errno.get() == libc::ENOSPC {
+            return self.counts.take_back(&begun);
+        }
         self.counts.end(begun, header.nodeid, errno.get());
     }
 
