@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use pramfs_control::Refusal;
+use pramfs_control::{Coherence, Refusal};
 use pramfs_medium::pmem::{Protect, RegionAccess as _};
 use pramfs_medium::types::{Access, LeaseMode};
 
@@ -28,6 +28,7 @@ use crate::snapshot::Shown as _;
 pub struct OpenOptions {
     directory: Option<PathBuf>,
     write: bool,
+    coherence: Coherence,
     protect: Protect,
 }
 
@@ -75,6 +76,16 @@ impl OpenOptions {
         self
     }
 
+    /// For the preload library: what becomes of a lease to read when a program opens the file in a
+    /// way that lets it store through a mapping of the mount. By default nothing: this file shows
+    /// such a store after its write-back. A recalled lease fails in all that needs a request
+    /// ([`Refusal::Ended`], ESTALE).
+    #[doc(hidden)]
+    pub fn coherence(mut self, coherence: Coherence) -> OpenOptions {
+        self.coherence = coherence;
+        self
+    }
+
     fn mode(&self) -> LeaseMode {
         match self.write {
             true => LeaseMode::Write,
@@ -117,7 +128,7 @@ impl OpenOptions {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn from_file(&self, file: std::fs::File) -> Result<File> {
-        let leased = Leased::new(file, self.mode(), self.protect, self.directory.as_ref())?;
+        let leased = self.leased(file)?;
         Ok(File {
             options: self.clone(),
             path: None,
@@ -150,7 +161,12 @@ impl OpenOptions {
             path: path.to_owned(),
             source,
         })?;
-        Leased::new(file, self.mode(), self.protect, self.directory.as_ref())
+        self.leased(file)
+    }
+
+    fn leased(&self, file: std::fs::File) -> Result<Leased> {
+        let directory = self.directory.as_ref();
+        Leased::new(file, self.mode(), self.coherence, self.protect, directory)
     }
 }
 

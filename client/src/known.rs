@@ -94,6 +94,15 @@ impl File {
         leased.known(end.min(leased.size_now()?)).map(drop)
     }
 
+    /// Has the server keep programs from storing to the file through mappings of the mount, before
+    /// it is mapped by a lease to read with [`coherence`](crate::OpenOptions::coherence).
+    ///
+    /// # Errors
+    /// [`Error::Refused`], with EBUSY if a program has it open so.
+    pub fn keep(&self) -> Result<()> {
+        self.leased().read().keep()
+    }
+
     /// Returns the places of a range of whole pages. For stores, holes are filled; for loads, a
     /// range with a hole is an error, because the hole may be filled later.
     ///

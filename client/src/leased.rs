@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
-use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply, Window};
+use pramfs_control::{Blocks, Coherence, ControlError, LeaseKey, Refusal, TicketReply, Window};
 use pramfs_medium::media::lease::{APPENDING_OFFSET, END_OFFSET, VIEW_OFFSET};
 use pramfs_medium::pmem::{
     Protect, Region, RegionAccess as _, RegionOptions, Unfenced, lease_ticket,
@@ -86,6 +86,7 @@ impl Leased {
     pub(crate) fn new(
         file: std::fs::File,
         mode: LeaseMode,
+        coherence: Coherence,
         protect: Protect,
         directory: Option<&PathBuf>,
     ) -> Result<Leased> {
@@ -93,7 +94,7 @@ impl Leased {
             let ticket = lease_ticket(file.as_fd(), mode).map_err(Error::NoTicket)?;
             let ticket = TicketReply::decode(&ticket)?;
             let link = Link::to(directory, &ticket)?;
-            let granted = link.ask(|server| server.lease(ticket.ticket))?;
+            let granted = link.ask(|server| server.lease(ticket.ticket, coherence))?;
             Ok((link, granted))
         };
         let asked = match ask() {
@@ -103,6 +104,15 @@ impl Leased {
             asked => asked,
         };
         let (link, (granted, descriptor)) = asked?;
+        // A server that would not tell of stores through mappings.
+        if granted.coherence != coherence && mode == LeaseMode::Read {
+            return Err(Error::Refused {
+                reason: Refusal::Unsupported,
+                message: "the server is older than this program: it would not tell it of stores \
+                          through mappings"
+                    .into(),
+            });
+        }
         let os = |error| {
             Error::Control(ControlError::Os {
                 what: "cannot keep a descriptor",
@@ -496,6 +506,13 @@ impl Leased {
             }
         }
         Ok(())
+    }
+
+    /// Has the server keep programs from storing to the file through mappings of the mount, for as
+    /// long as the lease lasts.
+    pub(crate) fn keep(&self) -> Result<()> {
+        let Release { link, lease } = &self.release;
+        link.ask(|server| server.keep(*lease))
     }
 
     /// Asks the server for an append window.

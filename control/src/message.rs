@@ -10,7 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ControlError;
-use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket, Window};
+use crate::lease::{Blocks, Coherence, Granted, LeaseKey, LeaseRow, Ticket, Window};
 use crate::status::{Logging, SetLogging};
 
 /// Version of the messages. Both sides refuse any other version.
@@ -33,6 +33,14 @@ pub enum Request {
     Lease {
         /// From the ioctl on the open file.
         ticket: Ticket,
+        /// Matters for a lease to read.
+        #[serde(default)]
+        coherence: Coherence,
+    },
+    /// Makes a lease to read [`Kept`](Coherence::Kept).
+    Keep {
+        /// The lease.
+        lease: LeaseKey,
     },
     /// Blocks of a file that this connection has leased.
     Blocks {
@@ -109,6 +117,7 @@ impl Request {
             | Request::Report { .. }
             | Request::SetLogging(_) => true,
             Request::Lease { .. }
+            | Request::Keep { .. }
             | Request::Blocks { .. }
             | Request::Fill { .. }
             | Request::Window { .. }

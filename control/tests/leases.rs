@@ -51,6 +51,7 @@ impl Leases for Fake {
     fn grant(
         &self,
         ticket: Ticket,
+        coherence: Coherence,
         peer: &Peer,
         most: usize,
         send: &mut dyn FnMut(&Granted, BorrowedFd<'_>),
@@ -68,10 +69,18 @@ impl Leases for Fake {
             block_size: 4096,
             view: 64,
             stored: 128,
+            coherence,
             blocks: blocks(0, most),
         };
         send(&granted, self.descriptor.as_fd());
         Ok(lease)
+    }
+
+    fn keep(&self, lease: LeaseKey) -> Result<(), Refused> {
+        match lease == key(0) {
+            true => Ok(()),
+            false => Err(Refused::new(Refusal::Busy, "mapped for stores")),
+        }
     }
 
     fn blocks(&self, lease: LeaseKey, offset: u64, most: usize) -> Result<Blocks, Refused> {
@@ -198,8 +207,8 @@ fn reason<T: std::fmt::Debug>(result: Result<T, ControlError>) -> Refusal {
 fn lease_is_granted_with_its_descriptor() {
     let scene = scene();
     let server = scene.connect();
-    assert_eq!(reason(server.lease(Ticket([6; 16]))), Refusal::Ticket);
-    let (granted, descriptor) = server.lease(TICKET).unwrap();
+    assert_eq!(reason(server.lease(Ticket([6; 16]), Coherence::Kept)), Refusal::Ticket);
+    let (granted, descriptor) = server.lease(TICKET, Coherence::Kept).unwrap();
     assert_eq!(Identity::of(&descriptor).unwrap(), Identity::Char(1, 5));
     assert_eq!((granted.lease, granted.view), (key(0), 64));
     // The largest answer fits a message.
@@ -215,7 +224,7 @@ fn lease_is_granted_with_its_descriptor() {
 fn lease_of_other_connection_gets_no_blocks() {
     let scene = scene();
     let (first, second) = (scene.connect(), scene.connect());
-    let (granted, _descriptor) = first.lease(TICKET).unwrap();
+    let (granted, _descriptor) = first.lease(TICKET, Coherence::Kept).unwrap();
     assert_eq!(reason(second.blocks(granted.lease, 0)), Refusal::Ended);
     assert_eq!(reason(second.release(granted.lease)), Refusal::Ended);
     let other = LeaseKey {
@@ -230,7 +239,7 @@ fn lease_of_other_connection_gets_no_blocks() {
 fn window_is_opened_for_lease_of_this_connection_only() {
     let scene = scene();
     let (first, second) = (scene.connect(), scene.connect());
-    let (granted, _descriptor) = first.lease(TICKET).unwrap();
+    let (granted, _descriptor) = first.lease(TICKET, Coherence::Kept).unwrap();
     let window = first.window(granted.lease, 4096, 1).unwrap();
     // Numbers of 64 bits survive the way.
     assert_eq!((window.number, window.key), (u64::MAX - 1, u64::MAX));
@@ -247,7 +256,7 @@ fn window_is_opened_for_lease_of_this_connection_only() {
 fn end_of_connection_tests_its_leases() {
     let scene = scene();
     let server = scene.connect();
-    let _lease = server.lease(TICKET).unwrap();
+    let _lease = server.lease(TICKET, Coherence::Kept).unwrap();
     drop(server);
     while scene.fake.tested.load(Ordering::Relaxed) == 0 {
         std::thread::yield_now();
@@ -258,7 +267,7 @@ fn end_of_connection_tests_its_leases() {
 fn long_listing_comes_in_pages() {
     let scene = scene();
     let server = scene.connect();
-    let held: Vec<_> = (0..50).map(|_| server.lease(TICKET).unwrap()).collect();
+    let held: Vec<_> = (0..50).map(|_| server.lease(TICKET, Coherence::Kept).unwrap()).collect();
     let rows = scene.connect().leases().unwrap();
     let slots: Vec<u32> = rows.iter().map(|row| row.lease.slot).collect();
     assert_eq!(slots, (0..50).collect::<Vec<_>>());
@@ -269,7 +278,7 @@ fn long_listing_comes_in_pages() {
 fn revoked_lease_gets_no_blocks() {
     let scene = scene();
     let server = scene.connect();
-    let (granted, _descriptor) = server.lease(TICKET).unwrap();
+    let (granted, _descriptor) = server.lease(TICKET, Coherence::Kept).unwrap();
     scene.connect().revoke(granted.lease).unwrap();
     assert_eq!(reason(server.blocks(granted.lease, 0)), Refusal::Ended);
 }
@@ -281,12 +290,12 @@ fn client_beyond_bound_of_connections_is_told_so() {
     let held: Vec<_> = (0..256)
         .map(|_| {
             let server = scene.connect();
-            let lease = server.lease(TICKET).unwrap();
+            let lease = server.lease(TICKET, Coherence::Kept).unwrap();
             (server, lease)
         })
         .collect();
     for _ in 0..10 {
-        assert_eq!(reason(scene.connect().lease(TICKET)), Refusal::Full);
+        assert_eq!(reason(scene.connect().lease(TICKET, Coherence::Kept)), Refusal::Full);
     }
     drop(held);
 }
@@ -304,7 +313,7 @@ fn connections_are_bounded() {
     }
     drop(open);
     // The server still answers. Until it has noticed that the others are gone, it refuses.
-    let answered = std::iter::repeat_with(|| scene.connect().lease(TICKET));
+    let answered = std::iter::repeat_with(|| scene.connect().lease(TICKET, Coherence::Kept));
     let (granted, _descriptor) = answered.into_iter().find_map(Result::ok).unwrap();
     assert_eq!(granted.inode, 77);
 }
@@ -325,7 +334,7 @@ fn client_that_reads_no_answer_is_disconnected() {
     use rustix::io::Errno;
     assert!(matches!(failed, Errno::PIPE | Errno::CONNRESET), "{failed}");
     assert!(sent > 10);
-    scene.connect().lease(TICKET).unwrap();
+    scene.connect().lease(TICKET, Coherence::Kept).unwrap();
 }
 
 /// The kernel drops descriptors that a server has no room for.

@@ -14,9 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libc::c_int;
-use pramfs_client::OpenOptions;
+use pramfs_client::{Coherence, OpenOptions};
 
-use crate::cached;
 use crate::devices::{is_ours, is_program, note_busy, stat, was_busy};
 pub(crate) use crate::give_up::{give_up, give_up_all, release};
 use crate::process::{self, Inside, is_inside, owns_memory};
@@ -205,8 +204,8 @@ pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Resul
     let held = Inside::enter().and_then(|inside| {
         guarded(|| {
             find().or_else(|| {
-                let file = lease(&inside, fd, true)?;
-                slots::add(&inside, file, device, inode, true)
+                let file = lease(&inside, fd, Wanted::ToWrite)?;
+                slots::add(&inside, file, device, inode, Wanted::ToWrite)
             })
         })
     });
@@ -228,15 +227,51 @@ fn set_direct(fd: c_int) {
     }
 }
 
+/// A lease that the program has a use for.
+///
+/// One to read does not show what another program stores through a mapping of the mount, so it
+/// gives way to such a program ([`Coherence`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    ToRead,
+    ToMap,
+    ToWrite,
+}
+
+impl Wanted {
+    pub(crate) fn is_to_write(self) -> bool {
+        self == Wanted::ToWrite
+    }
+
+    fn coherence(self) -> Coherence {
+        match self {
+            Wanted::ToRead => Coherence::Recalled,
+            Wanted::ToMap => Coherence::Kept,
+            // The server grants none while the file is open through the page cache.
+            Wanted::ToWrite => Coherence::WriteBack,
+        }
+    }
+
+    /// Waits for opens that are in its way, and may have been closed just now. A reader is served
+    /// by the mount as well.
+    fn waits(self) -> &'static [Duration] {
+        match self {
+            Wanted::ToRead => &[],
+            Wanted::ToMap => &CLOSING[..4],
+            Wanted::ToWrite => &CLOSING,
+        }
+    }
+}
+
 /// Asks for a lease on an open file.
-fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File> {
+fn lease(inside: &Inside, fd: c_int, wanted: Wanted) -> Option<pramfs_client::File> {
     process::make_forks_wait(inside);
     WAS_ASKED.store(true, Ordering::Release);
     let lowest = limits().lowest;
-    let mut waits = CLOSING.iter();
+    let mut waits = wanted.waits().iter();
     loop {
         // A description of its own: the program may lock its own one, and close it.
-        let own = open_again(fd, own_flags(fd, write)?)?;
+        let own = open_again(fd, own_flags(fd, wanted.is_to_write())?)?;
         // SAFETY: makes a new descriptor.
         let moved = unsafe {
             let lowest = lowest as usize;
@@ -249,11 +284,12 @@ fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File>
         // SAFETY: made above, and nobody else knows of it.
         let own = unsafe { OwnedFd::from_raw_fd(moved) };
         let options = OpenOptions::new()
-            .write(write)
+            .write(wanted.is_to_write())
+            .coherence(wanted.coherence())
             .protect(settings::protection());
         match options.from_file(File::from(own)) {
             Ok(file) => return Some(file),
-            Err(error) if write && error.errno() == libc::EBUSY => {
+            Err(error) if error.errno() == libc::EBUSY => {
                 std::thread::sleep(*waits.next()?);
             }
             Err(_) => return None,
@@ -349,9 +385,6 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
     if !owns_memory() || !table::replace(fd, old, Entry::plain(inode)) {
         return None;
     }
-    if cached::may_be_stored_to(inode) {
-        return None;
-    }
     // A lease that is refused closes a descriptor of the file.
     let _change = table::Change::begin(inode)?;
     let inside = Inside::enter()?;
@@ -363,15 +396,15 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         if !slots::has_room(limits().leases) {
             return None;
         }
-        let file = lease(&inside, fd, false)?;
-        slots::add(&inside, file, stat.st_dev, stat.st_ino, false)
+        let file = lease(&inside, fd, Wanted::ToRead)?;
+        slots::add(&inside, file, stat.st_dev, stat.st_ino, Wanted::ToRead)
     })?;
     let entry = held.entry(true, false);
     // Before others can see the entry, and drop it.
     let held = held.and_count();
     if table::replace(fd, Entry::plain(inode), entry) {
         drop(inside);
-        return cached::allows(&held).then_some(held);
+        return Some(held);
     }
     let held = held.uncount();
     // Closed meanwhile. The last user leaves outside.
@@ -408,10 +441,20 @@ pub(crate) fn learn(held: &Held, end: u64) -> bool {
     if !held.misses_often() {
         return false;
     }
-    let Some(_inside) = Inside::enter() else {
+    let Some(inside) = Inside::enter() else {
         return false;
     };
-    guarded(|| held.file().learn(end).ok()).is_some()
+    let learnt = guarded(|| match held.file().learn(end) {
+        Ok(()) => Some(true),
+        Err(error) => (error.errno() == libc::ESTALE).then_some(false),
+    });
+    drop(inside);
+    if learnt == Some(false) {
+        // Recalled: a program may store to the file through the page cache, which the descriptors
+        // of the program use.
+        table::pass_lease(held);
+    }
+    learnt == Some(true)
 }
 
 /// Opens of a leased file: the descriptor of the program, and that of the lease.
@@ -446,8 +489,8 @@ pub(crate) fn flags(fd: c_int) -> Option<c_int> {
     (flags >= 0 && own >= 0).then_some(flags | close)
 }
 
-/// Takes a lease for a descriptor that does not use the page cache, because the file has a
-/// lease to write already.
+/// Takes a lease for a descriptor that is to be mapped: for reading, or because the file has a lease
+/// to write already, so that the kernel does not map it.
 #[cold]
 pub(crate) fn adopt(fd: c_int) -> Option<Held> {
     let before = table::entry(fd);
@@ -465,15 +508,13 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
     if !is_ours(fd, &stat) || flags & libc::O_APPEND != 0 {
         return None;
     }
-    let write = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => false,
-        libc::O_RDWR if !is_program(&stat) => true,
+    let wanted = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Wanted::ToMap,
+        libc::O_RDWR if !is_program(&stat) => Wanted::ToWrite,
         _ => return None,
     };
+    let write = wanted.is_to_write();
     let inode = table::hash(stat.st_dev, stat.st_ino);
-    if !write && cached::may_be_stored_to(inode) {
-        return None;
-    }
     let _change = table::Change::begin(inode)?;
     let inside = Inside::enter()?;
     let held = guarded(|| {
@@ -485,10 +526,10 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         }
         slots::add(
             &inside,
-            lease(&inside, fd, write)?,
+            lease(&inside, fd, wanted)?,
             stat.st_dev,
             stat.st_ino,
-            write,
+            wanted,
         )
     })?;
     drop(inside);
@@ -503,5 +544,5 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         // file. The lease serves this call only.
         false => held.uncount(),
     };
-    cached::allows(&held).then_some(held)
+    Some(held)
 }

@@ -20,7 +20,6 @@
 //!
 //! `docs/preload.md` lists the calls that are served.
 
-mod cached;
 mod calls;
 mod devices;
 mod durable;

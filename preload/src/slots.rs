@@ -11,6 +11,7 @@ use pramfs_client::File;
 use pramfs_preload_core::FileId;
 use pramfs_preload_core::users::Users;
 
+use crate::lease::Wanted;
 use crate::process::{Inside, is_sealed};
 use crate::table::{Entry, epoch, hash, may_be_locked};
 use crate::views;
@@ -43,6 +44,9 @@ struct Slot {
     device: AtomicU64,
     inode: AtomicU64,
     is_writable: AtomicBool,
+    /// The file may be mapped by a lease to read: the server keeps programs from storing to it
+    /// through the page cache.
+    is_kept: AtomicBool,
     /// End of the part of the file that was mapped for stores.
     stored_end: AtomicU64,
     /// End of the part that was mapped.
@@ -69,6 +73,7 @@ impl Slot {
             device: AtomicU64::new(0),
             inode: AtomicU64::new(0),
             is_writable: AtomicBool::new(false),
+            is_kept: AtomicBool::new(false),
             stored_end: AtomicU64::new(0),
             viewed_end: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -202,6 +207,17 @@ impl Held {
         }
     }
 
+    /// Whether the file may be mapped. Asks the server before the first mapping by a lease to read.
+    pub(crate) fn may_be_mapped(&self, _: &Inside) -> bool {
+        let slot = self.slot;
+        if self.is_writable() || slot.is_kept.load(Ordering::Acquire) {
+            return true;
+        }
+        let is_kept = self.file().keep().is_ok();
+        slot.is_kept.fetch_or(is_kept, Ordering::AcqRel);
+        is_kept
+    }
+
     /// Notes that the file is mapped up to here, perhaps for stores.
     pub(crate) fn note_view(&self, end: u64, stores: bool) {
         self.slot.viewed_end.fetch_max(end, Ordering::AcqRel);
@@ -274,12 +290,6 @@ fn writable(is_wanted: impl Fn(&Slot) -> bool) -> impl Iterator<Item = Held> {
     wanted(is_wanted).filter(Held::is_writable)
 }
 
-/// Returns the leases to read of the files with a hash.
-pub(crate) fn readers(inode: u16) -> impl Iterator<Item = Held> {
-    wanted(move |slot| !slot.is_writable.load(Ordering::Relaxed))
-        .filter(move |held| !held.is_writable() && held.inode() == inode)
-}
-
 /// Returns the leases to write whose files are mapped for stores.
 pub(crate) fn stored_to() -> impl Iterator<Item = Held> {
     writable(|slot| slot.stored_end.load(Ordering::Acquire) != 0)
@@ -317,7 +327,13 @@ pub(crate) fn has_room(most: usize) -> bool {
 }
 
 /// Adds a lease. `None` if there is no room.
-pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) -> Option<Held> {
+pub(crate) fn add(
+    _: &Inside,
+    file: File,
+    device: u64,
+    inode: u64,
+    wanted: Wanted,
+) -> Option<Held> {
     let number = SLOTS
         .iter()
         .position(|slot| !slot.is_used.load(Ordering::Acquire))?;
@@ -325,7 +341,10 @@ pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) 
     let generation = (slot.generation.fetch_add(1, Ordering::Relaxed) + 1) as u32;
     slot.device.store(device, Ordering::Relaxed);
     slot.inode.store(inode, Ordering::Relaxed);
-    slot.is_writable.store(write, Ordering::Relaxed);
+    slot.is_writable
+        .store(wanted.is_to_write(), Ordering::Relaxed);
+    slot.is_kept
+        .store(wanted == Wanted::ToMap, Ordering::Relaxed);
     slot.stored_end.store(0, Ordering::Relaxed);
     slot.viewed_end.store(0, Ordering::Relaxed);
     slot.misses.store(0, Ordering::Relaxed);

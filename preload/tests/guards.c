@@ -78,6 +78,101 @@ static void store_beside_view(void)
     SAY("%s\n", at == MAP_FAILED || shown[0] == 'V' ? "coherent" : "stale");
 }
 
+/* Another process, without the library. */
+static int to_other, from_other;
+
+/* Does what it is told: opens the file and maps it for stores, stores a letter, ends the mapping. */
+static void be_other(void)
+{
+    char *at = MAP_FAILED, told, done;
+    while (read(STDIN_FILENO, &told, 1) == 1) {
+        done = '+';
+        if (told == '+') {
+            int fd = opened(O_RDWR);
+            at = map_for_stores(fd);
+            if (at == MAP_FAILED) {
+                CHECK(errno == ENODEV);
+                done = '-';
+            }
+            CHECK(close(fd) == 0);
+        } else if (told == '-') {
+            CHECK(munmap(at, BLOCK) == 0);
+        } else {
+            at[0] = told;
+        }
+        CHECK(write(STDOUT_FILENO, &done, 1) == 1);
+    }
+}
+
+static void start_other(void)
+{
+    int to[2], from[2];
+    CHECK(pipe(to) == 0 && pipe(from) == 0);
+    if (fork() == 0) {
+        CHECK(dup2(to[0], STDIN_FILENO) >= 0 && dup2(from[1], STDOUT_FILENO) >= 0);
+        CHECK(close_range(3, 100, 0) == 0 && unsetenv("LD_PRELOAD") == 0);
+        execl("/proc/self/exe", "guards", "other", path, (char *)NULL);
+        _exit(1);
+    }
+    CHECK(close(to[0]) == 0 && close(from[1]) == 0);
+    to_other = to[1];
+    from_other = from[0];
+}
+
+static char tell(char what)
+{
+    char done;
+    CHECK(write(to_other, &what, 1) == 1 && read(from_other, &done, 1) == 1);
+    return done;
+}
+
+/* A reader with a lease, and a mapping of another process that comes later. */
+static void store_of_other_after_reader(void)
+{
+    start_other();
+    int reader = opened(O_RDONLY);
+    read_often(reader);
+    CHECK(tell('+') == '+' && tell('Y') == '+');
+    SAY("%c\n", first(reader));
+    CHECK(tell('Z') == '+');
+    SAY("%c\n", first(reader));
+    /* One that comes when the mapping is there. */
+    int later = opened(O_RDONLY);
+    read_often(later);
+    CHECK(tell('U') == '+');
+    SAY("%c\n", first(later));
+}
+
+/* A long mapping for reading, and one of another process for stores: before, beside and after. */
+static void store_of_other_beside_view(void)
+{
+    start_other();
+    CHECK(tell('+') == '+');
+    int reader = opened(O_RDONLY);
+    char *shown = mmap(NULL, LONG * BLOCK, PROT_READ, MAP_SHARED, reader, 0);
+    CHECK(shown != MAP_FAILED && tell('U') == '+');
+    SAY("%c\n", shown[0]);
+    CHECK(munmap(shown, LONG * BLOCK) == 0 && close(reader) == 0 && tell('-') == '+');
+    /* The kernel tells the server of a close a little late. */
+    for (int i = 0, refused = 0; !refused; i++) {
+        CHECK(i < 10000);
+        reader = opened(O_RDONLY);
+        shown = mmap(NULL, LONG * BLOCK, PROT_READ, MAP_SHARED, reader, 0);
+        CHECK(shown != MAP_FAILED);
+        refused = tell('+') == '-';
+        if (refused)
+            break;
+        CHECK(tell('V') == '+');
+        CHECK(shown[0] == 'V' && tell('-') == '+');
+        CHECK(munmap(shown, LONG * BLOCK) == 0 && close(reader) == 0);
+    }
+    SAY("refused\n");
+    CHECK(munmap(shown, LONG * BLOCK) == 0 && close(reader) == 0);
+    for (int i = 0; tell('+') == '-'; i++)
+        CHECK(i < 10000 && usleep(1000) == 0);
+    SAY("mapped\n");
+}
+
 /* Pages of a mapping that would be those of another file. */
 static void other_pages(void)
 {
@@ -249,7 +344,9 @@ int main(int count, char **arguments)
 {
     static const struct { const char *name; void (*run)(void); } all[] = {
         {"store_beside_reader", store_beside_reader}, {"store_after_reader", store_after_reader},
-        {"store_beside_view", store_beside_view}, {"other_pages", other_pages},
+        {"store_beside_view", store_beside_view},
+        {"store_of_other_after_reader", store_of_other_after_reader},
+        {"store_of_other_beside_view", store_of_other_beside_view}, {"other_pages", other_pages},
         {"planted_proc", planted_proc}, {"gives_root_away", gives_root_away},
         {"inherited", inherited}, {"own_descriptors", own_descriptors},
         {"own_descriptors_by_close_range", own_descriptors_by_close_range},
@@ -257,6 +354,10 @@ int main(int count, char **arguments)
     if (count != 3)
         return 2;
     path = arguments[2];
+    if (!strcmp(arguments[1], "other")) {
+        be_other();
+        return 0;
+    }
     make(path, LONG);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(arguments[1], all[i].name)) {

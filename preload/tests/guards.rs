@@ -3,19 +3,25 @@
 
 mod support;
 
-use support::{end, preloaded, probe, text};
+use support::{Share, end, preloaded, probe, text};
 
-/// Runs a scenario with the library. Returns what it prints.
-fn said(scenario: &str) -> Option<String> {
+/// Runs a scenario with the library. Returns what it prints, and the share of its calls that the
+/// library has served.
+fn ran(scenario: &str) -> Option<(String, f64)> {
     let (mount, _dog) = support::mount(scenario, &["cc"], 64 << 20)?;
     let out = preloaded(probe("guards"))
         .arg(scenario)
         .arg(mount.at("file"))
         .output()
         .unwrap();
-    let said = text(&out);
+    let share = Share::of(&String::from_utf8_lossy(&out.stderr)).percent();
+    let ran = (text(&out), share);
     end(&mount);
-    Some(said)
+    Some(ran)
+}
+
+fn said(scenario: &str) -> Option<String> {
+    ran(scenario).map(|(said, _)| said)
 }
 
 /// Compares what a scenario prints.
@@ -39,6 +45,21 @@ fn reader_with_lease_sees_store_through_later_mapping_at_once() {
 #[test]
 fn mapping_for_stores_beside_view_of_medium_is_refused_or_seen() {
     assert_says("store_beside_view", "coherent\n");
+}
+
+#[test]
+fn reader_with_lease_sees_store_of_other_process_through_mapping_at_once() {
+    if let Some((said, share)) = ran("store_of_other_after_reader") {
+        assert_eq!(said, "Y\nZ\nU\n");
+        // The first reader had a lease until the other process came.
+        println!("{share:.1} % served");
+        assert!(share > 20.0, "{share:.1} % served");
+    }
+}
+
+#[test]
+fn mapping_for_stores_of_other_process_beside_view_is_refused_until_it_ends() {
+    assert_says("store_of_other_beside_view", "U\nrefused\nmapped\n");
 }
 
 #[test]

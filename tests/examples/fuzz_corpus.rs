@@ -19,7 +19,7 @@ use std::path::Path;
 
 use pramfs_control::fuzzing::{encode_reply, encode_request};
 use pramfs_control::{
-    Blocks, Extent, Granted, LeaseKey, LeaseRow, Refusal, Reply, Request, Served, Ticket,
+    Blocks, Coherence, Extent, Granted, LeaseKey, LeaseRow, Refusal, Reply, Request, Served, Ticket,
     TicketReply,
 };
 use pramfs_fuse_protocol::flags::InitFlags;
@@ -174,7 +174,11 @@ fn messages() -> impl Iterator<Item = Seed> {
     let requests = [
         Request::Status,
         Request::Connection,
-        Request::Lease { ticket },
+        Request::Lease {
+            ticket,
+            coherence: Coherence::Kept,
+        },
+        Request::Keep { lease },
         Request::Blocks {
             lease,
             offset: 8192,

@@ -28,6 +28,7 @@ use super::convert::{Handle, Node, ino};
 use super::namespace::{HeldEntry, labels};
 use super::serve::{Refusal, Served};
 use super::{Adapter, CacheMode, OpenedBy, stores};
+use crate::direct::{OpenedHow, Opens};
 
 /// Bit of a handle whose file is open for reading.
 const READABLE: u64 = 1;
@@ -40,13 +41,18 @@ const CACHED: u64 = 4;
 const DIRECT: u64 = 8;
 
 /// Returns the handle of a file opened with these flags.
-fn handle(flags: i32, cached: bool, direct: bool) -> Handle {
+fn handle(flags: i32, counted: Counted) -> Handle {
     let access = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => READABLE,
         libc::O_WRONLY => WRITABLE,
         _ => READABLE | WRITABLE,
     };
-    Handle(access | if cached { CACHED } else { 0 } | if direct { DIRECT } else { 0 })
+    let counted = match counted {
+        Counted::Cached { .. } => CACHED,
+        Counted::Direct => DIRECT,
+        Counted::No => 0,
+    };
+    Handle(access | counted)
 }
 
 /// Whether a handle belongs to a file that is open for the accesses of a lease.
@@ -58,13 +64,33 @@ pub(super) fn allows(handle: Handle, lease: LeaseMode) -> bool {
     handle.0 & needed == needed
 }
 
+/// Among which opens an open counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// Those through the page cache. `stores`: for reading and writing.
+    Cached { stores: bool },
+    /// The others.
+    Direct,
+    /// None: the mount does not count them.
+    No,
+}
+
+impl Counted {
+    fn of(handle: Handle) -> Counted {
+        match handle.0 {
+            bits if bits & CACHED != 0 => Counted::Cached {
+                stores: bits & (READABLE | WRITABLE) == READABLE | WRITABLE,
+            },
+            bits if bits & DIRECT != 0 => Counted::Direct,
+            _ => Counted::No,
+        }
+    }
+}
+
 /// How an open is answered.
 pub(super) struct Opened {
     mode: OpenOutFlags,
-    /// It counts among the opens through the page cache.
-    cached: bool,
-    /// It counts among the others.
-    direct: bool,
+    counted: Counted,
     /// Its handle is 0, as that of every file.
     by_kernel: bool,
 }
@@ -78,8 +104,7 @@ impl Opened {
     fn by_kernel() -> Opened {
         Opened {
             mode: OpenOutFlags::KEEP_CACHE,
-            cached: false,
-            direct: false,
+            counted: Counted::No,
             by_kernel: true,
         }
     }
@@ -87,7 +112,7 @@ impl Opened {
     fn answer(&self, flags: i32) -> OpenOut {
         let fh = match self.by_kernel {
             true => 0,
-            false => handle(flags, self.cached, self.direct).0,
+            false => handle(flags, self.counted).0,
         };
         OpenOut {
             fh,
@@ -118,6 +143,23 @@ const BY_KERNEL: Refusal = Refusal::Request(Errno::ENOSYS, "the kernel opens fil
 /// checks the file itself then: whether it may be opened, and in a sticky directory. A reply with
 /// the file would go past these checks, because the kernel takes it for a new one.
 const MADE_MEANWHILE: Refusal = Refusal::Request(Errno::ESTALE, "the name has been made meanwhile");
+
+/// Notes an open that may use the page cache. `stores`: it is for reading and writing.
+fn count_cached(opens: &Opens, fs: &Fs, ino: Ino, stores: bool) -> Counted {
+    match opens.open_cached(ino, stores) {
+        OpenedHow::Cached => Counted::Cached { stores },
+        OpenedHow::CachedAfterRecall => match fs.recall_leases(ino) {
+            Ok(()) => Counted::Cached { stores },
+            // The holders do not know of the recall.
+            Err(error) => {
+                tracing::warn!("{ino} is opened without the page cache: its direct readers cannot be told: {error}");
+                opens.close_cached(ino, stores);
+                Counted::Direct
+            }
+        },
+        OpenedHow::Direct => Counted::Direct,
+    }
+}
 
 impl Adapter {
     /// Whether files and directories are opened without a request.
@@ -160,28 +202,24 @@ impl Adapter {
     }
 
     /// Notes an open of a file in this mode. A file that is stored to directly is not opened
-    /// through the page cache.
-    fn note_open(&self, ino: Ino, mut mode: OpenOutFlags) -> Opened {
-        let wants_cache = !mode.contains(OpenOutFlags::DIRECT_IO);
-        let cached = match &self.opens {
-            Some(opens) if wants_cache => opens.open_cached(ino),
-            _ => false,
+    /// through the page cache, and neither is one for stores whose direct readers cannot be told.
+    fn note_open(&self, fs: &Fs, ino: Ino, mut mode: OpenOutFlags, flags: i32) -> Opened {
+        let counted = match &self.opens {
+            None => Counted::No,
+            Some(_) if mode.contains(OpenOutFlags::DIRECT_IO) => Counted::Direct,
+            Some(opens) => count_cached(opens, fs, ino, flags & libc::O_ACCMODE == libc::O_RDWR),
         };
-        if wants_cache && self.opens.is_some() && !cached {
-            mode.remove(OpenOutFlags::KEEP_CACHE);
-            mode |= OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES;
-        }
-        let direct = match &self.opens {
-            Some(opens) if !cached => {
+        match (counted, &self.opens) {
+            (Counted::Direct, Some(opens)) => {
+                mode.remove(OpenOutFlags::KEEP_CACHE);
+                mode |= OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES;
                 opens.open_direct(ino);
-                true
             }
-            _ => false,
-        };
+            _ => {}
+        }
         Opened {
             mode,
-            cached,
-            direct,
+            counted,
             by_kernel: false,
         }
     }
@@ -200,7 +238,7 @@ impl Adapter {
         let closed = match fs.close_file_window(ino) {
             Ok(closed) => closed,
             Err(error) if writes && error.errno() == libc::EBUSY => {
-                self.note_close(ino, opened.cached, opened.direct);
+                self.note_close(ino, opened.counted);
                 return Err(error.into());
             }
             // A mount that has become read-only closes no window.
@@ -211,7 +249,7 @@ impl Adapter {
                 .getattr(ino)
                 .is_ok_and(|attr| opens.must_open_again(ino, attr.size))
         {
-            self.note_close(ino, opened.cached, opened.direct);
+            self.note_close(ino, opened.counted);
             return Err(Refusal::Request(
                 Errno::ESTALE,
                 "the file has grown without the kernel",
@@ -220,10 +258,10 @@ impl Adapter {
         Ok(())
     }
 
-    fn note_close(&self, ino: Ino, cached: bool, direct: bool) {
-        match &self.opens {
-            Some(opens) if cached => opens.close_cached(ino),
-            Some(opens) if direct => opens.close_direct(ino),
+    fn note_close(&self, ino: Ino, counted: Counted) {
+        match (&self.opens, counted) {
+            (Some(opens), Counted::Cached { stores }) => opens.close_cached(ino, stores),
+            (Some(opens), Counted::Direct) => opens.close_direct(ino),
             _ => {}
         }
     }
@@ -294,7 +332,7 @@ impl Adapter {
             return (Opened::by_kernel(), None, made);
         }
         // One reference for the lookup, one for the open file.
-        let opened = self.note_open(made.1.ino, self.file_mode(flags, made.1.flags));
+        let opened = self.note_open(fs, made.1.ino, self.file_mode(flags, made.1.flags), flags);
         (opened, Some(fs.hold(made.1.ino)), made)
     }
 
@@ -344,7 +382,7 @@ impl Adapter {
             if reads && fs.read_sets_atime(ino)? {
                 mode.remove(OpenOutFlags::KEEP_CACHE);
             }
-            let opened = self.note_open(ino, mode);
+            let opened = self.note_open(fs, ino, mode, flags);
             let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
             self.close_window(fs, ino, &opened, writes)?;
             fs.hold(ino).into_count();
@@ -361,7 +399,7 @@ impl Adapter {
             if self.kernel_opens() {
                 return Ok(());
             }
-            self.note_close(ino, handle.0 & CACHED != 0, handle.0 & DIRECT != 0);
+            self.note_close(ino, Counted::of(handle));
             self.removals.during(|| fs.release(ino, 1));
             Ok(())
         };

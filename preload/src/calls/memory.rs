@@ -20,7 +20,7 @@ use crate::slots::Held;
 use crate::stats::note;
 use crate::table::{self, Entry};
 use crate::views::Change;
-use crate::{cached, devices, durable, growing, lease, real, regions, views};
+use crate::{devices, durable, growing, lease, real, regions, views};
 
 const PAGE: u64 = 4096;
 
@@ -61,7 +61,10 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
     if end > size && !held.is_writable() && !size.is_multiple_of(PAGE) {
         return None;
     }
-    let _inside = Inside::enter()?;
+    let inside = Inside::enter()?;
+    if !held.may_be_mapped(&inside) {
+        return None;
+    }
     // Holes are filled, so that the view goes on showing the file. A reader cannot: then
     // holes are refused.
     let access = match held.is_writable() {
@@ -211,29 +214,14 @@ impl Wish {
             fd,
             offset,
         } = *self;
-        let is_of_file = fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && self.is_shared();
-        let mapping = match is_of_file && !is_inside() {
-            true => cached::begin_mapping(fd, protection & libc::PROT_WRITE != 0).map(Some),
-            false => Some(None),
-        };
-        let Some(mapping) = mapping else {
-            real::set_errno(libc::ENODEV);
-            return libc::MAP_FAILED;
-        };
         // SAFETY: the arguments are those of the program.
         let map = || unsafe { real::mmap64(at, len, protection, flags, fd, offset) };
-        let made = match flags & libc::MAP_FIXED {
+        match flags & libc::MAP_FIXED {
             0 => map(),
             // What was there is gone.
             _ => views::changing((at as u64, len as u64), Change::Gone, map, place_of)
                 .unwrap_or(libc::MAP_FAILED),
-        };
-        if made == libc::MAP_FAILED
-            && let Some(mapping) = mapping
-        {
-            mapping.failed();
         }
-        made
     }
 
     /// Makes a shared mapping that the kernel has refused with ENODEV: the file has a lease
