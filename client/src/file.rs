@@ -221,16 +221,24 @@ impl File {
         f(&self.leased.read())
     }
 
-    /// Opens the file again at the next server. Does nothing if another thread has.
+    /// Takes another lease: at the same server, if only the connection is lost, or of the file that
+    /// has the path at the next server. Does nothing if another thread has.
     #[cold]
     fn attach_again(&self, old: &Arc<Leased>) -> Result<()> {
-        let Some(path) = &self.path else {
-            return Err(Error::ServerGone);
-        };
         let mut current = self.leased.write();
         if !Arc::ptr_eq(&current, old) {
             return Ok(());
         }
+        // The descriptor works as long as its server lives, whatever has become of the path.
+        if let Ok(file) = old.file.try_clone()
+            && let Ok(new) = self.options.leased(file)
+        {
+            *current = Arc::new(new);
+            return Ok(());
+        }
+        let Some(path) = &self.path else {
+            return Err(Error::ServerGone);
+        };
         let new = match self.options.lease(path) {
             // The mount point of the dead server, or nothing there.
             Err(Error::Open { source, .. })

@@ -1,12 +1,15 @@
 //! A lease, and the memory that it gives access to.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use pramfs_control::{Blocks, Coherence, ControlError, LeaseKey, Refusal, TicketReply, Window};
@@ -94,7 +97,7 @@ impl Leased {
             let ticket = lease_ticket(file.as_fd(), mode).map_err(Error::NoTicket)?;
             let ticket = TicketReply::decode(&ticket)?;
             let link = Link::to(directory, &ticket)?;
-            let granted = link.ask(|server| server.lease(ticket.ticket, coherence))?;
+            let granted = link.ask(|server| server.coherent_lease(ticket.ticket, coherence))?;
             Ok((link, granted))
         };
         let asked = match ask() {
@@ -388,7 +391,7 @@ impl Leased {
     fn write_through_mount(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            match self.file.write_at(&buf[done..], offset + done as u64) {
+            match write_there(&self.file, &buf[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -560,6 +563,20 @@ impl Leased {
             self.learn(layout, end)?;
         }
         Err(Error::Unstable)
+    }
+}
+
+/// Writes at an offset, also if somebody who shares the description has set O_APPEND since the lease
+/// was granted.
+fn write_there(file: &std::fs::File, buf: &[u8], offset: u64) -> io::Result<usize> {
+    // RWF_NOAPPEND, since Linux 6.9.
+    const NOT_TO_THE_END: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
+    match rustix::io::pwritev2(file, &[IoSlice::new(buf)], offset, NOT_TO_THE_END) {
+        Err(Errno::OPNOTSUPP) if rustix::fs::fcntl_getfl(file)?.contains(OFlags::APPEND) => {
+            Err(Errno::BADF.into())
+        }
+        Err(Errno::OPNOTSUPP) => file.write_at(buf, offset),
+        done => Ok(done?),
     }
 }
 

@@ -221,7 +221,16 @@ impl Connection {
     ///
     /// # Errors
     /// A refusal by the server, a timeout.
-    pub fn lease(
+    pub fn lease(&self, ticket: Ticket) -> Result<(Granted, OwnedFd), ControlError> {
+        self.coherent_lease(ticket, Coherence::default())
+    }
+
+    /// As [`lease`](Self::lease), and says what becomes of a lease to read. The answer repeats it,
+    /// if the server knows of it.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn coherent_lease(
         &self,
         ticket: Ticket,
         coherence: Coherence,

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pramfs_control::{
-    Blocks, Connection, ControlError, Directory, Extent, Granted, Identity, LeaseKey, LeaseRow,
-    Leases, Peer, Refusal, Refused, Served, Server, Service, Ticket, Window,
+    Blocks, Coherence, Connection, ControlError, Directory, Extent, Granted, Identity, LeaseKey,
+    LeaseRow, Leases, Peer, Refusal, Refused, Served, Server, Service, Ticket, Window,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 use tempfile::TempDir;
@@ -204,11 +204,25 @@ fn reason<T: std::fmt::Debug>(result: Result<T, ControlError>) -> Refusal {
 }
 
 #[test]
+fn coherent_lease_says_so_and_is_kept_on_request() {
+    let scene = scene();
+    let server = scene.connect();
+    let (granted, _descriptor) = server.coherent_lease(TICKET, Coherence::Recalled).unwrap();
+    assert_eq!(granted.coherence, Coherence::Recalled);
+    server.keep(granted.lease).unwrap();
+    let (other, _descriptor) = server.lease(TICKET).unwrap();
+    assert_eq!(other.coherence, Coherence::WriteBack);
+    assert_eq!(reason(server.keep(other.lease)), Refusal::Busy);
+    // One of another connection.
+    assert_eq!(reason(scene.connect().keep(granted.lease)), Refusal::Ended);
+}
+
+#[test]
 fn lease_is_granted_with_its_descriptor() {
     let scene = scene();
     let server = scene.connect();
-    assert_eq!(reason(server.lease(Ticket([6; 16]), Coherence::Kept)), Refusal::Ticket);
-    let (granted, descriptor) = server.lease(TICKET, Coherence::Kept).unwrap();
+    assert_eq!(reason(server.lease(Ticket([6; 16]))), Refusal::Ticket);
+    let (granted, descriptor) = server.lease(TICKET).unwrap();
     assert_eq!(Identity::of(&descriptor).unwrap(), Identity::Char(1, 5));
     assert_eq!((granted.lease, granted.view), (key(0), 64));
     // The largest answer fits a message.
@@ -224,7 +238,7 @@ fn lease_is_granted_with_its_descriptor() {
 fn lease_of_other_connection_gets_no_blocks() {
     let scene = scene();
     let (first, second) = (scene.connect(), scene.connect());
-    let (granted, _descriptor) = first.lease(TICKET, Coherence::Kept).unwrap();
+    let (granted, _descriptor) = first.lease(TICKET).unwrap();
     assert_eq!(reason(second.blocks(granted.lease, 0)), Refusal::Ended);
     assert_eq!(reason(second.release(granted.lease)), Refusal::Ended);
     let other = LeaseKey {
@@ -239,7 +253,7 @@ fn lease_of_other_connection_gets_no_blocks() {
 fn window_is_opened_for_lease_of_this_connection_only() {
     let scene = scene();
     let (first, second) = (scene.connect(), scene.connect());
-    let (granted, _descriptor) = first.lease(TICKET, Coherence::Kept).unwrap();
+    let (granted, _descriptor) = first.lease(TICKET).unwrap();
     let window = first.window(granted.lease, 4096, 1).unwrap();
     // Numbers of 64 bits survive the way.
     assert_eq!((window.number, window.key), (u64::MAX - 1, u64::MAX));
@@ -256,7 +270,7 @@ fn window_is_opened_for_lease_of_this_connection_only() {
 fn end_of_connection_tests_its_leases() {
     let scene = scene();
     let server = scene.connect();
-    let _lease = server.lease(TICKET, Coherence::Kept).unwrap();
+    let _lease = server.lease(TICKET).unwrap();
     drop(server);
     while scene.fake.tested.load(Ordering::Relaxed) == 0 {
         std::thread::yield_now();
@@ -267,7 +281,7 @@ fn end_of_connection_tests_its_leases() {
 fn long_listing_comes_in_pages() {
     let scene = scene();
     let server = scene.connect();
-    let held: Vec<_> = (0..50).map(|_| server.lease(TICKET, Coherence::Kept).unwrap()).collect();
+    let held: Vec<_> = (0..50).map(|_| server.lease(TICKET).unwrap()).collect();
     let rows = scene.connect().leases().unwrap();
     let slots: Vec<u32> = rows.iter().map(|row| row.lease.slot).collect();
     assert_eq!(slots, (0..50).collect::<Vec<_>>());
@@ -278,7 +292,7 @@ fn long_listing_comes_in_pages() {
 fn revoked_lease_gets_no_blocks() {
     let scene = scene();
     let server = scene.connect();
-    let (granted, _descriptor) = server.lease(TICKET, Coherence::Kept).unwrap();
+    let (granted, _descriptor) = server.lease(TICKET).unwrap();
     scene.connect().revoke(granted.lease).unwrap();
     assert_eq!(reason(server.blocks(granted.lease, 0)), Refusal::Ended);
 }
@@ -290,12 +304,12 @@ fn client_beyond_bound_of_connections_is_told_so() {
     let held: Vec<_> = (0..256)
         .map(|_| {
             let server = scene.connect();
-            let lease = server.lease(TICKET, Coherence::Kept).unwrap();
+            let lease = server.lease(TICKET).unwrap();
             (server, lease)
         })
         .collect();
     for _ in 0..10 {
-        assert_eq!(reason(scene.connect().lease(TICKET, Coherence::Kept)), Refusal::Full);
+        assert_eq!(reason(scene.connect().lease(TICKET)), Refusal::Full);
     }
     drop(held);
 }
@@ -313,7 +327,7 @@ fn connections_are_bounded() {
     }
     drop(open);
     // The server still answers. Until it has noticed that the others are gone, it refuses.
-    let answered = std::iter::repeat_with(|| scene.connect().lease(TICKET, Coherence::Kept));
+    let answered = std::iter::repeat_with(|| scene.connect().lease(TICKET));
     let (granted, _descriptor) = answered.into_iter().find_map(Result::ok).unwrap();
     assert_eq!(granted.inode, 77);
 }
@@ -334,7 +348,7 @@ fn client_that_reads_no_answer_is_disconnected() {
     use rustix::io::Errno;
     assert!(matches!(failed, Errno::PIPE | Errno::CONNRESET), "{failed}");
     assert!(sent > 10);
-    scene.connect().lease(TICKET, Coherence::Kept).unwrap();
+    scene.connect().lease(TICKET).unwrap();
 }
 
 /// The kernel drops descriptors that a server has no room for.

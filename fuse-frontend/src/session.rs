@@ -198,8 +198,9 @@ pub fn mount(
     let direct = direct.filter(|_| control.is_some());
     // Also without direct access: a process may still store by a lease of an earlier mount.
     // Beside a reader of an earlier mount, where the server has a say in opens.
-    let decides =
-        settings.opens == OpenedBy::Server && settings.cache == CacheMode::Auto && !settings.takeover;
+    let decides = settings.opens == OpenedBy::Server
+        && settings.cache == CacheMode::Auto
+        && !settings.takeover;
     let is_needed = |opens: &Arc<Opens>| {
         direct.is_some() || opens.are_written() || decides && opens.are_needed()
     };

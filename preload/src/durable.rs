@@ -107,6 +107,30 @@ fn persist(held: &Held, sync: unsafe fn(c_int) -> c_int) -> bool {
     guarded(|| held.file().persist_mappings().ok()).is_some()
 }
 
+/// Notes that the program may have stored to all its mappings: it ends. Makes no system call.
+pub(crate) fn note_all_stores() {
+    for held in slots::stored_to() {
+        guarded(|| held.file().note_change().ok());
+    }
+}
+
+/// Notes that mappings of a range are gone, whose stores are durable. A later fsync or close must not
+/// change the mtime again, which the program may have set meanwhile.
+pub(crate) fn views_gone() {
+    for held in slots::stored_to() {
+        if !views::mapped(held.id()).for_stores {
+            note_change(&held);
+            held.forget_stores();
+        }
+    }
+}
+
+fn note_change(held: &Held) {
+    if let Some(_inside) = Inside::enter() {
+        guarded(|| held.file().note_change().ok());
+    }
+}
+
 /// Notes that the program may have stored to its mappings in a range.
 pub(crate) fn note_stores(at: u64, len: u64) {
     notice_fork();
@@ -114,9 +138,6 @@ pub(crate) fn note_stores(at: u64, len: u64) {
         if !views::shows(at, len, held.id()) {
             continue;
         }
-        let Some(_inside) = Inside::enter() else {
-            return;
-        };
-        guarded(|| held.file().note_change().ok());
+        note_change(&held);
     }
 }

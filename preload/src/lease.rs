@@ -216,6 +216,22 @@ pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Resul
     })
 }
 
+/// Whether writes of a descriptor append, because another process that shares it has said so. Under a
+/// filter the question may be forbidden.
+#[inline]
+pub(crate) fn appends(fd: c_int, held: &Held) -> bool {
+    held.may_be_shared() && (process::is_sealed() || has_append(fd))
+}
+
+#[cold]
+fn has_append(fd: c_int) -> bool {
+    let errno = real::errno();
+    // SAFETY: asks for flags.
+    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+    real::set_errno(errno);
+    flags < 0 || flags & libc::O_APPEND != 0
+}
+
 /// Sets O_DIRECT on a descriptor that does not use the page cache: without it, splice(2)
 /// would. The program does not see it (`calls/descriptors.rs`).
 fn set_direct(fd: c_int) {
@@ -261,6 +277,18 @@ impl Wanted {
             Wanted::ToWrite => &CLOSING,
         }
     }
+}
+
+/// Takes that back: the file has no lease any more.
+pub(crate) fn clear_direct(fd: c_int) {
+    let errno = real::errno();
+    // SAFETY: asks for flags.
+    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+    if flags >= 0 {
+        // SAFETY: clears a flag that the program has not set.
+        unsafe { real::fcntl64(fd, libc::F_SETFL, (flags & !libc::O_DIRECT) as usize) };
+    }
+    real::set_errno(errno);
 }
 
 /// Asks for a lease on an open file.

@@ -48,6 +48,9 @@ extern "C" fn load() {
 }
 
 extern "C" fn unload() {
+    if process::owns_memory() {
+        durable::note_all_stores();
+    }
     stats::print();
 }
 

@@ -238,6 +238,14 @@ impl Held {
         self.slot.growths.fetch_add(1, Ordering::Relaxed) >= 7
     }
 
+    /// No mapping for stores is left. One that is made meanwhile is noted after this, or seen here.
+    pub(crate) fn forget_stores(&self) {
+        let end = self.slot.stored_end.swap(0, Ordering::AcqRel);
+        if views::mapped(self.id()).for_stores {
+            self.slot.stored_end.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+
     /// Returns the end of the part that was mapped for stores.
     pub(crate) fn stored_end(&self) -> u64 {
         self.slot.stored_end.load(Ordering::Acquire)
@@ -327,13 +335,7 @@ pub(crate) fn has_room(most: usize) -> bool {
 }
 
 /// Adds a lease. `None` if there is no room.
-pub(crate) fn add(
-    _: &Inside,
-    file: File,
-    device: u64,
-    inode: u64,
-    wanted: Wanted,
-) -> Option<Held> {
+pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, wanted: Wanted) -> Option<Held> {
     let number = SLOTS
         .iter()
         .position(|slot| !slot.is_used.load(Ordering::Acquire))?;

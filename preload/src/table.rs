@@ -210,9 +210,47 @@ pub(crate) fn with_lease(held: &Held) -> Vec<(i32, Entry)> {
         .collect()
 }
 
-/// Whether a descriptor has O_DIRECT set, of which the program does not know.
+/// Whether a descriptor has O_DIRECT set, of which the program does not know. False where the number
+/// may be another file: in a child of vfork, and where threads have descriptors of their own.
 pub(crate) fn hides_direct(fd: i32) -> bool {
-    entry(fd).hides_direct()
+    entry(fd).hides_direct() && owns_memory()
+}
+
+/// Notes what the program has asked for, of a descriptor that keeps O_DIRECT while it has a lease to
+/// write. True if it does.
+pub(crate) fn keeps_direct(fd: i32, is_asked_for: bool) -> bool {
+    loop {
+        let old = entry(fd);
+        let Entry::Leased {
+            slot,
+            generation,
+            write: true,
+            reads,
+            ..
+        } = old
+        else {
+            return false;
+        };
+        let new = Entry::Leased {
+            slot,
+            generation,
+            write: true,
+            reads,
+            hidden: !is_asked_for,
+        };
+        if !owns_memory() || old == new || replace(fd, old, new) {
+            return owns_memory();
+        }
+    }
+}
+
+/// Passes the calls of all descriptors of a file to the mount.
+pub(crate) fn pass_file(device: u64, inode: u64) {
+    for write in [false, true] {
+        if let Some(held) = slots::find(device, inode, write) {
+            pass_lease(&held);
+        }
+    }
 }
 
 /// Passes the calls of all descriptors to the mount.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use pramfs_preload_core::{FileId, View, ViewList};
 
 use crate::process::{is_sealed, notice_fork, pause};
-use crate::{real, regions, slots};
+use crate::{durable, real, regions, slots};
 
 struct Shared {
     is_locked: AtomicBool,
@@ -218,16 +218,16 @@ pub(crate) fn changing<T: Copy>(
     if !has_views(&range) && !has_views(&replaced) {
         return Some(call());
     }
-    match change {
+    let are_settled = match change {
         Change::Gone => settle((at, len)),
         // The kernel cuts whole pages.
         Change::Moved { len: new, .. } => {
             let end = pages(at, new).end;
-            settle((end, range.end.saturating_sub(end)));
-            settle((replaced.start, replaced.end - replaced.start));
+            settle((end, range.end.saturating_sub(end)))
+                & settle((replaced.start, replaced.end - replaced.start))
         }
-        Change::Writable => {}
-    }
+        Change::Writable => false,
+    };
     let Some(mut list) = lock() else {
         // What is gone may stay in the list: that costs a system call in vain.
         IS_UNSURE.store(true, Ordering::Relaxed);
@@ -245,6 +245,7 @@ pub(crate) fn changing<T: Copy>(
     let made = call();
     let to = done(made);
     let is_writable = change == Change::Writable && !list.in_range(&range).is_empty();
+    let are_gone = to.is_some() && are_settled;
     match (to, change) {
         (None, _) => {}
         (_, Change::Gone) => list.cut(&range),
@@ -255,30 +256,36 @@ pub(crate) fn changing<T: Copy>(
     if to.is_some() && is_writable {
         slots::views_may_be_stored_to(at, len);
     }
+    if are_gone {
+        durable::views_gone();
+    }
     Some(made)
 }
 
 /// Makes the stores durable that no fsync could make durable later: the views of a range are about
 /// to go. Also if the file has a lease, which would have the whole region made durable: the lease
-/// may end before an fsync. Whatever fails, the memory goes, as without the library. Keeps errno.
-fn settle((at, len): (u64, u64)) {
+/// may end before an fsync. Whatever fails, the memory goes, as without the library. False if that
+/// failed. Keeps errno.
+fn settle((at, len): (u64, u64)) -> bool {
     let range = pages(at, len);
-    if range.is_empty() || !are_any() || is_sealed() {
-        return;
+    if range.is_empty() {
+        return true;
+    }
+    if !are_any() || is_sealed() {
+        return false;
     }
     let errno = real::errno();
-    if is_lost() {
-        // The kernel finds what files it shows.
-        sync(range.start, range.end);
-    }
+    // The kernel finds what files it shows.
+    let mut is_done = !is_lost() || sync(range.start, range.end);
     let mut at = range.start;
     while let Some(view) =
         lock().and_then(|list| list.next(at, |view| view.start < range.end && is_stored_to(view)))
     {
         at = view.end;
-        sync(view.start.max(range.start), view.end.min(range.end));
+        is_done &= sync(view.start.max(range.start), view.end.min(range.end));
     }
     real::set_errno(errno);
+    is_done
 }
 
 fn is_stored_to(view: &View) -> bool {
@@ -350,6 +357,11 @@ fn flush_all() -> bool {
     let mut is_done = true;
     let is_whole = regions::each(|line| is_done &= sync(line.start, line.end));
     is_done & is_whole
+}
+
+/// Whether a range has a part of a view.
+pub(crate) fn are_in(range: &Range<u64>) -> bool {
+    are_any() && lock().is_none_or(|list| !list.in_range(range).is_empty())
 }
 
 /// Whether a range may show a part of a file.

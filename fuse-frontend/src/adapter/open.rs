@@ -40,6 +40,9 @@ const CACHED: u64 = 4;
 /// Bit of a handle that counts among the others.
 const DIRECT: u64 = 8;
 
+/// Bit of a handle whose file is open with O_APPEND.
+const APPENDING: u64 = 16;
+
 /// Returns the handle of a file opened with these flags.
 fn handle(flags: i32, counted: Counted) -> Handle {
     let access = match flags & libc::O_ACCMODE {
@@ -52,16 +55,22 @@ fn handle(flags: i32, counted: Counted) -> Handle {
         Counted::Direct => DIRECT,
         Counted::No => 0,
     };
-    Handle(access | counted)
+    let appending = match flags & libc::O_APPEND {
+        0 => 0,
+        _ => APPENDING,
+    };
+    Handle(access | counted | appending)
 }
 
-/// Whether a handle belongs to a file that is open for the accesses of a lease.
+/// Whether a handle belongs to a file that is open for the accesses of a lease. What the holder of
+/// one to write cannot store, it writes by this descriptor at an offset: with O_APPEND, that goes to
+/// the end of the file.
 pub(super) fn allows(handle: Handle, lease: LeaseMode) -> bool {
-    let needed = match lease {
-        LeaseMode::Read => READABLE,
-        LeaseMode::Write => READABLE | WRITABLE,
+    let (asked, needed) = match lease {
+        LeaseMode::Read => (READABLE, READABLE),
+        LeaseMode::Write => (READABLE | WRITABLE | APPENDING, READABLE | WRITABLE),
     };
-    handle.0 & needed == needed
+    handle.0 & asked == needed
 }
 
 /// Among which opens an open counts.
@@ -152,7 +161,9 @@ fn count_cached(opens: &Opens, fs: &Fs, ino: Ino, stores: bool) -> Counted {
             Ok(()) => Counted::Cached { stores },
             // The holders do not know of the recall.
             Err(error) => {
-                tracing::warn!("{ino} is opened without the page cache: its direct readers cannot be told: {error}");
+                tracing::warn!(
+                    "{ino} is opened without the page cache: its direct readers cannot be told: {error}"
+                );
                 opens.close_cached(ino, stores);
                 Counted::Direct
             }

@@ -31,8 +31,8 @@ use pramfs_control::{
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 use pramfs_medium::pmem::Permissions;
 
-pub use opens::Opens;
 pub(crate) use opens::OpenedHow;
+pub use opens::Opens;
 pub use policy::{DirectPolicy, Policy};
 use tickets::{Claim, Tickets};
 

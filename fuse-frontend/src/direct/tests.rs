@@ -163,7 +163,9 @@ fn file_replaced_since_ticket_is_not_leased() {
     fs.free_forgotten();
     let grant = |ticket| {
         let sent = &mut |_: &Granted, _: std::os::fd::BorrowedFd<'_>| panic!("nothing is sent");
-        scene.direct.grant(ticket, Coherence::WriteBack, &peer(ROOT), 1, sent)
+        scene
+            .direct
+            .grant(ticket, Coherence::WriteBack, &peer(ROOT), 1, sent)
     };
     assert_eq!(grant(ticket).unwrap_err().reason, Refusal::Ended);
 }
@@ -426,7 +428,9 @@ fn region_made_writable_since_mount_gives_others_no_lease() {
         .unwrap();
     chmod(0o642);
     let sent = &mut |_: &Granted, _: std::os::fd::BorrowedFd<'_>| panic!("nothing is sent");
-    let refused = scene.direct.grant(ticket.ticket, Coherence::WriteBack, &peer(OTHER), 1, sent);
+    let refused = scene
+        .direct
+        .grant(ticket.ticket, Coherence::WriteBack, &peer(OTHER), 1, sent);
     assert_eq!(refused.unwrap_err().reason, Refusal::NotPermitted);
     let refused = reason(scene.lease(OTHER)).unwrap_err();
     assert_eq!(refused, Refusal::NotPermitted);

@@ -46,8 +46,9 @@ const WAITS: [Duration; 10] = {
     ]
 };
 
-/// Flags of a mapping that can be served.
-const SERVED: c_int = libc::MAP_SHARED | libc::MAP_POPULATE | libc::MAP_NORESERVE;
+/// Flags of a mapping that can be served. Without a flag for it, an address is a wish.
+const SERVED: c_int =
+    libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE | libc::MAP_POPULATE | libc::MAP_NORESERVE;
 
 /// A mapping, or the number of an error that it has for the program: it has no room.
 type Made = Result<*mut c_void, c_int>;
@@ -185,8 +186,7 @@ impl Wish {
     /// Whether it can be served with the right lease.
     fn is_simple(&self) -> bool {
         self.flags & !SERVED == 0
-            && self.flags & libc::MAP_TYPE == libc::MAP_SHARED
-            && self.at.is_null()
+            && self.is_shared()
             && self.len > 0
             && self.len <= isize::MAX as usize
             && self.protection & !(libc::PROT_READ | libc::PROT_WRITE) == 0
