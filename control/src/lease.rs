@@ -379,6 +379,7 @@ mod tests {
             block_size: 4096,
             view: u64::MAX,
             stored: u64::MAX,
+            coherence: Coherence::WriteBack,
             blocks,
         };
         let row = LeaseRow {

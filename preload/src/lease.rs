@@ -268,12 +268,10 @@ impl Wanted {
         }
     }
 
-    /// Waits for opens that are in its way, and may have been closed just now. A reader is served
-    /// by the mount as well.
+    /// Waits for opens that are in its way, and may have been closed just now.
     fn waits(self) -> &'static [Duration] {
         match self {
-            Wanted::ToRead => &[],
-            Wanted::ToMap => &CLOSING[..4],
+            Wanted::ToRead | Wanted::ToMap => &CLOSING[..4],
             Wanted::ToWrite => &CLOSING,
         }
     }
@@ -318,7 +316,12 @@ fn lease(inside: &Inside, fd: c_int, wanted: Wanted) -> Option<pramfs_client::Fi
         match options.from_file(File::from(own)) {
             Ok(file) => return Some(file),
             Err(error) if error.errno() == libc::EBUSY => {
-                std::thread::sleep(*waits.next()?);
+                let Some(wait) = waits.next() else {
+                    let stat = stat(fd)?;
+                    note_busy(table::hash(stat.st_dev, stat.st_ino));
+                    return None;
+                };
+                std::thread::sleep(*wait);
             }
             Err(_) => return None,
         }
@@ -409,6 +412,11 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         table::replace(fd, old, Entry::Candidate { inode, calls });
         return None;
     }
+    let again = Entry::Candidate { inode, calls: 0 };
+    if was_busy(inode) {
+        table::replace(fd, old, again);
+        return None;
+    }
     // Only one attempt, by one thread.
     if !owns_memory() || !table::replace(fd, old, Entry::plain(inode)) {
         return None;
@@ -426,7 +434,13 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         }
         let file = lease(&inside, fd, Wanted::ToRead)?;
         slots::add(&inside, file, stat.st_dev, stat.st_ino, Wanted::ToRead)
-    })?;
+    });
+    let Some(held) = held else {
+        if was_busy(inode) {
+            table::replace(fd, Entry::plain(inode), again);
+        }
+        return None;
+    };
     let entry = held.entry(true, false);
     // Before others can see the entry, and drop it.
     let held = held.and_count();
