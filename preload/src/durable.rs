@@ -114,9 +114,14 @@ pub(crate) fn note_all_stores() {
     }
 }
 
-/// Notes that mappings of a range are gone, whose stores are durable. A later fsync or close must not
-/// change the mtime again, which the program may have set meanwhile.
-pub(crate) fn views_gone() {
+/// Called before the program sets times. If all mappings of a file for stores are gone, it is noted now
+/// that it was stored to, and not by a later fsync or close: the server sets the mtime for that, and
+/// the times of the program after it. Keeps errno.
+#[cold]
+pub(crate) fn settle_times() {
+    if is_inside() || is_sealed() || !notice_fork() || !views::are_settled() {
+        return;
+    }
     for held in slots::stored_to() {
         if !views::mapped(held.id()).for_stores {
             note_change(&held);

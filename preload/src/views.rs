@@ -24,7 +24,7 @@ use std::time::Duration;
 use pramfs_preload_core::{FileId, View, ViewList};
 
 use crate::process::{is_sealed, notice_fork, pause};
-use crate::{durable, real, regions, slots};
+use crate::{real, regions, slots};
 
 struct Shared {
     is_locked: AtomicBool,
@@ -44,6 +44,8 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Set in a child that was forked while another thread changed the list. The list is of no use
 /// there: the kernel's own list of mappings takes its place.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
+/// Set when stores to a view that has gone could not be made durable: an fsync must tell that.
+static IS_UNSETTLED: AtomicBool = AtomicBool::new(false);
 /// Set when a change could not be noted: then each view may have become writable.
 static IS_UNSURE: AtomicBool = AtomicBool::new(false);
 
@@ -218,7 +220,7 @@ pub(crate) fn changing<T: Copy>(
     if !has_views(&range) && !has_views(&replaced) {
         return Some(call());
     }
-    let are_settled = match change {
+    let is_settled = match change {
         Change::Gone => settle((at, len)),
         // The kernel cuts whole pages.
         Change::Moved { len: new, .. } => {
@@ -226,8 +228,11 @@ pub(crate) fn changing<T: Copy>(
             settle((end, range.end.saturating_sub(end)))
                 & settle((replaced.start, replaced.end - replaced.start))
         }
-        Change::Writable => false,
+        Change::Writable => true,
     };
+    if !is_settled {
+        IS_UNSETTLED.store(true, Ordering::Release);
+    }
     let Some(mut list) = lock() else {
         // What is gone may stay in the list: that costs a system call in vain.
         IS_UNSURE.store(true, Ordering::Relaxed);
@@ -245,7 +250,6 @@ pub(crate) fn changing<T: Copy>(
     let made = call();
     let to = done(made);
     let is_writable = change == Change::Writable && !list.in_range(&range).is_empty();
-    let are_gone = to.is_some() && are_settled;
     match (to, change) {
         (None, _) => {}
         (_, Change::Gone) => list.cut(&range),
@@ -255,9 +259,6 @@ pub(crate) fn changing<T: Copy>(
     drop(list);
     if to.is_some() && is_writable {
         slots::views_may_be_stored_to(at, len);
-    }
-    if are_gone {
-        durable::views_gone();
     }
     Some(made)
 }
@@ -369,6 +370,11 @@ pub(crate) fn shows(at: u64, len: u64, file: FileId) -> bool {
     let range = pages(at, len);
     are_any()
         && (IS_UNSURE.load(Ordering::Relaxed) || lock().is_none_or(|list| list.shows(&range, file)))
+}
+
+/// Whether the stores to all views that have gone are durable.
+pub(crate) fn are_settled() -> bool {
+    !IS_UNSETTLED.load(Ordering::Acquire)
 }
 
 /// How a file is mapped.

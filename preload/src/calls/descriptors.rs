@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{FILE, mmsghdr, msghdr, off64_t, pid_t, ssize_t};
 
-use super::{data, memory, users};
+use super::{data, memory, times, users};
 use crate::table::Entry;
 use crate::{devices, durable, lease, process, real, stats, table};
 
@@ -560,6 +560,11 @@ unsafe extern "C-unwind" fn syscall(
         }
         // SAFETY: the arguments are those of the program.
         libc::SYS_fcntl => unsafe { controlled(a as c_int, b as c_int, c as usize) }.into(),
+        libc::SYS_utimensat => {
+            let (path, times) = (b as *const c_char, c as *const c_void);
+            // SAFETY: the arguments are those of the program.
+            unsafe { times::utimensat(a as c_int, path, times, d as c_int) }.into()
+        }
         libc::SYS_dup => {
             settle(a as c_int);
             // SAFETY: the arguments are those of the program.
