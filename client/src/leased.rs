@@ -1,15 +1,15 @@
 //! A lease, and the memory that it gives access to.
 
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt as _;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use pramfs_control::{Blocks, Coherence, ControlError, LeaseKey, Refusal, TicketReply, Window};
@@ -567,17 +567,18 @@ impl Leased {
 }
 
 /// Writes at an offset, also if somebody who shares the description has set O_APPEND since the lease
-/// was granted.
+/// was granted. Then it needs another description of the file: with that flag the kernel, or the
+/// server, takes the end of the file for the offset.
 fn write_there(file: &std::fs::File, buf: &[u8], offset: u64) -> io::Result<usize> {
-    // RWF_NOAPPEND, since Linux 6.9.
-    const NOT_TO_THE_END: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
-    match rustix::io::pwritev2(file, &[IoSlice::new(buf)], offset, NOT_TO_THE_END) {
-        Err(Errno::OPNOTSUPP) if rustix::fs::fcntl_getfl(file)?.contains(OFlags::APPEND) => {
-            Err(Errno::BADF.into())
-        }
-        Err(Errno::OPNOTSUPP) => file.write_at(buf, offset),
-        done => Ok(done?),
+    if !rustix::fs::fcntl_getfl(file)?.contains(OFlags::APPEND) {
+        return file.write_at(buf, offset);
     }
+    let own = std::fs::OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK)
+        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        .map_err(|_| io::Error::from(Errno::BADF))?;
+    own.write_at(buf, offset)
 }
 
 /// Converts an error of the mount.
