@@ -180,6 +180,18 @@ fn is_busy(error: &Error) -> bool {
     }
 }
 
+/// Whether a descriptor is of a mount whose server has ended.
+fn is_of_dead_server(error: &Error) -> bool {
+    match error {
+        Error::ServerGone => true,
+        Error::NoTicket(source) => matches!(
+            source.raw_os_error(),
+            Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
+        ),
+        _ => false,
+    }
+}
+
 /// A file of a mount, read directly from the medium.
 ///
 /// ```no_run
@@ -230,11 +242,15 @@ impl File {
             return Ok(());
         }
         // The descriptor works as long as its server lives, whatever has become of the path.
-        if let Ok(file) = old.file.try_clone()
-            && let Ok(new) = self.options.leased(file)
-        {
-            *current = Arc::new(new);
-            return Ok(());
+        if let Ok(file) = old.file.try_clone() {
+            match self.options.leased(file) {
+                Ok(new) => {
+                    *current = Arc::new(new);
+                    return Ok(());
+                }
+                Err(error) if is_of_dead_server(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
         let Some(path) = &self.path else {
             return Err(Error::ServerGone);

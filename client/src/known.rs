@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use parking_lot::RwLock;
+use pramfs_control::Coherence;
 use pramfs_medium::pmem::{Granularity, RegionAccess as _};
 use pramfs_medium::types::Access;
 
@@ -94,13 +95,13 @@ impl File {
         leased.known(end.min(leased.size_now()?)).map(drop)
     }
 
-    /// Has the server keep programs from storing to the file through mappings of the mount, before
-    /// it is mapped by a lease to read with [`coherence`](crate::OpenOptions::coherence).
+    /// Changes the [`coherence`](crate::OpenOptions::coherence) of a lease to read, before the file
+    /// is mapped and after the last mapping has gone.
     ///
     /// # Errors
-    /// [`Error::Refused`], with EBUSY if a program has it open so.
-    pub fn keep(&self) -> Result<()> {
-        self.leased().read().keep()
+    /// [`Error::Refused`], with EBUSY if a program has it open for stores.
+    pub fn cohere(&self, coherence: Coherence) -> Result<()> {
+        self.leased().read().cohere(coherence)
     }
 
     /// Returns the places of a range of whole pages. For stores, holes are filled; for loads, a

@@ -107,6 +107,10 @@ impl Leased {
             asked => asked,
         };
         let (link, (granted, descriptor)) = asked?;
+        let release = Release {
+            link,
+            lease: granted.lease,
+        };
         // A server that would not tell of stores through mappings.
         if granted.coherence != coherence && mode == LeaseMode::Read {
             return Err(Error::Refused {
@@ -147,10 +151,7 @@ impl Leased {
         }
         Ok(Leased {
             region,
-            release: Release {
-                link,
-                lease: granted.lease,
-            },
+            release,
             _kept_region: kept_region,
             _kept_file: kept_file,
             file: file.into(),
@@ -511,11 +512,10 @@ impl Leased {
         Ok(())
     }
 
-    /// Has the server keep programs from storing to the file through mappings of the mount, for as
-    /// long as the lease lasts.
-    pub(crate) fn keep(&self) -> Result<()> {
+    /// Tells the server what is to become of the lease, which is one to read.
+    pub(crate) fn cohere(&self, coherence: Coherence) -> Result<()> {
         let Release { link, lease } = &self.release;
-        link.ask(|server| server.keep(*lease))
+        link.ask(|server| server.cohere(*lease, coherence))
     }
 
     /// Asks the server for an append window.

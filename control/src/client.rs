@@ -246,13 +246,13 @@ impl Connection {
         }
     }
 
-    /// Makes a lease to read [`Kept`](Coherence::Kept), before the file is mapped.
+    /// Changes what becomes of a lease to read: [`Kept`](Coherence::Kept) before the file is mapped.
     ///
     /// # Errors
     /// As for [`lease`](Self::lease); a refusal with [`Refusal::Busy`](crate::Refusal::Busy) if a
     /// program may store to the file through a mapping of the mount.
-    pub fn keep(&self, lease: LeaseKey) -> Result<(), ControlError> {
-        self.done(&Request::Keep { lease })
+    pub fn cohere(&self, lease: LeaseKey, coherence: Coherence) -> Result<(), ControlError> {
+        self.done(&Request::Cohere { lease, coherence })
     }
 
     /// Returns blocks of a leased file from an offset on.

@@ -335,9 +335,9 @@ impl Connection {
                 self.leases.insert(lease);
                 next
             }
-            Request::Keep { lease } => {
+            Request::Cohere { lease, coherence } => {
                 self.check(lease)?;
-                leases()?.keep(lease)?;
+                leases()?.cohere(lease, coherence)?;
                 self.say(&Reply::Done, &[])
             }
             Request::Blocks { lease, offset } => {

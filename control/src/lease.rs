@@ -266,8 +266,9 @@ impl From<Refused> for Reply {
 
 /// What a server does for requests about leases. The calls come from one thread.
 pub trait Leases: fmt::Debug + Send + Sync {
-    /// Grants the lease of a ticket. `coherence` matters for a lease to read. Calls `send` with the answer and the descriptor of the
-    /// lease, which does not end before `send` has returned.
+    /// Grants the lease of a ticket. For one to write, `coherence` changes nothing. Calls `send`
+    /// with the answer and the descriptor of the lease, which does not end before `send` has
+    /// returned.
     ///
     /// # Errors
     /// The reason for a refusal. `send` has not been called then.
@@ -280,11 +281,12 @@ pub trait Leases: fmt::Debug + Send + Sync {
         send: &mut dyn FnMut(&Granted, BorrowedFd<'_>),
     ) -> Result<LeaseKey, Refused>;
 
-    /// Makes a lease to read [`Kept`](Coherence::Kept), before its holder maps the file.
+    /// Changes what becomes of a lease to read: [`Kept`](Coherence::Kept) before its holder maps the
+    /// file.
     ///
     /// # Errors
     /// The reason for a refusal: [`Refusal::Busy`] if a program has the file open in such a way.
-    fn keep(&self, lease: LeaseKey) -> Result<(), Refused>;
+    fn cohere(&self, lease: LeaseKey, coherence: Coherence) -> Result<(), Refused>;
 
     /// Returns blocks from an offset on, at most `most` extents.
     ///

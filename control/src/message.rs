@@ -33,14 +33,16 @@ pub enum Request {
     Lease {
         /// From the ioctl on the open file.
         ticket: Ticket,
-        /// Matters for a lease to read.
+        /// What is to become of a lease to read.
         #[serde(default)]
         coherence: Coherence,
     },
-    /// Makes a lease to read [`Kept`](Coherence::Kept).
-    Keep {
+    /// Changes what becomes of a lease to read.
+    Cohere {
         /// The lease.
         lease: LeaseKey,
+        /// What is to become of it.
+        coherence: Coherence,
     },
     /// Blocks of a file that this connection has leased.
     Blocks {
@@ -117,7 +119,7 @@ impl Request {
             | Request::Report { .. }
             | Request::SetLogging(_) => true,
             Request::Lease { .. }
-            | Request::Keep { .. }
+            | Request::Cohere { .. }
             | Request::Blocks { .. }
             | Request::Fill { .. }
             | Request::Window { .. }

@@ -76,8 +76,8 @@ impl Leases for Fake {
         Ok(lease)
     }
 
-    fn keep(&self, lease: LeaseKey) -> Result<(), Refused> {
-        match lease == key(0) {
+    fn cohere(&self, lease: LeaseKey, coherence: Coherence) -> Result<(), Refused> {
+        match lease == key(0) && coherence == Coherence::Kept {
             true => Ok(()),
             false => Err(Refused::new(Refusal::Busy, "mapped for stores")),
         }
@@ -209,12 +209,16 @@ fn coherent_lease_says_so_and_is_kept_on_request() {
     let server = scene.connect();
     let (granted, _descriptor) = server.coherent_lease(TICKET, Coherence::Recalled).unwrap();
     assert_eq!(granted.coherence, Coherence::Recalled);
-    server.keep(granted.lease).unwrap();
+    let keep = |server: &Connection, lease| server.cohere(lease, Coherence::Kept);
+    keep(&server, granted.lease).unwrap();
     let (other, _descriptor) = server.lease(TICKET).unwrap();
     assert_eq!(other.coherence, Coherence::WriteBack);
-    assert_eq!(reason(server.keep(other.lease)), Refusal::Busy);
+    assert_eq!(reason(keep(&server, other.lease)), Refusal::Busy);
     // One of another connection.
-    assert_eq!(reason(scene.connect().keep(granted.lease)), Refusal::Ended);
+    assert_eq!(
+        reason(keep(&scene.connect(), granted.lease)),
+        Refusal::Ended
+    );
 }
 
 #[test]

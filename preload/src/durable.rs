@@ -123,17 +123,18 @@ pub(crate) fn settle_times() {
         return;
     }
     for held in slots::stored_to() {
-        if !views::mapped(held.id()).for_stores {
-            note_change(&held);
+        if !views::mapped(held.id()).for_stores && note_change(&held) {
             held.forget_stores();
         }
     }
 }
 
-fn note_change(held: &Held) {
-    if let Some(_inside) = Inside::enter() {
-        guarded(|| held.file().note_change().ok());
-    }
+/// False in a handler that has interrupted the library, and if the medium fails.
+fn note_change(held: &Held) -> bool {
+    let Some(_inside) = Inside::enter() else {
+        return false;
+    };
+    guarded(|| held.file().note_change().ok()).is_some()
 }
 
 /// Notes that the program may have stored to its mappings in a range.

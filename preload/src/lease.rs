@@ -189,7 +189,7 @@ pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Resul
         return Ok(held);
     }
     let hash = table::hash(device, inode);
-    if is_program(stat) || was_busy(hash) || !slots::has_room(limits().leases) {
+    if is_program(stat) || was_busy(hash, Wanted::Writes) || !slots::has_room(limits().leases) {
         return Err(none);
     }
     let Some(_change) = table::Change::begin(hash) else {
@@ -204,13 +204,13 @@ pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Resul
     let held = Inside::enter().and_then(|inside| {
         guarded(|| {
             find().or_else(|| {
-                let file = lease(&inside, fd, Wanted::ToWrite)?;
-                slots::add(&inside, file, device, inode, Wanted::ToWrite)
+                let file = lease(&inside, fd, Wanted::Writes)?;
+                slots::add(&inside, file, device, inode, Wanted::Writes)
             })
         })
     });
     held.ok_or_else(|| {
-        note_busy(hash);
+        note_busy(hash, Wanted::Writes);
         let hidden = replaced && !reopen(fd, flags, 0);
         Refused { hidden }
     })
@@ -249,30 +249,28 @@ fn set_direct(fd: c_int) {
 /// gives way to such a program ([`Coherence`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    ToRead,
-    ToMap,
-    ToWrite,
+    Reads,
+    Writes,
 }
 
 impl Wanted {
     pub(crate) fn is_to_write(self) -> bool {
-        self == Wanted::ToWrite
+        self == Wanted::Writes
     }
 
     fn coherence(self) -> Coherence {
         match self {
-            Wanted::ToRead => Coherence::Recalled,
-            Wanted::ToMap => Coherence::Kept,
+            Wanted::Reads => Coherence::Recalled,
             // The server grants none while the file is open through the page cache.
-            Wanted::ToWrite => Coherence::WriteBack,
+            Wanted::Writes => Coherence::WriteBack,
         }
     }
 
     /// Waits for opens that are in its way, and may have been closed just now.
     fn waits(self) -> &'static [Duration] {
         match self {
-            Wanted::ToRead | Wanted::ToMap => &CLOSING[..4],
-            Wanted::ToWrite => &CLOSING,
+            Wanted::Reads => &CLOSING[..4],
+            Wanted::Writes => &CLOSING,
         }
     }
 }
@@ -318,7 +316,7 @@ fn lease(inside: &Inside, fd: c_int, wanted: Wanted) -> Option<pramfs_client::Fi
             Err(error) if error.errno() == libc::EBUSY => {
                 let Some(wait) = waits.next() else {
                     let stat = stat(fd)?;
-                    note_busy(table::hash(stat.st_dev, stat.st_ino));
+                    note_busy(table::hash(stat.st_dev, stat.st_ino), wanted);
                     return None;
                 };
                 std::thread::sleep(*wait);
@@ -412,8 +410,8 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         table::replace(fd, old, Entry::Candidate { inode, calls });
         return None;
     }
-    let again = Entry::Candidate { inode, calls: 0 };
-    if was_busy(inode) {
+    let (again, wanted) = (Entry::Candidate { inode, calls: 0 }, Wanted::Reads);
+    if was_busy(inode, wanted) {
         table::replace(fd, old, again);
         return None;
     }
@@ -432,11 +430,11 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         if !slots::has_room(limits().leases) {
             return None;
         }
-        let file = lease(&inside, fd, Wanted::ToRead)?;
-        slots::add(&inside, file, stat.st_dev, stat.st_ino, Wanted::ToRead)
+        let file = lease(&inside, fd, Wanted::Reads)?;
+        slots::add(&inside, file, stat.st_dev, stat.st_ino, Wanted::Reads)
     });
     let Some(held) = held else {
-        if was_busy(inode) {
+        if was_busy(inode, wanted) {
             table::replace(fd, Entry::plain(inode), again);
         }
         return None;
@@ -551,8 +549,8 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         return None;
     }
     let wanted = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => Wanted::ToMap,
-        libc::O_RDWR if !is_program(&stat) => Wanted::ToWrite,
+        libc::O_RDONLY => Wanted::Reads,
+        libc::O_RDWR if !is_program(&stat) => Wanted::Writes,
         _ => return None,
     };
     let write = wanted.is_to_write();

@@ -7,11 +7,11 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pramfs_client::File;
+use pramfs_client::{Coherence, File};
 use pramfs_preload_core::FileId;
 use pramfs_preload_core::users::Users;
 
-use crate::lease::Wanted;
+use crate::lease::{self, Wanted};
 use crate::process::{Inside, is_sealed};
 use crate::table::{Entry, epoch, hash, may_be_locked};
 use crate::views;
@@ -213,9 +213,19 @@ impl Held {
         if self.is_writable() || slot.is_kept.load(Ordering::Acquire) {
             return true;
         }
-        let is_kept = self.file().keep().is_ok();
-        slot.is_kept.fetch_or(is_kept, Ordering::AcqRel);
+        let is_kept = self.file().cohere(Coherence::Kept).is_ok();
+        slot.is_kept.store(is_kept, Ordering::Release);
         is_kept
+    }
+
+    /// Lets programs store to the file through the page cache again, if no mapping is left.
+    fn give_back(&self, _: &Inside) {
+        let slot = self.slot;
+        if slot.is_kept.load(Ordering::Acquire) && !views::mapped(self.id()).anyhow {
+            slot.is_kept.store(false, Ordering::Release);
+            // If the server does not learn it, it keeps them away until the lease ends.
+            let _ = self.file().cohere(Coherence::Recalled);
+        }
     }
 
     /// Notes that the file is mapped up to here, perhaps for stores.
@@ -298,9 +308,32 @@ fn writable(is_wanted: impl Fn(&Slot) -> bool) -> impl Iterator<Item = Held> {
     wanted(is_wanted).filter(Held::is_writable)
 }
 
+/// Called when views are gone. Mappings are made inside, so none is being made.
+pub(crate) fn views_gone() {
+    let is_kept = |slot: &Slot| slot.is_kept.load(Ordering::Acquire);
+    if wanted(is_kept).next().is_none() {
+        return;
+    }
+    if let Some(inside) = Inside::enter() {
+        let kept: Vec<Held> = wanted(is_kept).collect();
+        lease::guarded(|| {
+            kept.iter().for_each(|held| held.give_back(&inside));
+            Some(())
+        });
+        // The last user leaves outside.
+        drop(inside);
+        drop(kept);
+    }
+}
+
 /// Returns the leases to write whose files are mapped for stores.
 pub(crate) fn stored_to() -> impl Iterator<Item = Held> {
     writable(|slot| slot.stored_end.load(Ordering::Acquire) != 0)
+}
+
+/// Returns the leases to write of the files with a hash.
+pub(crate) fn writers(inode: u16) -> impl Iterator<Item = Held> {
+    writable(|_| true).filter(move |held| held.inode() == inode)
 }
 
 /// Returns the leases to write whose files were never mapped.
@@ -345,8 +378,7 @@ pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, wanted: Wante
     slot.inode.store(inode, Ordering::Relaxed);
     slot.is_writable
         .store(wanted.is_to_write(), Ordering::Relaxed);
-    slot.is_kept
-        .store(wanted == Wanted::ToMap, Ordering::Relaxed);
+    slot.is_kept.store(false, Ordering::Relaxed);
     slot.stored_end.store(0, Ordering::Relaxed);
     slot.viewed_end.store(0, Ordering::Relaxed);
     slot.misses.store(0, Ordering::Relaxed);

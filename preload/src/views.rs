@@ -260,6 +260,9 @@ pub(crate) fn changing<T: Copy>(
     if to.is_some() && is_writable {
         slots::views_may_be_stored_to(at, len);
     }
+    if to.is_some() && change != Change::Writable {
+        slots::views_gone();
+    }
     Some(made)
 }
 

@@ -178,7 +178,10 @@ fn messages() -> impl Iterator<Item = Seed> {
             ticket,
             coherence: Coherence::Kept,
         },
-        Request::Keep { lease },
+        Request::Cohere {
+            lease,
+            coherence: Coherence::Recalled,
+        },
         Request::Blocks {
             lease,
             offset: 8192,

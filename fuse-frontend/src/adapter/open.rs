@@ -73,6 +73,11 @@ pub(super) fn allows(handle: Handle, lease: LeaseMode) -> bool {
     handle.0 & asked == needed
 }
 
+/// Whether the file can be mapped for stores.
+fn is_for_stores(handle: Handle) -> bool {
+    handle.0 & (READABLE | WRITABLE) == READABLE | WRITABLE
+}
+
 /// Among which opens an open counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counted {
@@ -88,7 +93,7 @@ impl Counted {
     fn of(handle: Handle) -> Counted {
         match handle.0 {
             bits if bits & CACHED != 0 => Counted::Cached {
-                stores: bits & (READABLE | WRITABLE) == READABLE | WRITABLE,
+                stores: is_for_stores(handle),
             },
             bits if bits & DIRECT != 0 => Counted::Direct,
             _ => Counted::No,
@@ -157,17 +162,19 @@ const MADE_MEANWHILE: Refusal = Refusal::Request(Errno::ESTALE, "the name has be
 fn count_cached(opens: &Opens, fs: &Fs, ino: Ino, stores: bool) -> Counted {
     match opens.open_cached(ino, stores) {
         OpenedHow::Cached => Counted::Cached { stores },
-        OpenedHow::CachedAfterRecall => match fs.recall_leases(ino) {
-            Ok(()) => Counted::Cached { stores },
-            // The holders do not know of the recall.
-            Err(error) => {
-                tracing::warn!(
-                    "{ino} is opened without the page cache: its direct readers cannot be told: {error}"
-                );
-                opens.close_cached(ino, stores);
-                Counted::Direct
+        OpenedHow::CachedAfterRecall => {
+            let told = fs.recall_leases(ino);
+            opens.end_recall(ino, told.is_ok());
+            match told {
+                Ok(()) => Counted::Cached { stores },
+                Err(error) => {
+                    tracing::warn!(
+                        "{ino} is opened without the page cache: its direct readers cannot be told: {error}"
+                    );
+                    Counted::Direct
+                }
             }
-        },
+        }
         OpenedHow::Direct => Counted::Direct,
     }
 }
@@ -218,7 +225,7 @@ impl Adapter {
         let counted = match &self.opens {
             None => Counted::No,
             Some(_) if mode.contains(OpenOutFlags::DIRECT_IO) => Counted::Direct,
-            Some(opens) => count_cached(opens, fs, ino, flags & libc::O_ACCMODE == libc::O_RDWR),
+            Some(opens) => count_cached(opens, fs, ino, is_for_stores(handle(flags, Counted::No))),
         };
         match (counted, &self.opens) {
             (Counted::Direct, Some(opens)) => {

@@ -338,14 +338,18 @@ impl Leases for Direct {
         Ok(blocks(found))
     }
 
-    fn keep(&self, lease: LeaseKey) -> Result<(), Refused> {
+    fn cohere(&self, lease: LeaseKey, coherence: Coherence) -> Result<(), Refused> {
         self.check_live(lease)?;
         let held = self.held(lease)?;
-        match held.mode {
-            LeaseMode::Read => self.opens.note_reader(held.ino, held.id, Coherence::Kept),
+        if held.mode == LeaseMode::Write {
             // It keeps the page cache away in any case.
-            LeaseMode::Write => Ok(()),
+            return Ok(());
         }
+        self.opens.note_reader(held.ino, held.id, coherence)?;
+        // The timer may have ended it meanwhile, and found no note.
+        self.held(lease)
+            .map(drop)
+            .inspect_err(|_| self.opens.reader_ended(held.ino, held.id))
     }
 
     fn fill(&self, lease: LeaseKey, range: Range<u64>, ahead: bool) -> Result<u64, Refused> {

@@ -76,7 +76,7 @@ pub(crate) enum OpenedHow {
     /// Through the page cache.
     Cached,
     /// Through the page cache, after the leases to read have been recalled
-    /// (`Fs::recall_leases`).
+    /// (`Fs::recall_leases`) and [`Opens::end_recall`] was called.
     CachedAfterRecall,
     /// Without the page cache.
     Direct,
@@ -240,7 +240,8 @@ impl Opens {
 
     /// Notes an open that may use the page cache. `stores`: it is for reading and writing. Such an
     /// open comes first, and then the leases are recalled, so that a holder that asks for blocks
-    /// finds one of the two.
+    /// finds one of the two. Every open recalls for itself until one has done it: none may be
+    /// answered before.
     pub(crate) fn open_cached(&self, ino: Ino, stores: bool) -> OpenedHow {
         if self.all_written {
             return OpenedHow::Direct;
@@ -254,13 +255,28 @@ impl Opens {
                 return OpenedHow::Cached;
             }
             uses.storing += 1;
-            let readers = std::mem::take(&mut uses.readers);
-            if readers.is_empty() {
+            if uses.readers.is_empty() {
                 return OpenedHow::Cached;
             }
-            self.recalled().extend(readers);
+            self.recalled().extend(&uses.readers);
             OpenedHow::CachedAfterRecall
         })
+    }
+
+    /// Notes that the leases to read of a file are recalled, or that the holders could not be told:
+    /// then they keep the page cache away, and the open is made [without](OpenedHow::Direct).
+    pub(crate) fn end_recall(&self, ino: Ino, are_told: bool) {
+        self.change(ino, |uses| {
+            let recalled = self.recalled();
+            let (done, rest) = uses.readers.iter().partition(|id| recalled.contains(id));
+            uses.readers = rest;
+            if !are_told {
+                let done: Vec<u64> = done;
+                uses.kept.extend(done);
+                uses.cached = uses.cached.saturating_sub(1);
+                uses.storing = uses.storing.saturating_sub(1);
+            }
+        });
     }
 
     fn recalled(&self) -> MutexGuard<'_, HashSet<u64>> {
@@ -287,14 +303,12 @@ impl Opens {
             if uses.storing > 0 || self.is_recalled(id) {
                 return false;
             }
-            // A lease that keeps the page cache away does so until it ends.
-            if !uses.kept.contains(&id) {
-                uses.readers.retain(|reader| *reader != id);
-                match coherence {
-                    Coherence::WriteBack => {}
-                    Coherence::Recalled => uses.readers.push(id),
-                    Coherence::Kept => uses.kept.push(id),
-                }
+            uses.readers.retain(|reader| *reader != id);
+            uses.kept.retain(|reader| *reader != id);
+            match coherence {
+                Coherence::WriteBack => {}
+                Coherence::Recalled => uses.readers.push(id),
+                Coherence::Kept => uses.kept.push(id),
             }
             true
         });
@@ -316,7 +330,7 @@ impl Opens {
         }
     }
 
-    fn reader_ended(&self, ino: Ino, id: u64) {
+    pub(super) fn reader_ended(&self, ino: Ino, id: u64) {
         self.change(ino, |uses| {
             uses.readers.retain(|reader| *reader != id);
             uses.kept.retain(|reader| *reader != id);
@@ -562,9 +576,15 @@ mod tests {
         assert!(opens.opens_cached(FILE) && !opens.is_recalled(2));
         opens.note_reader(FILE, 3, Kept).unwrap();
         assert_eq!(opens.open_cached(FILE, true), OpenedHow::Direct);
+        opens.note_reader(FILE, 3, Recalled).unwrap();
         opens.reader_ended(FILE, 3);
+        // The second open is not answered before the holder is told, either.
         assert_eq!(opens.open_cached(FILE, true), OpenedHow::CachedAfterRecall);
+        assert_eq!(opens.open_cached(FILE, true), OpenedHow::CachedAfterRecall);
+        opens.end_recall(FILE, true);
         assert_eq!(opens.open_cached(FILE, true), OpenedHow::Cached);
+        opens.close_cached(FILE, true);
+        opens.end_recall(FILE, true);
         assert!(opens.is_recalled(2) && !opens.is_recalled(1) && !opens.is_recalled(3));
         for coherence in [Recalled, Kept] {
             assert!(opens.check_reader(FILE, coherence).is_err());
@@ -581,6 +601,19 @@ mod tests {
             opens.reader_ended(FILE, id);
         }
         opens.close_cached(FILE, false);
+        assert!(opens.lock().is_empty() && opens.recalled().is_empty());
+    }
+
+    #[test]
+    fn holder_that_cannot_be_told_keeps_opens_from_cache() {
+        let opens = Opens::new(crate::adapter::nowhere());
+        opens.note_reader(FILE, 1, Coherence::Recalled).unwrap();
+        assert_eq!(opens.open_cached(FILE, true), OpenedHow::CachedAfterRecall);
+        opens.end_recall(FILE, false);
+        assert_eq!(opens.open_cached(FILE, true), OpenedHow::Direct);
+        assert!(opens.is_recalled(1) && opens.opens_cached(FILE));
+        opens.close_cached(FILE, false);
+        opens.reader_ended(FILE, 1);
         assert!(opens.lock().is_empty() && opens.recalled().is_empty());
     }
 }

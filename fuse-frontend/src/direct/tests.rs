@@ -294,7 +294,10 @@ fn coherent_reader_is_told_no_blocks_after_open_for_stores() {
     let word = scene.direct.fs.region().load_u64(granted.view).unwrap();
     assert!(word > before);
     assert_eq!(blocks().unwrap_err().reason, Refusal::Ended);
-    let kept = scene.direct.keep(granted.lease).unwrap_err();
+    let kept = scene
+        .direct
+        .cohere(granted.lease, Coherence::Kept)
+        .unwrap_err();
     assert_eq!(kept.reason, Refusal::Busy);
     let leases = scene.direct.fs.leases().len();
     assert_eq!(lease().unwrap_err().reason, Refusal::Busy);
@@ -303,9 +306,23 @@ fn coherent_reader_is_told_no_blocks_after_open_for_stores() {
     scene.end_all_but(0);
     opens.close_cached(scene.file, true);
     let (granted, _fd) = lease().unwrap();
-    scene.direct.keep(granted.lease).unwrap();
+    let cohere = |coherence| scene.direct.cohere(granted.lease, coherence).unwrap();
+    cohere(Coherence::Kept);
     assert_eq!(opens.open_cached(scene.file, true), OpenedHow::Direct);
-    scene.direct.blocks(granted.lease, 0, 10).unwrap();
+    cohere(Coherence::Recalled);
+    assert_eq!(
+        opens.open_cached(scene.file, true),
+        OpenedHow::CachedAfterRecall
+    );
+    opens.end_recall(scene.file, false);
+    assert_eq!(
+        scene
+            .direct
+            .blocks(granted.lease, 0, 10)
+            .unwrap_err()
+            .reason,
+        Refusal::Ended
+    );
 }
 
 #[test]

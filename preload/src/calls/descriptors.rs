@@ -6,7 +6,7 @@ use libc::{FILE, mmsghdr, msghdr, off64_t, pid_t, ssize_t};
 
 use super::{data, memory, times, users};
 use crate::table::Entry;
-use crate::{devices, durable, lease, process, real, stats, table};
+use crate::{devices, durable, lease, process, real, slots, stats, table};
 
 unsafe fn closed(fd: c_int) -> c_int {
     if table::is_own(fd) {
@@ -78,7 +78,11 @@ fn set_apart() {
         // Nobody would forget them later, when their numbers mean other files.
         for fd in 0..table::DESCRIPTORS as c_int {
             let entry = table::entry(fd);
-            if entry.hides_direct() && devices::inode_of(fd) == entry.inode() {
+            // A lease that stays, for locks or mappings, needs it.
+            let has_lease = entry
+                .inode()
+                .is_some_and(|inode| slots::writers(inode).next().is_some());
+            if entry.hides_direct() && !has_lease && table::shows(fd, entry) {
                 lease::clear_direct(fd);
             }
             if entry != Entry::Unknown {

@@ -54,7 +54,14 @@ const SERVED: c_int =
 type Made = Result<*mut c_void, c_int>;
 
 /// Makes the mapping. `None` if it cannot be served.
-fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Option<Made> {
+fn view(held: &Held, wish: &Wish) -> Option<Made> {
+    let Wish {
+        at: place,
+        protection,
+        flags,
+        ..
+    } = *wish;
+    let (len, at) = (wish.len as u64, wish.offset as u64);
     let end = at.checked_add(len)?.checked_next_multiple_of(PAGE)?;
     let size = held.file().size_known()?;
     // A reader cannot have the rest of the last page zeroed: on the medium it may have older
@@ -63,9 +70,6 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
         return None;
     }
     let inside = Inside::enter()?;
-    if !held.may_be_mapped(&inside) {
-        return None;
-    }
     // Holes are filled, so that the view goes on showing the file. A reader cannot: then
     // holes are refused.
     let access = match held.is_writable() {
@@ -83,10 +87,14 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
     if mapped.checked_next_multiple_of(PAGE)? != whole as u64 {
         return None;
     }
-    // SAFETY: reserves addresses that the kernel chooses.
+    // Only now: what cannot be served must not keep the page cache from others.
+    if !held.may_be_mapped(&inside) {
+        return None;
+    }
+    // SAFETY: reserves addresses that the kernel chooses. The wish is no more than that.
     let base = unsafe {
         real::mmap64(
-            std::ptr::null_mut(),
+            place,
             whole,
             libc::PROT_NONE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -107,12 +115,13 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
         };
     }
     let stores = protection & libc::PROT_WRITE != 0;
-    held.note_view(end, stores);
     if !views::note(base as u64, whole as u64, held.id(), stores) {
         // SAFETY: as above.
         unsafe { real::munmap(base, whole) };
         return Some(Err(libc::ENOMEM));
     }
+    // After the note: see `Held::forget_stores`.
+    held.note_view(end, stores);
     Some(Ok(base))
 }
 
@@ -199,9 +208,7 @@ impl Wish {
         if !self.is_simple() || !is_allowed {
             return None;
         }
-        let place = self.offset as u64;
-        let make = || view(held, self.len as u64, self.protection, self.flags, place);
-        catch_unwind(AssertUnwindSafe(make)).unwrap_or(None)
+        catch_unwind(AssertUnwindSafe(|| view(held, self))).unwrap_or(None)
     }
 
     /// Has the kernel map the descriptor.
