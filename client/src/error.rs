@@ -88,6 +88,7 @@ fn hint(error: &io::Error) -> &'static str {
             " (mount it with the option direct=owner; a region on a device has none)"
         }
         Some(libc::EACCES) => " (the policy of the mount does not allow this user)",
+        Some(libc::EBADF) => " (open it for reading, and for writing without O_APPEND)",
         Some(libc::EPERM) => " (the file is immutable or append-only)",
         _ => "",
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use pramfs_control::Refusal;
+use pramfs_control::{Coherence, Refusal};
 use pramfs_medium::pmem::{Protect, RegionAccess as _};
 use pramfs_medium::types::{Access, LeaseMode};
 
@@ -28,6 +28,7 @@ use crate::snapshot::Shown as _;
 pub struct OpenOptions {
     directory: Option<PathBuf>,
     write: bool,
+    coherence: Coherence,
     protect: Protect,
 }
 
@@ -75,6 +76,16 @@ impl OpenOptions {
         self
     }
 
+    /// For the preload library: what becomes of a lease to read when a program opens the file in a
+    /// way that lets it store through a mapping of the mount. By default nothing: this file shows
+    /// such a store after its write-back. A recalled lease fails in all that needs a request
+    /// ([`Refusal::Ended`], ESTALE).
+    #[doc(hidden)]
+    pub fn coherence(mut self, coherence: Coherence) -> OpenOptions {
+        self.coherence = coherence;
+        self
+    }
+
     fn mode(&self) -> LeaseMode {
         match self.write {
             true => LeaseMode::Write,
@@ -117,7 +128,7 @@ impl OpenOptions {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn from_file(&self, file: std::fs::File) -> Result<File> {
-        let leased = Leased::new(file, self.mode(), self.protect, self.directory.as_ref())?;
+        let leased = self.leased(file)?;
         Ok(File {
             options: self.clone(),
             path: None,
@@ -150,7 +161,12 @@ impl OpenOptions {
             path: path.to_owned(),
             source,
         })?;
-        Leased::new(file, self.mode(), self.protect, self.directory.as_ref())
+        self.leased(file)
+    }
+
+    fn leased(&self, file: std::fs::File) -> Result<Leased> {
+        let directory = self.directory.as_ref();
+        Leased::new(file, self.mode(), self.coherence, self.protect, directory)
     }
 }
 
@@ -160,6 +176,18 @@ fn is_busy(error: &Error) -> bool {
     match error {
         Error::Refused { reason, .. } => *reason == Refusal::Busy,
         Error::Open { source, .. } => source.raw_os_error() == Some(libc::EBUSY),
+        _ => false,
+    }
+}
+
+/// Whether a descriptor is of a mount whose server has ended.
+fn is_of_dead_server(error: &Error) -> bool {
+    match error {
+        Error::ServerGone => true,
+        Error::NoTicket(source) => matches!(
+            source.raw_os_error(),
+            Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
+        ),
         _ => false,
     }
 }
@@ -205,16 +233,28 @@ impl File {
         f(&self.leased.read())
     }
 
-    /// Opens the file again at the next server. Does nothing if another thread has.
+    /// Takes another lease: at the same server, if only the connection is lost, or of the file that
+    /// has the path at the next server. Does nothing if another thread has.
     #[cold]
     fn attach_again(&self, old: &Arc<Leased>) -> Result<()> {
-        let Some(path) = &self.path else {
-            return Err(Error::ServerGone);
-        };
         let mut current = self.leased.write();
         if !Arc::ptr_eq(&current, old) {
             return Ok(());
         }
+        // The descriptor works as long as its server lives, whatever has become of the path.
+        if let Ok(file) = old.file.try_clone() {
+            match self.options.leased(file) {
+                Ok(new) => {
+                    *current = Arc::new(new);
+                    return Ok(());
+                }
+                Err(error) if is_of_dead_server(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let Some(path) = &self.path else {
+            return Err(Error::ServerGone);
+        };
         let new = match self.options.lease(path) {
             // The mount point of the dead server, or nothing there.
             Err(Error::Open { source, .. })

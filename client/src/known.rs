@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use parking_lot::RwLock;
+use pramfs_control::Coherence;
 use pramfs_medium::pmem::{Granularity, RegionAccess as _};
 use pramfs_medium::types::Access;
 
@@ -92,6 +93,15 @@ impl File {
     pub fn learn(&self, end: u64) -> Result<()> {
         let leased = self.leased().read();
         leased.known(end.min(leased.size_now()?)).map(drop)
+    }
+
+    /// Changes the [`coherence`](crate::OpenOptions::coherence) of a lease to read, before the file
+    /// is mapped and after the last mapping has gone.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], with EBUSY if a program has it open for stores.
+    pub fn cohere(&self, coherence: Coherence) -> Result<()> {
+        self.leased().read().cohere(coherence)
     }
 
     /// Returns the places of a range of whole pages. For stores, holes are filled; for loads, a

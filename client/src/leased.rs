@@ -2,14 +2,17 @@
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt as _;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
 use parking_lot::{RwLock, RwLockReadGuard};
-use pramfs_control::{Blocks, ControlError, LeaseKey, Refusal, TicketReply, Window};
+use pramfs_control::{Blocks, Coherence, ControlError, LeaseKey, Refusal, TicketReply, Window};
 use pramfs_medium::media::lease::{APPENDING_OFFSET, END_OFFSET, VIEW_OFFSET};
 use pramfs_medium::pmem::{
     Protect, Region, RegionAccess as _, RegionOptions, Unfenced, lease_ticket,
@@ -86,6 +89,7 @@ impl Leased {
     pub(crate) fn new(
         file: std::fs::File,
         mode: LeaseMode,
+        coherence: Coherence,
         protect: Protect,
         directory: Option<&PathBuf>,
     ) -> Result<Leased> {
@@ -93,7 +97,7 @@ impl Leased {
             let ticket = lease_ticket(file.as_fd(), mode).map_err(Error::NoTicket)?;
             let ticket = TicketReply::decode(&ticket)?;
             let link = Link::to(directory, &ticket)?;
-            let granted = link.ask(|server| server.lease(ticket.ticket))?;
+            let granted = link.ask(|server| server.coherent_lease(ticket.ticket, coherence))?;
             Ok((link, granted))
         };
         let asked = match ask() {
@@ -103,6 +107,19 @@ impl Leased {
             asked => asked,
         };
         let (link, (granted, descriptor)) = asked?;
+        let release = Release {
+            link,
+            lease: granted.lease,
+        };
+        // A server that would not tell of stores through mappings.
+        if granted.coherence != coherence && mode == LeaseMode::Read {
+            return Err(Error::Refused {
+                reason: Refusal::Unsupported,
+                message: "the server is older than this program: it would not tell it of stores \
+                          through mappings"
+                    .into(),
+            });
+        }
         let os = |error| {
             Error::Control(ControlError::Os {
                 what: "cannot keep a descriptor",
@@ -134,10 +151,7 @@ impl Leased {
         }
         Ok(Leased {
             region,
-            release: Release {
-                link,
-                lease: granted.lease,
-            },
+            release,
             _kept_region: kept_region,
             _kept_file: kept_file,
             file: file.into(),
@@ -378,7 +392,7 @@ impl Leased {
     fn write_through_mount(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            match self.file.write_at(&buf[done..], offset + done as u64) {
+            match write_there(&self.file, &buf[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -498,6 +512,12 @@ impl Leased {
         Ok(())
     }
 
+    /// Tells the server what is to become of the lease, which is one to read.
+    pub(crate) fn cohere(&self, coherence: Coherence) -> Result<()> {
+        let Release { link, lease } = &self.release;
+        link.ask(|server| server.cohere(*lease, coherence))
+    }
+
     /// Asks the server for an append window.
     pub(crate) fn request_window(&self, bytes: u64, opens: u32) -> Result<Window> {
         let Release { link, lease } = &self.release;
@@ -544,6 +564,21 @@ impl Leased {
         }
         Err(Error::Unstable)
     }
+}
+
+/// Writes at an offset, also if somebody who shares the description has set O_APPEND since the lease
+/// was granted. Then it needs another description of the file: with that flag the kernel, or the
+/// server, takes the end of the file for the offset.
+fn write_there(file: &std::fs::File, buf: &[u8], offset: u64) -> io::Result<usize> {
+    if !rustix::fs::fcntl_getfl(file)?.contains(OFlags::APPEND) {
+        return file.write_at(buf, offset);
+    }
+    let own = std::fs::OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK)
+        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        .map_err(|_| io::Error::from(Errno::BADF))?;
+    own.write_at(buf, offset)
 }
 
 /// Converts an error of the mount.

@@ -71,6 +71,8 @@ pub use file::{File, OpenOptions};
 pub use known::Places;
 pub use link::close_connections;
 pub use mapped::MappedFile;
+#[doc(hidden)]
+pub use pramfs_control::Coherence;
 pub use pramfs_medium::pmem::direct::{DirectFile, DirectView};
 pub use pramfs_medium::pmem::{Atom, Protect};
 pub use pramfs_medium::types::Access;

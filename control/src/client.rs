@@ -12,7 +12,7 @@ use rustix::net::SocketAddrUnix;
 use crate::directory::Directory;
 use crate::error::ControlError;
 use crate::identity::Identity;
-use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket, Window};
+use crate::lease::{Blocks, Coherence, Granted, LeaseKey, LeaseRow, Ticket, Window};
 use crate::message::{self, Reply, Request, Served};
 use crate::snapshot::SnapshotReader;
 use crate::status::{Logging, MAX_STATUS, MountStatus, SetLogging};
@@ -222,7 +222,20 @@ impl Connection {
     /// # Errors
     /// A refusal by the server, a timeout.
     pub fn lease(&self, ticket: Ticket) -> Result<(Granted, OwnedFd), ControlError> {
-        match self.ask(&Request::Lease { ticket })? {
+        self.coherent_lease(ticket, Coherence::default())
+    }
+
+    /// As [`lease`](Self::lease), and says what becomes of a lease to read. The answer repeats it,
+    /// if the server knows of it.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease).
+    pub fn coherent_lease(
+        &self,
+        ticket: Ticket,
+        coherence: Coherence,
+    ) -> Result<(Granted, OwnedFd), ControlError> {
+        match self.ask(&Request::Lease { ticket, coherence })? {
             (Reply::Granted(granted), mut descriptors) if descriptors.len() == 1 => {
                 Ok((*granted, descriptors.remove(0)))
             }
@@ -231,6 +244,15 @@ impl Connection {
             )),
             (other, _) => Err(unexpected(other)),
         }
+    }
+
+    /// Changes what becomes of a lease to read: [`Kept`](Coherence::Kept) before the file is mapped.
+    ///
+    /// # Errors
+    /// As for [`lease`](Self::lease); a refusal with [`Refusal::Busy`](crate::Refusal::Busy) if a
+    /// program may store to the file through a mapping of the mount.
+    pub fn cohere(&self, lease: LeaseKey, coherence: Coherence) -> Result<(), ControlError> {
+        self.done(&Request::Cohere { lease, coherence })
     }
 
     /// Returns blocks of a leased file from an offset on.

@@ -12,7 +12,7 @@ use rustix::net::SocketFlags;
 
 use crate::admission::Admission;
 use crate::error::ControlError;
-use crate::lease::{LeaseKey, MOST_EXTENTS, MOST_LEASES, Peer, Refused};
+use crate::lease::{Granted, LeaseKey, MOST_EXTENTS, MOST_LEASES, Peer, Refused};
 use crate::message::{self, Refusal, Reply, Request};
 use crate::server::Service;
 use crate::status::{MAX_STATUS, Report};
@@ -321,18 +321,24 @@ impl Connection {
                 let logging = logging.map_err(|why| Refused::new(Refusal::Unsupported, why))?;
                 self.say(&Reply::Logging(logging), &[])
             }
-            Request::Lease { ticket } => {
+            Request::Lease { ticket, coherence } => {
                 if self.leases.len() >= most_leases {
                     let message = "this connection has too many leases";
                     return Err(Refused::new(Refusal::Full, message));
                 }
                 let mut next = Next::Close;
-                let lease =
-                    leases()?.grant(ticket, &self.peer, MOST_EXTENTS, &mut |granted, fd| {
-                        next = self.say(&Reply::Granted(Box::new(granted.clone())), &[fd]);
-                    })?;
+                let mut send = |granted: &Granted, fd: BorrowedFd<'_>| {
+                    next = self.say(&Reply::Granted(Box::new(granted.clone())), &[fd]);
+                };
+                let (leases, peer) = (leases()?, &self.peer);
+                let lease = leases.grant(ticket, coherence, peer, MOST_EXTENTS, &mut send)?;
                 self.leases.insert(lease);
                 next
+            }
+            Request::Cohere { lease, coherence } => {
+                self.check(lease)?;
+                leases()?.cohere(lease, coherence)?;
+                self.say(&Reply::Done, &[])
             }
             Request::Blocks { lease, offset } => {
                 self.check(lease)?;

@@ -118,6 +118,22 @@ pub struct LeaseKey {
     pub id: u64,
 }
 
+/// What becomes of a lease to read when a program opens the file in a way that lets it store through
+/// a mapping of the mount. Such a store reaches the medium at the write-back of its page.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Coherence {
+    /// Nothing: the holder sees each store at its write-back.
+    #[default]
+    WriteBack,
+    /// The holder reads through the mount from then on: it knows no blocks any more, and is told
+    /// none ([`Refusal::Ended`](crate::Refusal::Ended)).
+    Recalled,
+    /// The program gets the file without the page cache, and cannot map it with `MAP_SHARED`: the
+    /// holder has mappings, which cannot be taken from it.
+    Kept,
+}
+
 /// Consecutive blocks of a file that are consecutive in the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
@@ -167,6 +183,9 @@ pub struct Granted {
     /// file. Zero in the answer of a server without leases to write.
     #[serde(default)]
     pub stored: u64,
+    /// What was asked for. A server that does not know of it answers with the default.
+    #[serde(default)]
+    pub coherence: Coherence,
     /// The first blocks of the file.
     pub blocks: Blocks,
 }
@@ -247,18 +266,27 @@ impl From<Refused> for Reply {
 
 /// What a server does for requests about leases. The calls come from one thread.
 pub trait Leases: fmt::Debug + Send + Sync {
-    /// Grants the lease of a ticket. Calls `send` with the answer and the descriptor of the
-    /// lease, which does not end before `send` has returned.
+    /// Grants the lease of a ticket. For one to write, `coherence` changes nothing. Calls `send`
+    /// with the answer and the descriptor of the lease, which does not end before `send` has
+    /// returned.
     ///
     /// # Errors
     /// The reason for a refusal. `send` has not been called then.
     fn grant(
         &self,
         ticket: Ticket,
+        coherence: Coherence,
         peer: &Peer,
         most: usize,
         send: &mut dyn FnMut(&Granted, BorrowedFd<'_>),
     ) -> Result<LeaseKey, Refused>;
+
+    /// Changes what becomes of a lease to read: [`Kept`](Coherence::Kept) before its holder maps the
+    /// file.
+    ///
+    /// # Errors
+    /// The reason for a refusal: [`Refusal::Busy`] if a program has the file open in such a way.
+    fn cohere(&self, lease: LeaseKey, coherence: Coherence) -> Result<(), Refused>;
 
     /// Returns blocks from an offset on, at most `most` extents.
     ///
@@ -353,6 +381,7 @@ mod tests {
             block_size: 4096,
             view: u64::MAX,
             stored: u64::MAX,
+            coherence: Coherence::WriteBack,
             blocks,
         };
         let row = LeaseRow {

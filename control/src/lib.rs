@@ -46,7 +46,8 @@ pub use error::ControlError;
 pub use identity::Identity;
 pub use latency::{BUCKETS, Latency, bucket_end, bucket_of};
 pub use lease::{
-    Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refused, Ticket, TicketReply, Window,
+    Blocks, Coherence, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refused, Ticket,
+    TicketReply, Window,
 };
 pub use message::{MAX_MESSAGE, Refusal, Reply, Request, RequestCounts, Served, VERSION};
 pub use server::{Listener, Server, Service};

@@ -10,7 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ControlError;
-use crate::lease::{Blocks, Granted, LeaseKey, LeaseRow, Ticket, Window};
+use crate::lease::{Blocks, Coherence, Granted, LeaseKey, LeaseRow, Ticket, Window};
 use crate::status::{Logging, SetLogging};
 
 /// Version of the messages. Both sides refuse any other version.
@@ -33,6 +33,16 @@ pub enum Request {
     Lease {
         /// From the ioctl on the open file.
         ticket: Ticket,
+        /// What is to become of a lease to read.
+        #[serde(default)]
+        coherence: Coherence,
+    },
+    /// Changes what becomes of a lease to read.
+    Cohere {
+        /// The lease.
+        lease: LeaseKey,
+        /// What is to become of it.
+        coherence: Coherence,
     },
     /// Blocks of a file that this connection has leased.
     Blocks {
@@ -109,6 +119,7 @@ impl Request {
             | Request::Report { .. }
             | Request::SetLogging(_) => true,
             Request::Lease { .. }
+            | Request::Cohere { .. }
             | Request::Blocks { .. }
             | Request::Fill { .. }
             | Request::Window { .. }

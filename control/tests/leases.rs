@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pramfs_control::{
-    Blocks, Connection, ControlError, Directory, Extent, Granted, Identity, LeaseKey, LeaseRow,
-    Leases, Peer, Refusal, Refused, Served, Server, Service, Ticket, Window,
+    Blocks, Coherence, Connection, ControlError, Directory, Extent, Granted, Identity, LeaseKey,
+    LeaseRow, Leases, Peer, Refusal, Refused, Served, Server, Service, Ticket, Window,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 use tempfile::TempDir;
@@ -51,6 +51,7 @@ impl Leases for Fake {
     fn grant(
         &self,
         ticket: Ticket,
+        coherence: Coherence,
         peer: &Peer,
         most: usize,
         send: &mut dyn FnMut(&Granted, BorrowedFd<'_>),
@@ -68,10 +69,18 @@ impl Leases for Fake {
             block_size: 4096,
             view: 64,
             stored: 128,
+            coherence,
             blocks: blocks(0, most),
         };
         send(&granted, self.descriptor.as_fd());
         Ok(lease)
+    }
+
+    fn cohere(&self, lease: LeaseKey, coherence: Coherence) -> Result<(), Refused> {
+        match lease == key(0) && coherence == Coherence::Kept {
+            true => Ok(()),
+            false => Err(Refused::new(Refusal::Busy, "mapped for stores")),
+        }
     }
 
     fn blocks(&self, lease: LeaseKey, offset: u64, most: usize) -> Result<Blocks, Refused> {
@@ -192,6 +201,24 @@ fn reason<T: std::fmt::Debug>(result: Result<T, ControlError>) -> Refusal {
         Err(ControlError::Refused { reason, .. }) => reason,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn coherent_lease_says_so_and_is_kept_on_request() {
+    let scene = scene();
+    let server = scene.connect();
+    let (granted, _descriptor) = server.coherent_lease(TICKET, Coherence::Recalled).unwrap();
+    assert_eq!(granted.coherence, Coherence::Recalled);
+    let keep = |server: &Connection, lease| server.cohere(lease, Coherence::Kept);
+    keep(&server, granted.lease).unwrap();
+    let (other, _descriptor) = server.lease(TICKET).unwrap();
+    assert_eq!(other.coherence, Coherence::WriteBack);
+    assert_eq!(reason(keep(&server, other.lease)), Refusal::Busy);
+    // One of another connection.
+    assert_eq!(
+        reason(keep(&scene.connect(), granted.lease)),
+        Refusal::Ended
+    );
 }
 
 #[test]

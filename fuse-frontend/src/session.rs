@@ -197,7 +197,14 @@ pub fn mount(
     }
     let direct = direct.filter(|_| control.is_some());
     // Also without direct access: a process may still store by a lease of an earlier mount.
-    let opens = Some(opens).filter(|opens| direct.is_some() || opens.are_written());
+    // Beside a reader of an earlier mount, where the server has a say in opens.
+    let decides = settings.opens == OpenedBy::Server
+        && settings.cache == CacheMode::Auto
+        && !settings.takeover;
+    let is_needed = |opens: &Arc<Opens>| {
+        direct.is_some() || opens.are_written() || decides && opens.are_needed()
+    };
+    let opens = Some(opens).filter(is_needed);
     let mut adapter = Adapter::new(Arc::clone(&fs), settings.cache, notifier)
         .with_counts(Arc::clone(&counts))
         .with_files_opened_by(settings.opens)

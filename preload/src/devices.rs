@@ -8,6 +8,7 @@ use pramfs_medium::pmem::lease_ticket;
 use pramfs_medium::types::LeaseMode;
 use pramfs_preload_core::FileId;
 
+use crate::lease::Wanted;
 use crate::{process, real, table};
 
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
@@ -15,8 +16,8 @@ const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 /// How long a file that was open through the page cache is not asked for again.
 const BUSY_MS: u64 = 1000;
 
-/// Files that were busy: a hash of the inode, and when.
-static BUSY: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// Files that were busy, for leases to read and to write: a hash of the inode, and when.
+static BUSY: [[AtomicU64; 64]; 2] = [const { [const { AtomicU64::new(0) }; 64] }; 2];
 
 fn now_ms() -> u64 {
     let mut now = libc::timespec {
@@ -28,13 +29,18 @@ fn now_ms() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-pub(crate) fn note_busy(inode: u16) {
-    let word = now_ms() << 16 | u64::from(inode);
-    BUSY[usize::from(inode) % BUSY.len()].store(word, Ordering::Relaxed);
+fn busy(inode: u16, wanted: Wanted) -> &'static AtomicU64 {
+    let files = &BUSY[usize::from(wanted.is_to_write())];
+    &files[usize::from(inode) % files.len()]
 }
 
-pub(crate) fn was_busy(inode: u16) -> bool {
-    let word = BUSY[usize::from(inode) % BUSY.len()].load(Ordering::Relaxed);
+pub(crate) fn note_busy(inode: u16, wanted: Wanted) {
+    let word = now_ms() << 16 | u64::from(inode);
+    busy(inode, wanted).store(word, Ordering::Relaxed);
+}
+
+pub(crate) fn was_busy(inode: u16, wanted: Wanted) -> bool {
+    let word = busy(inode, wanted).load(Ordering::Relaxed);
     word as u16 == inode && word != 0 && now_ms().saturating_sub(word >> 16) < BUSY_MS
 }
 

@@ -107,6 +107,36 @@ fn persist(held: &Held, sync: unsafe fn(c_int) -> c_int) -> bool {
     guarded(|| held.file().persist_mappings().ok()).is_some()
 }
 
+/// Notes that the program may have stored to all its mappings: it ends. Makes no system call.
+pub(crate) fn note_all_stores() {
+    for held in slots::stored_to() {
+        guarded(|| held.file().note_change().ok());
+    }
+}
+
+/// Called before the program sets times. If all mappings of a file for stores are gone, it is noted now
+/// that it was stored to, and not by a later fsync or close: the server sets the mtime for that, and
+/// the times of the program after it. Keeps errno.
+#[cold]
+pub(crate) fn settle_times() {
+    if is_inside() || is_sealed() || !notice_fork() || !views::are_settled() {
+        return;
+    }
+    for held in slots::stored_to() {
+        if !views::mapped(held.id()).for_stores && note_change(&held) {
+            held.forget_stores();
+        }
+    }
+}
+
+/// False in a handler that has interrupted the library, and if the medium fails.
+fn note_change(held: &Held) -> bool {
+    let Some(_inside) = Inside::enter() else {
+        return false;
+    };
+    guarded(|| held.file().note_change().ok()).is_some()
+}
+
 /// Notes that the program may have stored to its mappings in a range.
 pub(crate) fn note_stores(at: u64, len: u64) {
     notice_fork();
@@ -114,9 +144,6 @@ pub(crate) fn note_stores(at: u64, len: u64) {
         if !views::shows(at, len, held.id()) {
             continue;
         }
-        let Some(_inside) = Inside::enter() else {
-            return;
-        };
-        guarded(|| held.file().note_change().ok());
+        note_change(&held);
     }
 }

@@ -14,9 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libc::c_int;
-use pramfs_client::OpenOptions;
+use pramfs_client::{Coherence, OpenOptions};
 
-use crate::cached;
 use crate::devices::{is_ours, is_program, note_busy, stat, was_busy};
 pub(crate) use crate::give_up::{give_up, give_up_all, release};
 use crate::process::{self, Inside, is_inside, owns_memory};
@@ -190,7 +189,7 @@ pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Resul
         return Ok(held);
     }
     let hash = table::hash(device, inode);
-    if is_program(stat) || was_busy(hash) || !slots::has_room(limits().leases) {
+    if is_program(stat) || was_busy(hash, Wanted::Writes) || !slots::has_room(limits().leases) {
         return Err(none);
     }
     let Some(_change) = table::Change::begin(hash) else {
@@ -205,16 +204,32 @@ pub(crate) fn write_lease(fd: c_int, flags: c_int, stat: &libc::stat64) -> Resul
     let held = Inside::enter().and_then(|inside| {
         guarded(|| {
             find().or_else(|| {
-                let file = lease(&inside, fd, true)?;
-                slots::add(&inside, file, device, inode, true)
+                let file = lease(&inside, fd, Wanted::Writes)?;
+                slots::add(&inside, file, device, inode, Wanted::Writes)
             })
         })
     });
     held.ok_or_else(|| {
-        note_busy(hash);
+        note_busy(hash, Wanted::Writes);
         let hidden = replaced && !reopen(fd, flags, 0);
         Refused { hidden }
     })
+}
+
+/// Whether writes of a descriptor append, because another process that shares it has said so. Under a
+/// filter the question may be forbidden.
+#[inline]
+pub(crate) fn appends(fd: c_int, held: &Held) -> bool {
+    held.may_be_shared() && (process::is_sealed() || has_append(fd))
+}
+
+#[cold]
+fn has_append(fd: c_int) -> bool {
+    let errno = real::errno();
+    // SAFETY: asks for flags.
+    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+    real::set_errno(errno);
+    flags < 0 || flags & libc::O_APPEND != 0
 }
 
 /// Sets O_DIRECT on a descriptor that does not use the page cache: without it, splice(2)
@@ -228,15 +243,59 @@ fn set_direct(fd: c_int) {
     }
 }
 
+/// A lease that the program has a use for.
+///
+/// One to read does not show what another program stores through a mapping of the mount, so it
+/// gives way to such a program ([`Coherence`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Reads,
+    Writes,
+}
+
+impl Wanted {
+    pub(crate) fn is_to_write(self) -> bool {
+        self == Wanted::Writes
+    }
+
+    fn coherence(self) -> Coherence {
+        match self {
+            Wanted::Reads => Coherence::Recalled,
+            // The server grants none while the file is open through the page cache.
+            Wanted::Writes => Coherence::WriteBack,
+        }
+    }
+
+    /// Waits for opens that are in its way, and may have been closed just now.
+    fn waits(self) -> &'static [Duration] {
+        match self {
+            Wanted::Reads => &CLOSING[..4],
+            Wanted::Writes => &CLOSING,
+        }
+    }
+}
+
+/// Takes that back: the file has no lease any more.
+pub(crate) fn clear_direct(fd: c_int) {
+    let errno = real::errno();
+    // SAFETY: asks for flags.
+    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+    if flags >= 0 {
+        // SAFETY: clears a flag that the program has not set.
+        unsafe { real::fcntl64(fd, libc::F_SETFL, (flags & !libc::O_DIRECT) as usize) };
+    }
+    real::set_errno(errno);
+}
+
 /// Asks for a lease on an open file.
-fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File> {
+fn lease(inside: &Inside, fd: c_int, wanted: Wanted) -> Option<pramfs_client::File> {
     process::make_forks_wait(inside);
     WAS_ASKED.store(true, Ordering::Release);
     let lowest = limits().lowest;
-    let mut waits = CLOSING.iter();
+    let mut waits = wanted.waits().iter();
     loop {
         // A description of its own: the program may lock its own one, and close it.
-        let own = open_again(fd, own_flags(fd, write)?)?;
+        let own = open_again(fd, own_flags(fd, wanted.is_to_write())?)?;
         // SAFETY: makes a new descriptor.
         let moved = unsafe {
             let lowest = lowest as usize;
@@ -249,12 +308,18 @@ fn lease(inside: &Inside, fd: c_int, write: bool) -> Option<pramfs_client::File>
         // SAFETY: made above, and nobody else knows of it.
         let own = unsafe { OwnedFd::from_raw_fd(moved) };
         let options = OpenOptions::new()
-            .write(write)
+            .write(wanted.is_to_write())
+            .coherence(wanted.coherence())
             .protect(settings::protection());
         match options.from_file(File::from(own)) {
             Ok(file) => return Some(file),
-            Err(error) if write && error.errno() == libc::EBUSY => {
-                std::thread::sleep(*waits.next()?);
+            Err(error) if error.errno() == libc::EBUSY => {
+                let Some(wait) = waits.next() else {
+                    let stat = stat(fd)?;
+                    note_busy(table::hash(stat.st_dev, stat.st_ino), wanted);
+                    return None;
+                };
+                std::thread::sleep(*wait);
             }
             Err(_) => return None,
         }
@@ -345,11 +410,13 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         table::replace(fd, old, Entry::Candidate { inode, calls });
         return None;
     }
-    // Only one attempt, by one thread.
-    if !owns_memory() || !table::replace(fd, old, Entry::plain(inode)) {
+    let (again, wanted) = (Entry::Candidate { inode, calls: 0 }, Wanted::Reads);
+    if was_busy(inode, wanted) {
+        table::replace(fd, old, again);
         return None;
     }
-    if cached::may_be_stored_to(inode) {
+    // Only one attempt, by one thread.
+    if !owns_memory() || !table::replace(fd, old, Entry::plain(inode)) {
         return None;
     }
     // A lease that is refused closes a descriptor of the file.
@@ -363,15 +430,21 @@ pub(crate) fn count_read(fd: c_int, inode: u16, calls: u16) -> Option<Held> {
         if !slots::has_room(limits().leases) {
             return None;
         }
-        let file = lease(&inside, fd, false)?;
-        slots::add(&inside, file, stat.st_dev, stat.st_ino, false)
-    })?;
+        let file = lease(&inside, fd, Wanted::Reads)?;
+        slots::add(&inside, file, stat.st_dev, stat.st_ino, Wanted::Reads)
+    });
+    let Some(held) = held else {
+        if was_busy(inode, wanted) {
+            table::replace(fd, Entry::plain(inode), again);
+        }
+        return None;
+    };
     let entry = held.entry(true, false);
     // Before others can see the entry, and drop it.
     let held = held.and_count();
     if table::replace(fd, Entry::plain(inode), entry) {
         drop(inside);
-        return cached::allows(&held).then_some(held);
+        return Some(held);
     }
     let held = held.uncount();
     // Closed meanwhile. The last user leaves outside.
@@ -408,10 +481,20 @@ pub(crate) fn learn(held: &Held, end: u64) -> bool {
     if !held.misses_often() {
         return false;
     }
-    let Some(_inside) = Inside::enter() else {
+    let Some(inside) = Inside::enter() else {
         return false;
     };
-    guarded(|| held.file().learn(end).ok()).is_some()
+    let learnt = guarded(|| match held.file().learn(end) {
+        Ok(()) => Some(true),
+        Err(error) => (error.errno() == libc::ESTALE).then_some(false),
+    });
+    drop(inside);
+    if learnt == Some(false) {
+        // Recalled: a program may store to the file through the page cache, which the descriptors
+        // of the program use.
+        table::pass_lease(held);
+    }
+    learnt == Some(true)
 }
 
 /// Opens of a leased file: the descriptor of the program, and that of the lease.
@@ -446,8 +529,8 @@ pub(crate) fn flags(fd: c_int) -> Option<c_int> {
     (flags >= 0 && own >= 0).then_some(flags | close)
 }
 
-/// Takes a lease for a descriptor that does not use the page cache, because the file has a
-/// lease to write already.
+/// Takes a lease for a descriptor that is to be mapped: for reading, or because the file has a lease
+/// to write already, so that the kernel does not map it.
 #[cold]
 pub(crate) fn adopt(fd: c_int) -> Option<Held> {
     let before = table::entry(fd);
@@ -465,15 +548,13 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
     if !is_ours(fd, &stat) || flags & libc::O_APPEND != 0 {
         return None;
     }
-    let write = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => false,
-        libc::O_RDWR if !is_program(&stat) => true,
+    let wanted = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Wanted::Reads,
+        libc::O_RDWR if !is_program(&stat) => Wanted::Writes,
         _ => return None,
     };
+    let write = wanted.is_to_write();
     let inode = table::hash(stat.st_dev, stat.st_ino);
-    if !write && cached::may_be_stored_to(inode) {
-        return None;
-    }
     let _change = table::Change::begin(inode)?;
     let inside = Inside::enter()?;
     let held = guarded(|| {
@@ -485,10 +566,10 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         }
         slots::add(
             &inside,
-            lease(&inside, fd, write)?,
+            lease(&inside, fd, wanted)?,
             stat.st_dev,
             stat.st_ino,
-            write,
+            wanted,
         )
     })?;
     drop(inside);
@@ -503,5 +584,5 @@ pub(crate) fn adopt(fd: c_int) -> Option<Held> {
         // file. The lease serves this call only.
         false => held.uncount(),
     };
-    cached::allows(&held).then_some(held)
+    Some(held)
 }

@@ -20,7 +20,6 @@
 //!
 //! `docs/preload.md` lists the calls that are served.
 
-mod cached;
 mod calls;
 mod devices;
 mod durable;
@@ -49,6 +48,9 @@ extern "C" fn load() {
 }
 
 extern "C" fn unload() {
+    if process::owns_memory() {
+        durable::note_all_stores();
+    }
     stats::print();
 }
 

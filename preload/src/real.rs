@@ -93,6 +93,13 @@ functions! {
     fn close(fd: c_int) -> c_int;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
     fn fclose(file: *mut FILE) -> c_int;
+    fn utimensat(dir: c_int, path: *const c_char, times: *const c_void, flags: c_int) -> c_int;
+    fn futimens(fd: c_int, times: *const c_void) -> c_int;
+    fn futimes(fd: c_int, times: *const c_void) -> c_int;
+    fn futimesat(dir: c_int, path: *const c_char, times: *const c_void) -> c_int;
+    fn lutimes(path: *const c_char, times: *const c_void) -> c_int;
+    fn utimes(path: *const c_char, times: *const c_void) -> c_int;
+    fn utime(path: *const c_char, times: *const c_void) -> c_int;
     fn dup(fd: c_int) -> c_int;
     fn dup2(fd: c_int, new: c_int) -> c_int;
     fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int;

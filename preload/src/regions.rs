@@ -4,7 +4,8 @@
 //! show the blocks behind those of the file, which belong to other files. Invariant: no mapping
 //! of a region grows, is made to show another part of it (remap_file_pages(2)), or takes blocks from
 //! it (MADV_REMOVE). The kernel's own list tells which addresses are such mappings: here a
-//! change that nobody has seen must not count.
+//! change that nobody has seen must not count. Under a seccomp filter it cannot be asked, and the list
+//! of views stands in.
 
 use std::ffi::{c_int, c_long};
 use std::ops::Range;
@@ -13,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pramfs_preload_core::FileId;
 use pramfs_preload_core::maps::Line;
 
-use crate::real;
+use crate::process::is_sealed;
+use crate::{real, views};
 
 /// A region that was mapped.
 struct Region {
@@ -100,6 +102,9 @@ pub(crate) fn are_any() -> bool {
 /// Keeps errno.
 #[cold]
 pub(crate) fn shows(at: u64) -> bool {
+    if is_sealed() {
+        return views::are_in(&(at..at.saturating_add(1)));
+    }
     let errno = real::errno();
     let found = look_up(at).unwrap_or(true);
     real::set_errno(errno);
@@ -110,6 +115,9 @@ pub(crate) fn shows(at: u64) -> bool {
 /// Keeps errno.
 #[cold]
 pub(crate) fn are_in(range: &Range<u64>) -> bool {
+    if is_sealed() {
+        return views::are_in(range);
+    }
     let mut found = false;
     let overlaps = |line: &Line| line.start < range.end && line.end > range.start;
     let is_whole = each(|line| found |= overlaps(line));

@@ -7,10 +7,11 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pramfs_client::File;
+use pramfs_client::{Coherence, File};
 use pramfs_preload_core::FileId;
 use pramfs_preload_core::users::Users;
 
+use crate::lease::{self, Wanted};
 use crate::process::{Inside, is_sealed};
 use crate::table::{Entry, epoch, hash, may_be_locked};
 use crate::views;
@@ -43,6 +44,9 @@ struct Slot {
     device: AtomicU64,
     inode: AtomicU64,
     is_writable: AtomicBool,
+    /// The file may be mapped by a lease to read: the server keeps programs from storing to it
+    /// through the page cache.
+    is_kept: AtomicBool,
     /// End of the part of the file that was mapped for stores.
     stored_end: AtomicU64,
     /// End of the part that was mapped.
@@ -69,6 +73,7 @@ impl Slot {
             device: AtomicU64::new(0),
             inode: AtomicU64::new(0),
             is_writable: AtomicBool::new(false),
+            is_kept: AtomicBool::new(false),
             stored_end: AtomicU64::new(0),
             viewed_end: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -202,6 +207,27 @@ impl Held {
         }
     }
 
+    /// Whether the file may be mapped. Asks the server before the first mapping by a lease to read.
+    pub(crate) fn may_be_mapped(&self, _: &Inside) -> bool {
+        let slot = self.slot;
+        if self.is_writable() || slot.is_kept.load(Ordering::Acquire) {
+            return true;
+        }
+        let is_kept = self.file().cohere(Coherence::Kept).is_ok();
+        slot.is_kept.store(is_kept, Ordering::Release);
+        is_kept
+    }
+
+    /// Lets programs store to the file through the page cache again, if no mapping is left.
+    fn give_back(&self, _: &Inside) {
+        let slot = self.slot;
+        if slot.is_kept.load(Ordering::Acquire) && !views::mapped(self.id()).anyhow {
+            slot.is_kept.store(false, Ordering::Release);
+            // If the server does not learn it, it keeps them away until the lease ends.
+            let _ = self.file().cohere(Coherence::Recalled);
+        }
+    }
+
     /// Notes that the file is mapped up to here, perhaps for stores.
     pub(crate) fn note_view(&self, end: u64, stores: bool) {
         self.slot.viewed_end.fetch_max(end, Ordering::AcqRel);
@@ -220,6 +246,14 @@ impl Held {
     /// Counts a write at the end that found no room. True from the eighth on.
     pub(crate) fn grows_often(&self) -> bool {
         self.slot.growths.fetch_add(1, Ordering::Relaxed) >= 7
+    }
+
+    /// No mapping for stores is left. One that is made meanwhile is noted after this, or seen here.
+    pub(crate) fn forget_stores(&self) {
+        let end = self.slot.stored_end.swap(0, Ordering::AcqRel);
+        if views::mapped(self.id()).for_stores {
+            self.slot.stored_end.fetch_max(end, Ordering::AcqRel);
+        }
     }
 
     /// Returns the end of the part that was mapped for stores.
@@ -274,15 +308,32 @@ fn writable(is_wanted: impl Fn(&Slot) -> bool) -> impl Iterator<Item = Held> {
     wanted(is_wanted).filter(Held::is_writable)
 }
 
-/// Returns the leases to read of the files with a hash.
-pub(crate) fn readers(inode: u16) -> impl Iterator<Item = Held> {
-    wanted(move |slot| !slot.is_writable.load(Ordering::Relaxed))
-        .filter(move |held| !held.is_writable() && held.inode() == inode)
+/// Called when views are gone. Mappings are made inside, so none is being made.
+pub(crate) fn views_gone() {
+    let is_kept = |slot: &Slot| slot.is_kept.load(Ordering::Acquire);
+    if wanted(is_kept).next().is_none() {
+        return;
+    }
+    if let Some(inside) = Inside::enter() {
+        let kept: Vec<Held> = wanted(is_kept).collect();
+        lease::guarded(|| {
+            kept.iter().for_each(|held| held.give_back(&inside));
+            Some(())
+        });
+        // The last user leaves outside.
+        drop(inside);
+        drop(kept);
+    }
 }
 
 /// Returns the leases to write whose files are mapped for stores.
 pub(crate) fn stored_to() -> impl Iterator<Item = Held> {
     writable(|slot| slot.stored_end.load(Ordering::Acquire) != 0)
+}
+
+/// Returns the leases to write of the files with a hash.
+pub(crate) fn writers(inode: u16) -> impl Iterator<Item = Held> {
+    writable(|_| true).filter(move |held| held.inode() == inode)
 }
 
 /// Returns the leases to write whose files were never mapped.
@@ -317,7 +368,7 @@ pub(crate) fn has_room(most: usize) -> bool {
 }
 
 /// Adds a lease. `None` if there is no room.
-pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) -> Option<Held> {
+pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, wanted: Wanted) -> Option<Held> {
     let number = SLOTS
         .iter()
         .position(|slot| !slot.is_used.load(Ordering::Acquire))?;
@@ -325,7 +376,9 @@ pub(crate) fn add(_: &Inside, file: File, device: u64, inode: u64, write: bool) 
     let generation = (slot.generation.fetch_add(1, Ordering::Relaxed) + 1) as u32;
     slot.device.store(device, Ordering::Relaxed);
     slot.inode.store(inode, Ordering::Relaxed);
-    slot.is_writable.store(write, Ordering::Relaxed);
+    slot.is_writable
+        .store(wanted.is_to_write(), Ordering::Relaxed);
+    slot.is_kept.store(false, Ordering::Relaxed);
     slot.stored_end.store(0, Ordering::Relaxed);
     slot.viewed_end.store(0, Ordering::Relaxed);
     slot.misses.store(0, Ordering::Relaxed);

@@ -6,7 +6,7 @@ pub(crate) use pramfs_preload_core::entry::{Entry, hash};
 
 use crate::process::{Changing, is_inside, is_sealed, may_wait, notice_fork, owns_memory, pause};
 use crate::slots::{self, Held};
-use crate::views;
+use crate::{devices, views};
 
 /// Descriptors with higher numbers are left to the mount.
 pub(crate) const DESCRIPTORS: usize = 4096;
@@ -210,9 +210,54 @@ pub(crate) fn with_lease(held: &Held) -> Vec<(i32, Entry)> {
         .collect()
 }
 
-/// Whether a descriptor has O_DIRECT set, of which the program does not know.
+/// Whether a descriptor has O_DIRECT set, of which the program does not know. In a child of vfork the
+/// number may be another file by now.
 pub(crate) fn hides_direct(fd: i32) -> bool {
-    entry(fd).hides_direct()
+    let entry = entry(fd);
+    entry.hides_direct() && (owns_memory() || shows(fd, entry))
+}
+
+/// Whether a descriptor is the file of an entry.
+pub(crate) fn shows(fd: i32, entry: Entry) -> bool {
+    let inode = entry.inode().or_else(|| Some(hold(entry)?.inode()));
+    inode.is_some() && devices::inode_of(fd) == inode
+}
+
+/// Notes what the program has asked for, of a descriptor that keeps O_DIRECT while it has a lease to
+/// write. True if it does.
+pub(crate) fn keeps_direct(fd: i32, is_asked_for: bool) -> bool {
+    loop {
+        let old = entry(fd);
+        let Entry::Leased {
+            slot,
+            generation,
+            write: true,
+            reads,
+            ..
+        } = old
+        else {
+            return false;
+        };
+        let new = Entry::Leased {
+            slot,
+            generation,
+            write: true,
+            reads,
+            hidden: !is_asked_for,
+        };
+        if !owns_memory() || old == new || replace(fd, old, new) {
+            return owns_memory();
+        }
+    }
+}
+
+/// Passes the calls of all descriptors of a file to the mount.
+pub(crate) fn pass_file(device: u64, inode: u64) {
+    for write in [false, true] {
+        if let Some(held) = slots::find(device, inode, write) {
+            pass_lease(&held);
+        }
+    }
 }
 
 /// Passes the calls of all descriptors to the mount.

@@ -44,6 +44,8 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Set in a child that was forked while another thread changed the list. The list is of no use
 /// there: the kernel's own list of mappings takes its place.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
+/// Set when stores to a view that has gone could not be made durable: an fsync must tell that.
+static IS_UNSETTLED: AtomicBool = AtomicBool::new(false);
 /// Set when a change could not be noted: then each view may have become writable.
 static IS_UNSURE: AtomicBool = AtomicBool::new(false);
 
@@ -218,15 +220,18 @@ pub(crate) fn changing<T: Copy>(
     if !has_views(&range) && !has_views(&replaced) {
         return Some(call());
     }
-    match change {
+    let is_settled = match change {
         Change::Gone => settle((at, len)),
         // The kernel cuts whole pages.
         Change::Moved { len: new, .. } => {
             let end = pages(at, new).end;
-            settle((end, range.end.saturating_sub(end)));
-            settle((replaced.start, replaced.end - replaced.start));
+            settle((end, range.end.saturating_sub(end)))
+                & settle((replaced.start, replaced.end - replaced.start))
         }
-        Change::Writable => {}
+        Change::Writable => true,
+    };
+    if !is_settled {
+        IS_UNSETTLED.store(true, Ordering::Release);
     }
     let Some(mut list) = lock() else {
         // What is gone may stay in the list: that costs a system call in vain.
@@ -255,30 +260,36 @@ pub(crate) fn changing<T: Copy>(
     if to.is_some() && is_writable {
         slots::views_may_be_stored_to(at, len);
     }
+    if to.is_some() && change != Change::Writable {
+        slots::views_gone();
+    }
     Some(made)
 }
 
 /// Makes the stores durable that no fsync could make durable later: the views of a range are about
 /// to go. Also if the file has a lease, which would have the whole region made durable: the lease
-/// may end before an fsync. Whatever fails, the memory goes, as without the library. Keeps errno.
-fn settle((at, len): (u64, u64)) {
+/// may end before an fsync. Whatever fails, the memory goes, as without the library. False if that
+/// failed. Keeps errno.
+fn settle((at, len): (u64, u64)) -> bool {
     let range = pages(at, len);
-    if range.is_empty() || !are_any() || is_sealed() {
-        return;
+    if range.is_empty() {
+        return true;
+    }
+    if !are_any() || is_sealed() {
+        return false;
     }
     let errno = real::errno();
-    if is_lost() {
-        // The kernel finds what files it shows.
-        sync(range.start, range.end);
-    }
+    // The kernel finds what files it shows.
+    let mut is_done = !is_lost() || sync(range.start, range.end);
     let mut at = range.start;
     while let Some(view) =
         lock().and_then(|list| list.next(at, |view| view.start < range.end && is_stored_to(view)))
     {
         at = view.end;
-        sync(view.start.max(range.start), view.end.min(range.end));
+        is_done &= sync(view.start.max(range.start), view.end.min(range.end));
     }
     real::set_errno(errno);
+    is_done
 }
 
 fn is_stored_to(view: &View) -> bool {
@@ -352,11 +363,21 @@ fn flush_all() -> bool {
     is_done & is_whole
 }
 
+/// Whether a range has a part of a view.
+pub(crate) fn are_in(range: &Range<u64>) -> bool {
+    are_any() && lock().is_none_or(|list| !list.in_range(range).is_empty())
+}
+
 /// Whether a range may show a part of a file.
 pub(crate) fn shows(at: u64, len: u64, file: FileId) -> bool {
     let range = pages(at, len);
     are_any()
         && (IS_UNSURE.load(Ordering::Relaxed) || lock().is_none_or(|list| list.shows(&range, file)))
+}
+
+/// Whether the stores to all views that have gone are durable.
+pub(crate) fn are_settled() -> bool {
+    !IS_UNSETTLED.load(Ordering::Acquire)
 }
 
 /// How a file is mapped.

@@ -7,6 +7,7 @@
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include "probe.h"
 
@@ -76,6 +77,109 @@ static void store_beside_view(void)
     else
         CHECK(errno == ENODEV);
     SAY("%s\n", at == MAP_FAILED || shown[0] == 'V' ? "coherent" : "stale");
+}
+
+/* Another process, without the library. */
+static int to_other, from_other;
+
+/* Does what it is told: opens the file and maps it for stores, stores a letter, ends the mapping. */
+static void be_other(void)
+{
+    char *at = MAP_FAILED, told, done;
+    while (read(STDIN_FILENO, &told, 1) == 1) {
+        done = '+';
+        if (told == '+') {
+            int fd = opened(O_RDWR);
+            at = map_for_stores(fd);
+            if (at == MAP_FAILED) {
+                CHECK(errno == ENODEV);
+                done = '-';
+            }
+            CHECK(close(fd) == 0);
+        } else if (told == '-') {
+            CHECK(munmap(at, BLOCK) == 0);
+        } else {
+            at[0] = told;
+        }
+        CHECK(write(STDOUT_FILENO, &done, 1) == 1);
+    }
+}
+
+static void start_other(void)
+{
+    int to[2], from[2];
+    CHECK(pipe(to) == 0 && pipe(from) == 0);
+    if (fork() == 0) {
+        CHECK(dup2(to[0], STDIN_FILENO) >= 0 && dup2(from[1], STDOUT_FILENO) >= 0);
+        CHECK(close_range(3, 100, 0) == 0 && unsetenv("LD_PRELOAD") == 0);
+        execl("/proc/self/exe", "guards", "other", path, (char *)NULL);
+        _exit(1);
+    }
+    CHECK(close(to[0]) == 0 && close(from[1]) == 0);
+    to_other = to[1];
+    from_other = from[0];
+}
+
+static char tell(char what)
+{
+    char done;
+    CHECK(write(to_other, &what, 1) == 1 && read(from_other, &done, 1) == 1);
+    return done;
+}
+
+/* A reader with a lease, and a mapping of another process that comes later. */
+static void store_of_other_after_reader(void)
+{
+    start_other();
+    int reader = opened(O_RDONLY);
+    read_often(reader);
+    CHECK(tell('+') == '+' && tell('Y') == '+');
+    SAY("%c\n", first(reader));
+    CHECK(tell('Z') == '+');
+    SAY("%c\n", first(reader));
+    /* One that comes when the mapping is there. */
+    int later = opened(O_RDONLY);
+    read_often(later);
+    CHECK(tell('U') == '+');
+    SAY("%c\n", first(later));
+}
+
+/* A long mapping for reading, and one of another process for stores: before, beside and after. */
+static void store_of_other_beside_view(void)
+{
+    start_other();
+    CHECK(tell('+') == '+');
+    int reader = opened(O_RDONLY);
+    char *shown = mmap(NULL, LONG * BLOCK, PROT_READ, MAP_SHARED, reader, 0);
+    CHECK(shown != MAP_FAILED && tell('U') == '+');
+    SAY("%c\n", shown[0]);
+    CHECK(munmap(shown, LONG * BLOCK) == 0 && close(reader) == 0 && tell('-') == '+');
+    /* The kernel tells the server of a close a little late. */
+    for (int i = 0, refused = 0; !refused; i++) {
+        CHECK(i < 10000);
+        reader = opened(O_RDONLY);
+        shown = mmap(NULL, LONG * BLOCK, PROT_READ, MAP_SHARED, reader, 0);
+        CHECK(shown != MAP_FAILED);
+        refused = tell('+') == '-';
+        if (refused)
+            break;
+        CHECK(tell('V') == '+');
+        CHECK(shown[0] == 'V' && tell('-') == '+');
+        CHECK(munmap(shown, LONG * BLOCK) == 0 && close(reader) == 0);
+    }
+    SAY("refused\n");
+    /* The descriptor stays open. */
+    CHECK(munmap(shown, LONG * BLOCK) == 0);
+    SAY("%c\n", tell('+'));
+    CHECK(tell('-') == '+' && close(reader) == 0);
+    /* One that the library cannot serve keeps nobody away. */
+    CHECK(truncate(path, LONG * BLOCK + 100) == 0);
+    for (int i = 0; i < 20; i++) {
+        reader = opened(O_RDONLY);
+        shown = mmap(NULL, LONG * BLOCK + 100, PROT_READ, MAP_SHARED, reader, 0);
+        CHECK(shown != MAP_FAILED && tell('+') == '+' && tell('-') == '+');
+        CHECK(munmap(shown, LONG * BLOCK + 100) == 0 && close(reader) == 0);
+    }
 }
 
 /* Pages of a mapping that would be those of another file. */
@@ -199,6 +303,139 @@ static void inherited(void)
     CHECK(first(fd) == 'c');
 }
 
+/* O_APPEND that is set where the library does not see of which descriptor. */
+static void append_is_set_elsewhere(void)
+{
+    struct stat st;
+    for (int i = 0; i < 3; i++) {
+        int fd = opened(O_RDWR), status, high = -1;
+        CHECK(first(fd) == 'a' && pwrite(fd, "a", 1, 0) == 1 && fstat(fd, &st) == 0);
+        if (i == 0) {
+            pid_t child = fork();
+            if (child == 0)
+                _exit(fcntl(fd, F_SETFL, O_APPEND));
+            CHECK(waitpid(child, &status, 0) == child && status == 0);
+        } else if (i == 1) {
+            high = fcntl(fd, F_DUPFD, 4500);
+            CHECK(high >= 4500 && fcntl(high, F_SETFL, O_APPEND) == 0);
+        } else {
+            CHECK(syscall(SYS_fcntl, fd, F_SETFL, O_APPEND) == 0);
+        }
+        off_t before = st.st_size;
+        CHECK(write(fd, "w", 1) == 1 && pwrite(fd, "p", 1, 0) == 1);
+        CHECK(fstat(fd, &st) == 0);
+        SAY("%d %c\n", (int)(st.st_size - before), first(fd));
+        CHECK(close(fd) == 0 && (high < 0 || close(high) == 0));
+    }
+}
+
+/* A number that was a file of the library, in a thread with descriptors of its own. */
+static void number_is_pipe(void)
+{
+    int fd = opened(O_RDWR), ends[2];
+    CHECK(first(fd) == 'a' && unshare(CLONE_FILES) == 0 && first(fd) == 'a');
+    CHECK(!(fcntl(fd, F_GETFL) & O_DIRECT));
+    CHECK(pipe(ends) == 0 && close(fd) == 0 && dup(ends[1]) == fd);
+    CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+    char all[8] = "";
+    CHECK(write(fd, "ab", 2) == 2 && write(fd, "cd", 2) == 2);
+    CHECK(read(ends[0], all, 1) == 1 && read(ends[0], all + 1, 3) == 3);
+    SAY("%s\n", all);
+}
+
+static time_t mtime(void)
+{
+    struct stat st;
+    CHECK(stat(path, &st) == 0);
+    return st.st_mtime;
+}
+
+/* A time that the program sets, and times of stores that no call tells of. */
+static void times_of_stores(void)
+{
+    const struct timespec then[2] = {{1000, 0}, {1000, 0}};
+    int fd = opened(O_RDWR), status;
+    char *at = map_for_stores(fd);
+    CHECK(at != MAP_FAILED);
+    at[0] = 'T';
+    CHECK(munmap(at, BLOCK) == 0 && futimens(fd, then) == 0);
+    CHECK(fsync(fd) == 0);
+    SAY("%ld ", (long)mtime());
+    CHECK(close(fd) == 0);
+    /* The server looks twice a second. */
+    CHECK(usleep(1200 * 1000) == 0);
+    SAY("%ld\n", (long)mtime());
+    for (int i = 0; i < 2; i++) {
+        CHECK(utimensat(AT_FDCWD, path, then, 0) == 0);
+        pid_t child = fork();
+        if (child == 0) {
+            at = map_for_stores(opened(O_RDWR));
+            CHECK(at != MAP_FAILED);
+            at[0] = 'E';
+            if (i)
+                _exit(0);
+            exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        SAY("%s\n", mtime() > 1000 ? "noted" : "not noted");
+    }
+}
+
+/* Calls that the kernel refuses as a whole. */
+static void vectors_are_refused_whole(void)
+{
+    int fd = opened(O_RDWR);
+    char byte = 'V';
+    struct iovec too_long[2] = {{&byte, 1}, {&byte, (size_t)-1}}, empty[2] = {{&byte, 0}, {&byte, 0}};
+    CHECK(first(fd) == 'a');
+    int done = pwritev(fd, too_long, 2, 0);
+    SAY("%d %s, %c\n", done, strerror(errno), first(fd));
+    done = preadv(fd, empty, 2, -1);
+    SAY("%d %s\n", done, strerror(errno));
+    done = pwritev(fd, empty, 2, -1);
+    SAY("%d %s\n", done, strerror(errno));
+}
+
+/* An address that is a wish only, when others may share the description. */
+static void wish_after_fork(void)
+{
+    int fd = opened(O_RDWR), status;
+    CHECK(first(fd) == 'a');
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    void *wish = (void *)0x7f0000000000;
+    for (int i = 0; i < 2; i++) {
+        int flags = i ? MAP_SHARED_VALIDATE : MAP_SHARED;
+        char *at = mmap(wish, BLOCK, PROT_READ | PROT_WRITE, flags, fd, 0);
+        SAY("%s\n", at == MAP_FAILED ? strerror(errno) : "mapped");
+        if (at != MAP_FAILED)
+            at[0] = 'W';
+    }
+    SAY("%c\n", first(fd));
+}
+
+/* sendfile beside direct stores, when the program has taken O_DIRECT back. */
+static char sent(int fd)
+{
+    int ends[2];
+    off_t at = 0;
+    char c;
+    CHECK(pipe(ends) == 0 && sendfile(ends[1], fd, &at, 1) == 1 && read(ends[0], &c, 1) == 1);
+    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+    return c;
+}
+
+static void sends_after_o_direct(void)
+{
+    int fd = opened(O_RDWR | O_DIRECT);
+    CHECK(first(fd) == 'a' && fcntl(fd, F_SETFL, 0) == 0);
+    SAY("%c ", sent(fd));
+    CHECK(pwrite(fd, "N", 1, 0) == 1);
+    SAY("%c, %s\n", sent(fd), fcntl(fd, F_GETFL) & O_DIRECT ? "shown" : "hidden");
+}
+
 static int by_close_range;
 static int shared_fd;
 static pthread_barrier_t barrier;
@@ -249,14 +486,24 @@ int main(int count, char **arguments)
 {
     static const struct { const char *name; void (*run)(void); } all[] = {
         {"store_beside_reader", store_beside_reader}, {"store_after_reader", store_after_reader},
-        {"store_beside_view", store_beside_view}, {"other_pages", other_pages},
-        {"planted_proc", planted_proc}, {"gives_root_away", gives_root_away},
+        {"store_beside_view", store_beside_view},
+        {"store_of_other_after_reader", store_of_other_after_reader},
+        {"store_of_other_beside_view", store_of_other_beside_view}, {"other_pages", other_pages},
+        {"append_is_set_elsewhere", append_is_set_elsewhere}, {"number_is_pipe", number_is_pipe},
+        {"times_of_stores", times_of_stores},
+        {"vectors_are_refused_whole", vectors_are_refused_whole},
+        {"wish_after_fork", wish_after_fork},
+        {"sends_after_o_direct", sends_after_o_direct}, {"planted_proc", planted_proc}, {"gives_root_away", gives_root_away},
         {"inherited", inherited}, {"own_descriptors", own_descriptors},
         {"own_descriptors_by_close_range", own_descriptors_by_close_range},
     };
     if (count != 3)
         return 2;
     path = arguments[2];
+    if (!strcmp(arguments[1], "other")) {
+        be_other();
+        return 0;
+    }
     make(path, LONG);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(arguments[1], all[i].name)) {

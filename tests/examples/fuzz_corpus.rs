@@ -19,8 +19,8 @@ use std::path::Path;
 
 use pramfs_control::fuzzing::{encode_reply, encode_request};
 use pramfs_control::{
-    Blocks, Extent, Granted, LeaseKey, LeaseRow, Refusal, Reply, Request, Served, Ticket,
-    TicketReply,
+    Blocks, Coherence, Extent, Granted, LeaseKey, LeaseRow, Refusal, Reply, Request, Served,
+    Ticket, TicketReply,
 };
 use pramfs_fuse_protocol::flags::InitFlags;
 use pramfs_fuse_protocol::{InitRequest, Outcome, Wanted, negotiate};
@@ -174,7 +174,14 @@ fn messages() -> impl Iterator<Item = Seed> {
     let requests = [
         Request::Status,
         Request::Connection,
-        Request::Lease { ticket },
+        Request::Lease {
+            ticket,
+            coherence: Coherence::Kept,
+        },
+        Request::Cohere {
+            lease,
+            coherence: Coherence::Recalled,
+        },
         Request::Blocks {
             lease,
             offset: 8192,

@@ -269,7 +269,7 @@ impl Adapter {
         if !allows(handle, mode) {
             return Err(Refusal::Request(
                 Errno::EBADF,
-                "a ticket needs a file that is open for reading, and for writing if the lease is",
+                "a ticket needs a file that is open for reading, and for writing without O_APPEND if the lease is",
             ));
         }
         let Some(user) = Caller::user(req) else {

@@ -28,6 +28,7 @@ use super::convert::{Handle, Node, ino};
 use super::namespace::{HeldEntry, labels};
 use super::serve::{Refusal, Served};
 use super::{Adapter, CacheMode, OpenedBy, stores};
+use crate::direct::{OpenedHow, Opens};
 
 /// Bit of a handle whose file is open for reading.
 const READABLE: u64 = 1;
@@ -39,32 +40,71 @@ const CACHED: u64 = 4;
 /// Bit of a handle that counts among the others.
 const DIRECT: u64 = 8;
 
+/// Bit of a handle whose file is open with O_APPEND.
+const APPENDING: u64 = 16;
+
 /// Returns the handle of a file opened with these flags.
-fn handle(flags: i32, cached: bool, direct: bool) -> Handle {
+fn handle(flags: i32, counted: Counted) -> Handle {
     let access = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => READABLE,
         libc::O_WRONLY => WRITABLE,
         _ => READABLE | WRITABLE,
     };
-    Handle(access | if cached { CACHED } else { 0 } | if direct { DIRECT } else { 0 })
+    let counted = match counted {
+        Counted::Cached { .. } => CACHED,
+        Counted::Direct => DIRECT,
+        Counted::No => 0,
+    };
+    let appending = match flags & libc::O_APPEND {
+        0 => 0,
+        _ => APPENDING,
+    };
+    Handle(access | counted | appending)
 }
 
-/// Whether a handle belongs to a file that is open for the accesses of a lease.
+/// Whether a handle belongs to a file that is open for the accesses of a lease. What the holder of
+/// one to write cannot store, it writes by this descriptor at an offset: with O_APPEND, that goes to
+/// the end of the file.
 pub(super) fn allows(handle: Handle, lease: LeaseMode) -> bool {
-    let needed = match lease {
-        LeaseMode::Read => READABLE,
-        LeaseMode::Write => READABLE | WRITABLE,
+    let (asked, needed) = match lease {
+        LeaseMode::Read => (READABLE, READABLE),
+        LeaseMode::Write => (READABLE | WRITABLE | APPENDING, READABLE | WRITABLE),
     };
-    handle.0 & needed == needed
+    handle.0 & asked == needed
+}
+
+/// Whether the file can be mapped for stores.
+fn is_for_stores(handle: Handle) -> bool {
+    handle.0 & (READABLE | WRITABLE) == READABLE | WRITABLE
+}
+
+/// Among which opens an open counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// Those through the page cache. `stores`: for reading and writing.
+    Cached { stores: bool },
+    /// The others.
+    Direct,
+    /// None: the mount does not count them.
+    No,
+}
+
+impl Counted {
+    fn of(handle: Handle) -> Counted {
+        match handle.0 {
+            bits if bits & CACHED != 0 => Counted::Cached {
+                stores: is_for_stores(handle),
+            },
+            bits if bits & DIRECT != 0 => Counted::Direct,
+            _ => Counted::No,
+        }
+    }
 }
 
 /// How an open is answered.
 pub(super) struct Opened {
     mode: OpenOutFlags,
-    /// It counts among the opens through the page cache.
-    cached: bool,
-    /// It counts among the others.
-    direct: bool,
+    counted: Counted,
     /// Its handle is 0, as that of every file.
     by_kernel: bool,
 }
@@ -78,8 +118,7 @@ impl Opened {
     fn by_kernel() -> Opened {
         Opened {
             mode: OpenOutFlags::KEEP_CACHE,
-            cached: false,
-            direct: false,
+            counted: Counted::No,
             by_kernel: true,
         }
     }
@@ -87,7 +126,7 @@ impl Opened {
     fn answer(&self, flags: i32) -> OpenOut {
         let fh = match self.by_kernel {
             true => 0,
-            false => handle(flags, self.cached, self.direct).0,
+            false => handle(flags, self.counted).0,
         };
         OpenOut {
             fh,
@@ -118,6 +157,27 @@ const BY_KERNEL: Refusal = Refusal::Request(Errno::ENOSYS, "the kernel opens fil
 /// checks the file itself then: whether it may be opened, and in a sticky directory. A reply with
 /// the file would go past these checks, because the kernel takes it for a new one.
 const MADE_MEANWHILE: Refusal = Refusal::Request(Errno::ESTALE, "the name has been made meanwhile");
+
+/// Notes an open that may use the page cache. `stores`: it is for reading and writing.
+fn count_cached(opens: &Opens, fs: &Fs, ino: Ino, stores: bool) -> Counted {
+    match opens.open_cached(ino, stores) {
+        OpenedHow::Cached => Counted::Cached { stores },
+        OpenedHow::CachedAfterRecall => {
+            let told = fs.recall_leases(ino);
+            opens.end_recall(ino, told.is_ok());
+            match told {
+                Ok(()) => Counted::Cached { stores },
+                Err(error) => {
+                    tracing::warn!(
+                        "{ino} is opened without the page cache: its direct readers cannot be told: {error}"
+                    );
+                    Counted::Direct
+                }
+            }
+        }
+        OpenedHow::Direct => Counted::Direct,
+    }
+}
 
 impl Adapter {
     /// Whether files and directories are opened without a request.
@@ -160,28 +220,24 @@ impl Adapter {
     }
 
     /// Notes an open of a file in this mode. A file that is stored to directly is not opened
-    /// through the page cache.
-    fn note_open(&self, ino: Ino, mut mode: OpenOutFlags) -> Opened {
-        let wants_cache = !mode.contains(OpenOutFlags::DIRECT_IO);
-        let cached = match &self.opens {
-            Some(opens) if wants_cache => opens.open_cached(ino),
-            _ => false,
+    /// through the page cache, and neither is one for stores whose direct readers cannot be told.
+    fn note_open(&self, fs: &Fs, ino: Ino, mut mode: OpenOutFlags, flags: i32) -> Opened {
+        let counted = match &self.opens {
+            None => Counted::No,
+            Some(_) if mode.contains(OpenOutFlags::DIRECT_IO) => Counted::Direct,
+            Some(opens) => count_cached(opens, fs, ino, is_for_stores(handle(flags, Counted::No))),
         };
-        if wants_cache && self.opens.is_some() && !cached {
-            mode.remove(OpenOutFlags::KEEP_CACHE);
-            mode |= OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES;
-        }
-        let direct = match &self.opens {
-            Some(opens) if !cached => {
+        match (counted, &self.opens) {
+            (Counted::Direct, Some(opens)) => {
+                mode.remove(OpenOutFlags::KEEP_CACHE);
+                mode |= OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES;
                 opens.open_direct(ino);
-                true
             }
-            _ => false,
-        };
+            _ => {}
+        }
         Opened {
             mode,
-            cached,
-            direct,
+            counted,
             by_kernel: false,
         }
     }
@@ -200,7 +256,7 @@ impl Adapter {
         let closed = match fs.close_file_window(ino) {
             Ok(closed) => closed,
             Err(error) if writes && error.errno() == libc::EBUSY => {
-                self.note_close(ino, opened.cached, opened.direct);
+                self.note_close(ino, opened.counted);
                 return Err(error.into());
             }
             // A mount that has become read-only closes no window.
@@ -211,7 +267,7 @@ impl Adapter {
                 .getattr(ino)
                 .is_ok_and(|attr| opens.must_open_again(ino, attr.size))
         {
-            self.note_close(ino, opened.cached, opened.direct);
+            self.note_close(ino, opened.counted);
             return Err(Refusal::Request(
                 Errno::ESTALE,
                 "the file has grown without the kernel",
@@ -220,10 +276,10 @@ impl Adapter {
         Ok(())
     }
 
-    fn note_close(&self, ino: Ino, cached: bool, direct: bool) {
-        match &self.opens {
-            Some(opens) if cached => opens.close_cached(ino),
-            Some(opens) if direct => opens.close_direct(ino),
+    fn note_close(&self, ino: Ino, counted: Counted) {
+        match (&self.opens, counted) {
+            (Some(opens), Counted::Cached { stores }) => opens.close_cached(ino, stores),
+            (Some(opens), Counted::Direct) => opens.close_direct(ino),
             _ => {}
         }
     }
@@ -294,7 +350,7 @@ impl Adapter {
             return (Opened::by_kernel(), None, made);
         }
         // One reference for the lookup, one for the open file.
-        let opened = self.note_open(made.1.ino, self.file_mode(flags, made.1.flags));
+        let opened = self.note_open(fs, made.1.ino, self.file_mode(flags, made.1.flags), flags);
         (opened, Some(fs.hold(made.1.ino)), made)
     }
 
@@ -344,7 +400,7 @@ impl Adapter {
             if reads && fs.read_sets_atime(ino)? {
                 mode.remove(OpenOutFlags::KEEP_CACHE);
             }
-            let opened = self.note_open(ino, mode);
+            let opened = self.note_open(fs, ino, mode, flags);
             let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
             self.close_window(fs, ino, &opened, writes)?;
             fs.hold(ino).into_count();
@@ -361,7 +417,7 @@ impl Adapter {
             if self.kernel_opens() {
                 return Ok(());
             }
-            self.note_close(ino, handle.0 & CACHED != 0, handle.0 & DIRECT != 0);
+            self.note_close(ino, Counted::of(handle));
             self.removals.during(|| fs.release(ino, 1));
             Ok(())
         };

@@ -10,6 +10,7 @@
 //!
 //! Not here: what a lease does to the file (the engine), connections (`pramfs_control`).
 
+mod lending;
 mod opens;
 mod policy;
 mod tickets;
@@ -24,12 +25,13 @@ use pramfs::inode::{Fs, HeldLease, Ino, LeaseMode, LeasedExtents};
 use pramfs::{Error, FileType};
 
 use pramfs_control::{
-    Blocks, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refusal, Refused, Ticket,
+    Blocks, Coherence, Extent, Granted, LeaseKey, LeaseRow, Leases, Peer, Refusal, Refused, Ticket,
     TicketReply, Window,
 };
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 use pramfs_medium::pmem::Permissions;
 
+pub(crate) use opens::OpenedHow;
 pub use opens::Opens;
 pub use policy::{DirectPolicy, Policy};
 use tickets::{Claim, Tickets};
@@ -166,12 +168,27 @@ impl Direct {
         }
     }
 
+    /// Called after blocks have been found, see [`Opens::is_recalled`].
+    fn check_recalled(&self, id: u64) -> Result<(), Refused> {
+        match self.opens.is_recalled(id) {
+            false => Ok(()),
+            true => Err(Refused::new(
+                Refusal::Ended,
+                "the lease has been recalled: a program may store to the file through a mapping",
+            )),
+        }
+    }
+
+    fn held(&self, lease: LeaseKey) -> Result<HeldLease, Refused> {
+        let leases = self.fs.leases();
+        let held = leases.into_iter().find(|held| key(held) == lease);
+        held.ok_or_else(|| Refused::new(Refusal::Ended, "the lease has ended"))
+    }
+
     /// Returns a lease to write that is not revoked.
     fn writer(&self, lease: LeaseKey) -> Result<HeldLease, Refused> {
         self.check_live(lease)?;
-        let leases = self.fs.leases();
-        let held = leases.into_iter().find(|held| key(held) == lease);
-        let held = held.ok_or_else(|| Refused::new(Refusal::Ended, "the lease has ended"))?;
+        let held = self.held(lease)?;
         match held.mode {
             LeaseMode::Write => Ok(held),
             LeaseMode::Read => Err(Refused::new(
@@ -245,6 +262,7 @@ impl Leases for Direct {
     fn grant(
         &self,
         ticket: Ticket,
+        coherence: Coherence,
         peer: &Peer,
         most: usize,
         send: &mut dyn FnMut(&Granted, std::os::fd::BorrowedFd<'_>),
@@ -262,7 +280,10 @@ impl Leases for Direct {
         self.policy.check(peer.uid, &is_member, mode, &region)?;
         self.check_room(peer.uid, region.owner)?;
         let writing = match mode {
-            LeaseMode::Read => None,
+            LeaseMode::Read => {
+                self.opens.check_reader(ino, coherence)?;
+                None
+            }
             LeaseMode::Write => Some(self.opens.begin_writing(ino)?),
         };
         let grant = self
@@ -278,6 +299,10 @@ impl Leases for Direct {
         if let Some(writing) = writing {
             writing.granted(lease.id);
         }
+        // Before the blocks are found: an open for stores finds the lease from here on.
+        if mode == LeaseMode::Read && coherence != Coherence::WriteBack {
+            self.opens.note_reader(ino, lease.id, coherence)?;
+        }
         let descriptor = grant.descriptor().map_err(|error| {
             Refused::new(
                 Refusal::System,
@@ -286,6 +311,7 @@ impl Leases for Direct {
         })?;
         let found = self.fs.leased_extents(lease.slot, lease.id, 0, most);
         let found = found.map_err(refused)?;
+        self.check_recalled(lease.id)?;
         let granted = Granted {
             lease: key(&lease),
             filesystem: self.fs.superblock().uuid().as_u64_pair(),
@@ -294,6 +320,7 @@ impl Leases for Direct {
             block_size: self.fs.superblock().geometry().block_size,
             view: found.view,
             stored: found.stored,
+            coherence,
             blocks: blocks(found),
         };
         // The message keeps the descriptor open until the client has it or is gone.
@@ -307,7 +334,22 @@ impl Leases for Direct {
             .fs
             .leased_extents(lease.slot, lease.id, offset, most)
             .map_err(refused)?;
+        self.check_recalled(lease.id)?;
         Ok(blocks(found))
+    }
+
+    fn cohere(&self, lease: LeaseKey, coherence: Coherence) -> Result<(), Refused> {
+        self.check_live(lease)?;
+        let held = self.held(lease)?;
+        if held.mode == LeaseMode::Write {
+            // It keeps the page cache away in any case.
+            return Ok(());
+        }
+        self.opens.note_reader(held.ino, held.id, coherence)?;
+        // The timer may have ended it meanwhile, and found no note.
+        self.held(lease)
+            .map(drop)
+            .inspect_err(|_| self.opens.reader_ended(held.ino, held.id))
     }
 
     fn fill(&self, lease: LeaseKey, range: Range<u64>, ahead: bool) -> Result<u64, Refused> {

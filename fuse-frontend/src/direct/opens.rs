@@ -14,17 +14,28 @@
 //!   mappings and for `splice` and `sendfile`, which ignore `FOPEN_DIRECT_IO`. It drops them
 //!   at each look of the timer, if the file has been stored to since.
 //!
+//! A store through a mapping of the mount reaches the medium at the write-back of its page. The holder
+//! of a lease to read that must not miss one ([`Coherence`]) is told of each program that could make
+//! such a mapping, which takes an open for reading and writing through the page cache:
+//!
+//! - While there is such an open, the lease is refused.
+//! - Before such an open is answered, the lease is recalled: the holder knows no blocks from then
+//!   on. If the holder has mapped the file, the open gets `FOPEN_DIRECT_IO` instead.
+//!
+//! A lease of an earlier mount counts as one whose holder has mapped the file.
+//!
 //! The bytes of a file that is stored to are never lent to the kernel as a slice (`lent`).
 //! A lease to write waits for the reads that may be lending ([`Opens::lend`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pramfs::inode::{Fs, Ino, LeaseEvent, LeaseMode};
-use pramfs_control::{Refusal, Refused};
+use pramfs_control::{Coherence, Refusal, Refused};
 
+use super::lending::{Lend, Lending};
 use crate::adapter::Notifier;
 
 /// How a file is in use. Never unused in the table.
@@ -32,6 +43,8 @@ use crate::adapter::Notifier;
 struct Uses {
     /// Opens through the page cache.
     cached: u64,
+    /// Those of them that are for reading and writing: the program may map the file for stores.
+    storing: u64,
     /// Other opens.
     direct: u64,
     /// When an open was last asked to be made again, because a window has been closed for it.
@@ -42,6 +55,10 @@ struct Uses {
     granting: u64,
     /// The other leases to write, by their `id`.
     writers: Vec<u64>,
+    /// Leases to read that are recalled before an open for stores, by their `id`.
+    readers: Vec<u64>,
+    /// Leases to read that keep such an open from the page cache.
+    kept: Vec<u64>,
     /// A request has found a note of stores since the last look of the timer.
     stored: bool,
 }
@@ -50,6 +67,19 @@ impl Uses {
     fn is_written(&self) -> bool {
         self.granting > 0 || !self.writers.is_empty()
     }
+}
+
+/// How an open is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum OpenedHow {
+    /// Through the page cache.
+    Cached,
+    /// Through the page cache, after the leases to read have been recalled
+    /// (`Fs::recall_leases`) and [`Opens::end_recall`] was called.
+    CachedAfterRecall,
+    /// Without the page cache.
+    Direct,
 }
 
 /// The uses of the files of a mount.
@@ -63,6 +93,9 @@ pub struct Opens {
     all_written: bool,
     grown: Grown,
     lending: Lending,
+    /// Leases to read that are recalled, by their `id`. They are told no blocks. Locked after
+    /// `files`.
+    recalled: Mutex<HashSet<u64>>,
     notifier: Notifier,
 }
 
@@ -100,44 +133,12 @@ impl Grown {
     }
 }
 
-/// Reads that lend, in two alternating sets: a wait for those of one set ends although new
-/// reads begin.
-#[derive(Debug, Default)]
-struct Lending {
-    set: AtomicUsize,
-    reads: [AtomicUsize; 2],
-}
-
-/// A read that lends bytes to the kernel.
-#[derive(Debug)]
-pub(crate) struct Lend<'o>(&'o AtomicUsize);
-
-impl Drop for Lend<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
-    }
-}
-
-impl Lending {
-    fn begin(&self) -> Lend<'_> {
-        loop {
-            let set = self.set.load(Ordering::SeqCst);
-            let reads = &self.reads[set % 2];
-            reads.fetch_add(1, Ordering::SeqCst);
-            let lend = Lend(reads);
-            if self.set.load(Ordering::SeqCst) == set {
-                return lend;
-            }
-        }
-    }
-
-    /// Waits for the reads that have begun. One caller at a time.
-    fn wait(&self) {
-        let set = self.set.fetch_add(1, Ordering::SeqCst);
-        while self.reads[set % 2].load(Ordering::SeqCst) > 0 {
-            std::thread::sleep(Duration::from_micros(50));
-        }
-    }
+fn mapped_for_stores() -> Refused {
+    Refused::new(
+        Refusal::Busy,
+        "the file is open for reading and writing through the page cache of the kernel: a direct \
+         reader would see stores through a mapping late; it goes on through the mount",
+    )
 }
 
 /// A lease to write that is being granted.
@@ -169,6 +170,7 @@ impl Opens {
             all_written: false,
             grown: Grown::default(),
             lending: Lending::default(),
+            recalled: Mutex::default(),
             notifier,
         }
     }
@@ -181,24 +183,32 @@ impl Opens {
         let opens = Arc::new(opens);
         let weak = Arc::downgrade(&opens);
         fs.watch_leases(move |lease, event| {
-            let (LeaseMode::Write, Some(opens)) = (lease.mode, weak.upgrade()) else {
+            let Some(opens) = weak.upgrade() else {
                 return;
             };
-            match event {
-                LeaseEvent::Checked { stored } => opens.checked(lease.ino, stored),
-                LeaseEvent::Ended => opens.writer_ended(lease.ino, lease.id),
+            match (lease.mode, event) {
+                (LeaseMode::Write, LeaseEvent::Checked { stored }) => {
+                    opens.checked(lease.ino, stored);
+                }
+                (LeaseMode::Write, LeaseEvent::Ended) => opens.writer_ended(lease.ino, lease.id),
+                (LeaseMode::Read, LeaseEvent::Ended) => opens.reader_ended(lease.ino, lease.id),
+                (LeaseMode::Read, LeaseEvent::Checked { .. }) => {}
             }
         });
         // An end that comes meanwhile waits for the lock.
         let mut files = opens.lock();
         for lease in fs.leases() {
-            if lease.mode == LeaseMode::Write {
-                opens.grown.add(lease.ino);
-                let uses = files.entry(lease.ino).or_default();
-                uses.writers.push(lease.id);
+            let uses = files.entry(lease.ino).or_default();
+            match lease.mode {
+                LeaseMode::Write => {
+                    opens.grown.add(lease.ino);
+                    uses.writers.push(lease.id);
+                }
+                LeaseMode::Read => uses.kept.push(lease.id),
             }
         }
-        opens.written.store(files.len(), Ordering::SeqCst);
+        let written = files.values().filter(|uses| uses.is_written()).count();
+        opens.written.store(written, Ordering::SeqCst);
         drop(files);
         opens
     }
@@ -228,17 +238,104 @@ impl Opens {
         changed
     }
 
-    /// Notes an open through the page cache. False if the file is stored to directly: the
-    /// open must not use the cache.
-    pub(crate) fn open_cached(&self, ino: Ino) -> bool {
+    /// Notes an open that may use the page cache. `stores`: it is for reading and writing. Such an
+    /// open comes first, and then the leases are recalled, so that a holder that asks for blocks
+    /// finds one of the two. Every open recalls for itself until one has done it: none may be
+    /// answered before.
+    pub(crate) fn open_cached(&self, ino: Ino, stores: bool) -> OpenedHow {
         if self.all_written {
-            return false;
+            return OpenedHow::Direct;
         }
         self.change(ino, |uses| {
-            let may = !uses.is_written();
-            uses.cached += u64::from(may);
-            may
+            if uses.is_written() || stores && !uses.kept.is_empty() {
+                return OpenedHow::Direct;
+            }
+            uses.cached += 1;
+            if !stores {
+                return OpenedHow::Cached;
+            }
+            uses.storing += 1;
+            if uses.readers.is_empty() {
+                return OpenedHow::Cached;
+            }
+            self.recalled().extend(&uses.readers);
+            OpenedHow::CachedAfterRecall
         })
+    }
+
+    /// Notes that the leases to read of a file are recalled, or that the holders could not be told:
+    /// then they keep the page cache away, and the open is made [without](OpenedHow::Direct).
+    pub(crate) fn end_recall(&self, ino: Ino, are_told: bool) {
+        self.change(ino, |uses| {
+            let recalled = self.recalled();
+            let (done, rest) = uses.readers.iter().partition(|id| recalled.contains(id));
+            uses.readers = rest;
+            if !are_told {
+                let done: Vec<u64> = done;
+                uses.kept.extend(done);
+                uses.cached = uses.cached.saturating_sub(1);
+                uses.storing = uses.storing.saturating_sub(1);
+            }
+        });
+    }
+
+    fn recalled(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.recalled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a lease to read is recalled. The answer to a question for blocks is looked at here
+    /// after they were found: those of before the recall are of a layout that has passed.
+    pub(super) fn is_recalled(&self, id: u64) -> bool {
+        self.recalled().contains(&id)
+    }
+
+    /// Notes a lease to read, which exists already, or changes what it is noted as.
+    ///
+    /// # Errors
+    /// A program may store to the file through the page cache; or that has been so meanwhile.
+    pub(super) fn note_reader(
+        &self,
+        ino: Ino,
+        id: u64,
+        coherence: Coherence,
+    ) -> Result<(), Refused> {
+        let noted = self.change(ino, |uses| {
+            if uses.storing > 0 || self.is_recalled(id) {
+                return false;
+            }
+            uses.readers.retain(|reader| *reader != id);
+            uses.kept.retain(|reader| *reader != id);
+            match coherence {
+                Coherence::WriteBack => {}
+                Coherence::Recalled => uses.readers.push(id),
+                Coherence::Kept => uses.kept.push(id),
+            }
+            true
+        });
+        match noted {
+            true => Ok(()),
+            false => Err(mapped_for_stores()),
+        }
+    }
+
+    /// Checks that a lease to read may be granted, before it costs a record.
+    ///
+    /// # Errors
+    /// As for [`note_reader`](Self::note_reader).
+    pub(super) fn check_reader(&self, ino: Ino, coherence: Coherence) -> Result<(), Refused> {
+        let storing = self.lock().get(&ino).map_or(0, |uses| uses.storing);
+        match coherence != Coherence::WriteBack && storing > 0 {
+            true => Err(mapped_for_stores()),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn reader_ended(&self, ino: Ino, id: u64) {
+        self.change(ino, |uses| {
+            uses.readers.retain(|reader| *reader != id);
+            uses.kept.retain(|reader| *reader != id);
+        });
+        self.recalled().remove(&id);
     }
 
     /// Notes an open that does not use the page cache.
@@ -280,9 +377,13 @@ impl Opens {
         })
     }
 
-    /// Notes the end of such an open.
-    pub(crate) fn close_cached(&self, ino: Ino) {
-        self.change(ino, |uses| uses.cached = uses.cached.saturating_sub(1));
+    /// Notes the end of an open through the page cache. The kernel has written back what was stored
+    /// through its mappings.
+    pub(crate) fn close_cached(&self, ino: Ino, stores: bool) {
+        self.change(ino, |uses| {
+            uses.cached = uses.cached.saturating_sub(1);
+            uses.storing = uses.storing.saturating_sub(stores.into());
+        });
     }
 
     /// Whether a file is stored to directly.
@@ -326,6 +427,11 @@ impl Opens {
     /// Whether any file is stored to directly.
     pub fn are_written(&self) -> bool {
         self.all_written || self.written.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether there are leases, also of earlier mounts.
+    pub fn are_needed(&self) -> bool {
+        self.are_written() || !self.lock().is_empty()
     }
 
     /// Begins to grant a lease to write.
@@ -377,16 +483,22 @@ mod tests {
 
     const FILE: Ino = Ino(77);
 
+    impl Opens {
+        fn opens_cached(&self, ino: Ino) -> bool {
+            self.open_cached(ino, false) == OpenedHow::Cached
+        }
+    }
+
     #[test]
     fn open_through_cache_refuses_writer_until_it_is_closed() {
         let opens = Opens::new(crate::adapter::nowhere());
-        assert!(opens.open_cached(FILE) && opens.open_cached(FILE));
+        assert!(opens.opens_cached(FILE) && opens.opens_cached(FILE));
         let refused = opens.begin_writing(FILE).unwrap_err();
         assert_eq!(refused.reason, Refusal::Busy);
         assert!(refused.message.contains("2 times"), "{}", refused.message);
-        opens.close_cached(FILE);
+        opens.close_cached(FILE, false);
         assert!(opens.begin_writing(FILE).is_err());
-        opens.close_cached(FILE);
+        opens.close_cached(FILE, false);
         opens.begin_writing(FILE).unwrap().granted(1);
         assert!(opens.is_written(FILE) && !opens.is_written(Ino(78)));
     }
@@ -397,16 +509,16 @@ mod tests {
         for id in 1..3 {
             opens.begin_writing(FILE).unwrap().granted(id);
         }
-        assert!(!opens.open_cached(FILE) && opens.open_cached(Ino(78)));
+        assert!(!opens.opens_cached(FILE) && opens.opens_cached(Ino(78)));
         opens.writer_ended(FILE, 1);
         // A second time, and one that was never noted.
         opens.writer_ended(FILE, 1);
         opens.writer_ended(FILE, 3);
-        assert!(!opens.open_cached(FILE));
+        assert!(!opens.opens_cached(FILE));
         opens.writer_ended(FILE, 2);
-        assert!(opens.open_cached(FILE));
-        opens.close_cached(FILE);
-        opens.close_cached(Ino(78));
+        assert!(opens.opens_cached(FILE));
+        opens.close_cached(FILE, false);
+        opens.close_cached(Ino(78), false);
         assert!(opens.lock().is_empty(), "an unused file costs no memory");
         assert_eq!(opens.written.load(Ordering::Relaxed), 0);
     }
@@ -441,15 +553,67 @@ mod tests {
             ..Opens::new(crate::adapter::nowhere())
         };
         assert!(opens.are_written() && opens.is_written(FILE));
-        assert!(!opens.open_cached(FILE) && opens.lend(FILE).is_none());
+        assert!(!opens.opens_cached(FILE) && opens.lend(FILE).is_none());
     }
 
     #[test]
     fn refused_grant_leaves_nothing() {
         let opens = Opens::new(crate::adapter::nowhere());
         let writing = opens.begin_writing(FILE).unwrap();
-        assert!(opens.is_written(FILE) && !opens.open_cached(FILE));
+        assert!(opens.is_written(FILE) && !opens.opens_cached(FILE));
         drop(writing);
-        assert!(!opens.is_written(FILE) && opens.open_cached(FILE));
+        assert!(!opens.is_written(FILE) && opens.opens_cached(FILE));
+    }
+
+    #[test]
+    fn open_for_stores_recalls_reader_or_is_kept_from_cache() {
+        use Coherence::{Kept, Recalled, WriteBack};
+        let opens = Opens::new(crate::adapter::nowhere());
+        for (id, coherence) in [(1, WriteBack), (2, Recalled), (3, Recalled)] {
+            opens.check_reader(FILE, coherence).unwrap();
+            opens.note_reader(FILE, id, coherence).unwrap();
+        }
+        assert!(opens.opens_cached(FILE) && !opens.is_recalled(2));
+        opens.note_reader(FILE, 3, Kept).unwrap();
+        assert_eq!(opens.open_cached(FILE, true), OpenedHow::Direct);
+        opens.note_reader(FILE, 3, Recalled).unwrap();
+        opens.reader_ended(FILE, 3);
+        // The second open is not answered before the holder is told, either.
+        assert_eq!(opens.open_cached(FILE, true), OpenedHow::CachedAfterRecall);
+        assert_eq!(opens.open_cached(FILE, true), OpenedHow::CachedAfterRecall);
+        opens.end_recall(FILE, true);
+        assert_eq!(opens.open_cached(FILE, true), OpenedHow::Cached);
+        opens.close_cached(FILE, true);
+        opens.end_recall(FILE, true);
+        assert!(opens.is_recalled(2) && !opens.is_recalled(1) && !opens.is_recalled(3));
+        for coherence in [Recalled, Kept] {
+            assert!(opens.check_reader(FILE, coherence).is_err());
+            assert!(opens.note_reader(FILE, 4, coherence).is_err());
+        }
+        opens.check_reader(FILE, WriteBack).unwrap();
+        opens.close_cached(FILE, true);
+        assert!(opens.note_reader(FILE, 4, Recalled).is_err());
+        opens.close_cached(FILE, true);
+        // One that was recalled does not come back.
+        assert!(opens.note_reader(FILE, 2, Kept).is_err());
+        opens.note_reader(FILE, 4, Recalled).unwrap();
+        for id in 1..5 {
+            opens.reader_ended(FILE, id);
+        }
+        opens.close_cached(FILE, false);
+        assert!(opens.lock().is_empty() && opens.recalled().is_empty());
+    }
+
+    #[test]
+    fn holder_that_cannot_be_told_keeps_opens_from_cache() {
+        let opens = Opens::new(crate::adapter::nowhere());
+        opens.note_reader(FILE, 1, Coherence::Recalled).unwrap();
+        assert_eq!(opens.open_cached(FILE, true), OpenedHow::CachedAfterRecall);
+        opens.end_recall(FILE, false);
+        assert_eq!(opens.open_cached(FILE, true), OpenedHow::Direct);
+        assert!(opens.is_recalled(1) && opens.opens_cached(FILE));
+        opens.close_cached(FILE, false);
+        opens.reader_ended(FILE, 1);
+        assert!(opens.lock().is_empty() && opens.recalled().is_empty());
     }
 }

@@ -84,11 +84,20 @@ impl Scene {
     }
 
     fn lease_to(&self, mode: LeaseMode, uid: u32) -> Result<(Granted, OwnedFd), Refused> {
+        self.lease_beside(Coherence::WriteBack, mode, uid)
+    }
+
+    fn lease_beside(
+        &self,
+        coherence: Coherence,
+        mode: LeaseMode,
+        uid: u32,
+    ) -> Result<(Granted, OwnedFd), Refused> {
         let ticket = self.direct.ticket(uid, &|_| false, self.file, mode)?.ticket;
         let mut sent = None;
         let key = self
             .direct
-            .grant(ticket, &peer(uid), 10, &mut |granted, fd| {
+            .grant(ticket, coherence, &peer(uid), 10, &mut |granted, fd| {
                 sent = Some((granted.clone(), fd.try_clone_to_owned().unwrap()));
             })?;
         let (granted, fd) = sent.expect("the answer is sent");
@@ -154,7 +163,9 @@ fn file_replaced_since_ticket_is_not_leased() {
     fs.free_forgotten();
     let grant = |ticket| {
         let sent = &mut |_: &Granted, _: std::os::fd::BorrowedFd<'_>| panic!("nothing is sent");
-        scene.direct.grant(ticket, &peer(ROOT), 1, sent)
+        scene
+            .direct
+            .grant(ticket, Coherence::WriteBack, &peer(ROOT), 1, sent)
     };
     assert_eq!(grant(ticket).unwrap_err().reason, Refusal::Ended);
 }
@@ -252,18 +263,66 @@ fn lease_that_engine_refuses_leaves_suid() {
 fn lease_to_write_keeps_file_out_of_page_cache_until_it_ends() {
     let scene = scene();
     let opens = Arc::clone(&scene.direct.opens);
-    assert!(opens.open_cached(scene.file));
+    let open = || opens.open_cached(scene.file, false) == OpenedHow::Cached;
+    assert!(open());
     let refused = scene.lease_to(LeaseMode::Write, ROOT).unwrap_err();
     assert_eq!(refused.reason, Refusal::Busy);
     assert!(scene.direct.fs.leases().is_empty());
     // A reader may have it.
     drop(scene.lease(ROOT).unwrap());
-    opens.close_cached(scene.file);
+    opens.close_cached(scene.file, false);
     let (granted, fd) = scene.lease_to(LeaseMode::Write, ROOT).unwrap();
-    assert!(granted.stored > granted.view && !opens.open_cached(scene.file));
+    assert!(granted.stored > granted.view && !open());
     drop(fd);
     scene.end_all_but(0);
-    assert!(opens.open_cached(scene.file));
+    assert!(open());
+}
+
+#[test]
+fn coherent_reader_is_told_no_blocks_after_open_for_stores() {
+    let scene = scene();
+    let opens = &scene.direct.opens;
+    let lease = || scene.lease_beside(Coherence::Recalled, LeaseMode::Read, ROOT);
+    let (granted, fd) = lease().unwrap();
+    assert_eq!(granted.coherence, Coherence::Recalled);
+    let blocks = || scene.direct.blocks(granted.lease, 0, 10);
+    let before = blocks().unwrap().layout;
+    let how = opens.open_cached(scene.file, true);
+    assert_eq!(how, OpenedHow::CachedAfterRecall);
+    scene.direct.fs.recall_leases(scene.file).unwrap();
+    // What the holder knows is of a layout that has passed, and the new one is not told.
+    let word = scene.direct.fs.region().load_u64(granted.view).unwrap();
+    assert!(word > before);
+    assert_eq!(blocks().unwrap_err().reason, Refusal::Ended);
+    let kept = scene
+        .direct
+        .cohere(granted.lease, Coherence::Kept)
+        .unwrap_err();
+    assert_eq!(kept.reason, Refusal::Busy);
+    let leases = scene.direct.fs.leases().len();
+    assert_eq!(lease().unwrap_err().reason, Refusal::Busy);
+    assert_eq!(scene.direct.fs.leases().len(), leases, "no slot is written");
+    drop(fd);
+    scene.end_all_but(0);
+    opens.close_cached(scene.file, true);
+    let (granted, _fd) = lease().unwrap();
+    let cohere = |coherence| scene.direct.cohere(granted.lease, coherence).unwrap();
+    cohere(Coherence::Kept);
+    assert_eq!(opens.open_cached(scene.file, true), OpenedHow::Direct);
+    cohere(Coherence::Recalled);
+    assert_eq!(
+        opens.open_cached(scene.file, true),
+        OpenedHow::CachedAfterRecall
+    );
+    opens.end_recall(scene.file, false);
+    assert_eq!(
+        scene
+            .direct
+            .blocks(granted.lease, 0, 10)
+            .unwrap_err()
+            .reason,
+        Refusal::Ended
+    );
 }
 
 #[test]
@@ -386,7 +445,9 @@ fn region_made_writable_since_mount_gives_others_no_lease() {
         .unwrap();
     chmod(0o642);
     let sent = &mut |_: &Granted, _: std::os::fd::BorrowedFd<'_>| panic!("nothing is sent");
-    let refused = scene.direct.grant(ticket.ticket, &peer(OTHER), 1, sent);
+    let refused = scene
+        .direct
+        .grant(ticket.ticket, Coherence::WriteBack, &peer(OTHER), 1, sent);
     assert_eq!(refused.unwrap_err().reason, Refusal::NotPermitted);
     let refused = reason(scene.lease(OTHER)).unwrap_err();
     assert_eq!(refused, Refusal::NotPermitted);

@@ -187,8 +187,11 @@ fn inherited(number: i32) -> std::io::Result<OwnedFd> {
 /// guests that may map them; otherwise those with leases of an earlier server.
 fn adapter_of(fs: &Arc<Fs>, cache: CacheMode, others_map: bool) -> Adapter {
     let opens = Opens::of(fs, Notifier::of_guest(), others_map);
+    // With other modes, the kernel of the guest has the size of a file.
+    let is_needed =
+        |opens: &Opens| opens.are_written() || cache == CacheMode::Auto && opens.are_needed();
     Adapter::new(Arc::clone(fs), cache, Notifier::of_guest())
-        .with_opens(Some(opens).filter(|opens| opens.are_written()))
+        .with_opens(Some(opens).filter(|opens| is_needed(opens)))
 }
 
 fn serve_all(

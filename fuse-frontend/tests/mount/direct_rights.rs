@@ -121,6 +121,42 @@ fn descriptor_of_file_that_was_unlinked_or_closed_to_others_keeps_its_right_only
     assert_checked(&mount);
 }
 
+/// What has no block is written through the mount, by the descriptor of the lease.
+#[test]
+fn descriptor_that_appends_gets_no_lease_to_write_and_later_flag_moves_no_write() {
+    let Some((mount, _dog)) = mounted("append flag", OPTIONS) else {
+        return;
+    };
+    drop(file(&mount, "file", 1));
+    let open = |flags| {
+        File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_DIRECT | flags)
+            .open(mount.at("file"))
+            .unwrap()
+    };
+    open(0).set_len(64 * B).unwrap();
+    let refused = lease_ticket(open(libc::O_APPEND).as_fd(), LeaseMode::Write).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
+    let own = open(0);
+    let shared = own.try_clone().unwrap();
+    let direct = pramfs_client::OpenOptions::new()
+        .write(true)
+        .from_file(own)
+        .unwrap();
+    rustix::fs::fcntl_setfl(&shared, rustix::fs::OFlags::APPEND).unwrap();
+    assert_eq!(direct.write_at(&[7; 100], 10 * B).unwrap(), 100);
+    assert_eq!(direct.len().unwrap(), 64 * B);
+    let mut bytes = [0; 100];
+    assert_eq!(direct.read_at(&mut bytes, 10 * B).unwrap(), 100);
+    assert_eq!(bytes, [7; 100]);
+    drop((direct, shared));
+    assert!(wait_until(|| leases(&mount).is_empty()));
+    mount.unmount();
+    assert_checked(&mount);
+}
+
 /// The holder is stopped between its two words, as by SIGSTOP, and then goes on.
 #[test]
 fn open_for_writing_beside_stopped_append_is_busy_and_then_served() {

@@ -87,6 +87,17 @@ impl Entry {
         }
     }
 
+    /// Returns the hash of the file, if the entry itself has it.
+    pub fn inode(self) -> Option<u16> {
+        match self {
+            Entry::Mount { inode, .. }
+            | Entry::Candidate { inode, .. }
+            | Entry::Growing { inode, .. }
+            | Entry::Changing { inode } => Some(inode),
+            Entry::Unknown | Entry::Leased { .. } => None,
+        }
+    }
+
     /// Whether O_DIRECT is set, of which the program does not know.
     pub fn hides_direct(self) -> bool {
         matches!(

@@ -4,8 +4,9 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{FILE, mmsghdr, msghdr, off64_t, pid_t, ssize_t};
 
-use super::{data, memory, users};
-use crate::{lease, process, real, stats, table};
+use super::{data, memory, times, users};
+use crate::table::Entry;
+use crate::{devices, durable, lease, process, real, slots, stats, table};
 
 unsafe fn closed(fd: c_int) -> c_int {
     if table::is_own(fd) {
@@ -74,6 +75,20 @@ fn set_apart() {
         drop(process::Inside::enter());
         table::await_changes();
         table::pass_all();
+        // Nobody would forget them later, when their numbers mean other files.
+        for fd in 0..table::DESCRIPTORS as c_int {
+            let entry = table::entry(fd);
+            // A lease that stays, for locks or mappings, needs it.
+            let has_lease = entry
+                .inode()
+                .is_some_and(|inode| slots::writers(inode).next().is_some());
+            if entry.hides_direct() && !has_lease && table::shows(fd, entry) {
+                lease::clear_direct(fd);
+            }
+            if entry != Entry::Unknown {
+                table::set(fd, Entry::Unknown);
+            }
+        }
     }
 }
 
@@ -213,12 +228,21 @@ unsafe fn controlled(fd: c_int, command: c_int, mut argument: usize) -> c_int {
                 // not known.
                 match process::is_sealed() {
                     true => table::pass_all(),
+                    // A copy that is not noted: a high number, or one that came by a socket.
+                    false if table::entry(fd) == Entry::Unknown => {
+                        let errno = real::errno();
+                        if let Some(stat) = devices::stat(fd) {
+                            table::pass_file(stat.st_dev, stat.st_ino);
+                        }
+                        real::set_errno(errno);
+                    }
                     // Descriptors that cannot be replaced go on without the page cache.
                     false if !lease::release(fd) => table::pass_copies(fd),
                     false => {}
                 }
             }
-            if table::hides_direct(fd) {
+            // While there is a lease to write, splice(2) must not use the page cache.
+            if table::keeps_direct(fd, argument & direct != 0) || table::hides_direct(fd) {
                 argument |= direct;
             }
         }
@@ -273,6 +297,7 @@ macro_rules! exit {
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name(status: c_int) -> ! {
                 if process::owns_memory() {
+                    durable::note_all_stores();
                     stats::print();
                 }
                 // SAFETY: the arguments are those of the program.
@@ -423,7 +448,15 @@ unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    table::begin_sharing();
+    let messages_given = match messages.is_null() {
+        true => &[],
+        // SAFETY: the program gives `count` messages for this call. The kernel takes no more.
+        false => unsafe { std::slice::from_raw_parts(messages, count.min(1024) as usize) },
+    };
+    let has_control = |message: &mmsghdr| message.msg_hdr.msg_controllen > 0;
+    if messages_given.iter().any(has_control) {
+        table::begin_sharing();
+    }
     // SAFETY: the arguments are those of the program.
     unsafe { real::sendmmsg(fd, messages, count, flags) }
 }
@@ -528,6 +561,13 @@ unsafe extern "C-unwind" fn syscall(
             settle(c as c_int);
             // SAFETY: the arguments are those of the program.
             unsafe { real::syscall(number, a, b, c, d, e, f) }
+        }
+        // SAFETY: the arguments are those of the program.
+        libc::SYS_fcntl => unsafe { controlled(a as c_int, b as c_int, c as usize) }.into(),
+        libc::SYS_utimensat => {
+            let (path, times) = (b as *const c_char, c as *const c_void);
+            // SAFETY: the arguments are those of the program.
+            unsafe { times::utimensat(a as c_int, path, times, d as c_int) }.into()
         }
         libc::SYS_dup => {
             settle(a as c_int);

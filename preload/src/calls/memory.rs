@@ -20,7 +20,7 @@ use crate::slots::Held;
 use crate::stats::note;
 use crate::table::{self, Entry};
 use crate::views::Change;
-use crate::{cached, devices, durable, growing, lease, real, regions, views};
+use crate::{devices, durable, growing, lease, real, regions, views};
 
 const PAGE: u64 = 4096;
 
@@ -46,14 +46,22 @@ const WAITS: [Duration; 10] = {
     ]
 };
 
-/// Flags of a mapping that can be served.
-const SERVED: c_int = libc::MAP_SHARED | libc::MAP_POPULATE | libc::MAP_NORESERVE;
+/// Flags of a mapping that can be served. Without a flag for it, an address is a wish.
+const SERVED: c_int =
+    libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE | libc::MAP_POPULATE | libc::MAP_NORESERVE;
 
 /// A mapping, or the number of an error that it has for the program: it has no room.
 type Made = Result<*mut c_void, c_int>;
 
 /// Makes the mapping. `None` if it cannot be served.
-fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Option<Made> {
+fn view(held: &Held, wish: &Wish) -> Option<Made> {
+    let Wish {
+        at: place,
+        protection,
+        flags,
+        ..
+    } = *wish;
+    let (len, at) = (wish.len as u64, wish.offset as u64);
     let end = at.checked_add(len)?.checked_next_multiple_of(PAGE)?;
     let size = held.file().size_known()?;
     // A reader cannot have the rest of the last page zeroed: on the medium it may have older
@@ -61,7 +69,7 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
     if end > size && !held.is_writable() && !size.is_multiple_of(PAGE) {
         return None;
     }
-    let _inside = Inside::enter()?;
+    let inside = Inside::enter()?;
     // Holes are filled, so that the view goes on showing the file. A reader cannot: then
     // holes are refused.
     let access = match held.is_writable() {
@@ -79,10 +87,14 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
     if mapped.checked_next_multiple_of(PAGE)? != whole as u64 {
         return None;
     }
-    // SAFETY: reserves addresses that the kernel chooses.
+    // Only now: what cannot be served must not keep the page cache from others.
+    if !held.may_be_mapped(&inside) {
+        return None;
+    }
+    // SAFETY: reserves addresses that the kernel chooses. The wish is no more than that.
     let base = unsafe {
         real::mmap64(
-            std::ptr::null_mut(),
+            place,
             whole,
             libc::PROT_NONE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -103,12 +115,13 @@ fn view(held: &Held, len: u64, protection: c_int, flags: c_int, at: u64) -> Opti
         };
     }
     let stores = protection & libc::PROT_WRITE != 0;
-    held.note_view(end, stores);
     if !views::note(base as u64, whole as u64, held.id(), stores) {
         // SAFETY: as above.
         unsafe { real::munmap(base, whole) };
         return Some(Err(libc::ENOMEM));
     }
+    // After the note: see `Held::forget_stores`.
+    held.note_view(end, stores);
     Some(Ok(base))
 }
 
@@ -182,8 +195,7 @@ impl Wish {
     /// Whether it can be served with the right lease.
     fn is_simple(&self) -> bool {
         self.flags & !SERVED == 0
-            && self.flags & libc::MAP_TYPE == libc::MAP_SHARED
-            && self.at.is_null()
+            && self.is_shared()
             && self.len > 0
             && self.len <= isize::MAX as usize
             && self.protection & !(libc::PROT_READ | libc::PROT_WRITE) == 0
@@ -196,9 +208,7 @@ impl Wish {
         if !self.is_simple() || !is_allowed {
             return None;
         }
-        let place = self.offset as u64;
-        let make = || view(held, self.len as u64, self.protection, self.flags, place);
-        catch_unwind(AssertUnwindSafe(make)).unwrap_or(None)
+        catch_unwind(AssertUnwindSafe(|| view(held, self))).unwrap_or(None)
     }
 
     /// Has the kernel map the descriptor.
@@ -211,29 +221,14 @@ impl Wish {
             fd,
             offset,
         } = *self;
-        let is_of_file = fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && self.is_shared();
-        let mapping = match is_of_file && !is_inside() {
-            true => cached::begin_mapping(fd, protection & libc::PROT_WRITE != 0).map(Some),
-            false => Some(None),
-        };
-        let Some(mapping) = mapping else {
-            real::set_errno(libc::ENODEV);
-            return libc::MAP_FAILED;
-        };
         // SAFETY: the arguments are those of the program.
         let map = || unsafe { real::mmap64(at, len, protection, flags, fd, offset) };
-        let made = match flags & libc::MAP_FIXED {
+        match flags & libc::MAP_FIXED {
             0 => map(),
             // What was there is gone.
             _ => views::changing((at as u64, len as u64), Change::Gone, map, place_of)
                 .unwrap_or(libc::MAP_FAILED),
-        };
-        if made == libc::MAP_FAILED
-            && let Some(mapping) = mapping
-        {
-            mapping.failed();
         }
-        made
     }
 
     /// Makes a shared mapping that the kernel has refused with ENODEV: the file has a lease

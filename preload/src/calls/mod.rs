@@ -17,5 +17,6 @@ mod memory;
 mod open;
 mod position;
 mod serve;
+mod times;
 mod users;
 mod vectors;

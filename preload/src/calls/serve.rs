@@ -32,7 +32,7 @@ fn held(fd: c_int, way: Way, end: u64) -> Option<Held> {
         Entry::Unknown => None,
         Entry::Leased { write, reads, .. } => match way {
             Way::Read if reads => table::hold(entry),
-            Way::Write if write => table::hold(entry),
+            Way::Write if write => table::hold(entry).filter(|held| !lease::appends(fd, held)),
             _ => None,
         },
         Entry::Candidate { inode, calls } if way == Way::Read => {
@@ -86,6 +86,10 @@ fn read_held(held: &Held, buf: *mut c_void, n: usize, at: u64) -> Option<usize> 
 }
 
 fn write_held(held: &Held, buf: *const c_void, n: usize, at: u64) -> Option<usize> {
+    // A fence by msync(2), which a filter may forbid.
+    if is_sealed() && !held.file().fences_are_durable() {
+        return None;
+    }
     copy_in(held, buf, n, at).or_else(|| {
         let (size, end) = (held.file().size_known()?, at + n as u64);
         if at == size {
@@ -274,9 +278,18 @@ fn parts(
     (done <= MOST).then_some(done as ssize_t)
 }
 
+/// Whether the kernel takes an offset and the lengths of parts. Where it does not, it stores nothing.
+fn are_whole(iov: &[libc::iovec], at: off64_t) -> bool {
+    let mut lens = iov.iter().map(|part| part.iov_len);
+    let sum = lens.try_fold(0usize, usize::checked_add);
+    at >= 0 && sum.is_some_and(|sum| sum <= MOST)
+}
+
 /// As [`read_at`], into several buffers.
 pub(super) fn read_parts_at(fd: c_int, iov: &[libc::iovec], at: off64_t) -> Option<ssize_t> {
-    let done = held(fd, Way::Read, at.max(0) as u64)
+    let held = are_whole(iov, at).then(|| held(fd, Way::Read, at as u64));
+    let done = held
+        .flatten()
         .and_then(|held| parts(iov, at, |p, at| read_held(&held, p.iov_base, p.iov_len, at)));
     note(done.is_some());
     done
@@ -291,8 +304,10 @@ fn end_of(iov: &[libc::iovec], at: off64_t) -> u64 {
 /// where a crash in between would tear a word.
 pub(super) fn write_parts_at(fd: c_int, iov: &[libc::iovec], at: off64_t) -> Option<ssize_t> {
     let lens = iov.iter().map(|part| part.iov_len as u64);
-    let held = held(fd, Way::Write, end_of(iov, at));
-    let whole = held.filter(|_| !splits_word(at.max(0) as u64, lens));
+    let held = are_whole(iov, at).then(|| held(fd, Way::Write, end_of(iov, at)));
+    let whole = held
+        .flatten()
+        .filter(|_| !splits_word(at.max(0) as u64, lens));
     let done = whole.and_then(|held| {
         parts(iov, at, |p, at| {
             write_held(&held, p.iov_base, p.iov_len, at)

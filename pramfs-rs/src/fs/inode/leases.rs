@@ -272,8 +272,9 @@ impl Leases {
     /// changed. The homes of the change are stored.
     #[cold]
     pub(crate) fn show(&self, vol: &Volume, layout: bool, size: u64) -> Result<()> {
-        let mut slots = self.slots().iter();
-        slots.try_for_each(|slot| slot.show(vol, layout, size))
+        // The holders of the others must not miss it because of one slot that fails.
+        let slots = self.slots().iter();
+        slots.fold(Ok(()), |done, slot| done.and(slot.show(vol, layout, size)))
     }
 }
 

@@ -415,6 +415,28 @@ impl Engine {
         }
     }
 
+    /// Makes the holders of all leases of a file look again, which ask for its blocks then. Whoever
+    /// answers them can send them to the mount.
+    ///
+    /// ```
+    /// # use pramfs::inode::{Fs, Ino};
+    /// # fn before_open_for_stores(fs: &Fs, ino: Ino) -> pramfs::Result<()> {
+    /// fs.recall_leases(ino)?;
+    /// // No read by a lease that begins now is served from what its holder knows.
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the inode is gone; [`Error::ReadOnly`]; those of the medium.
+    pub fn recall_leases(&self, ino: Ino) -> Result<()> {
+        self.op(Need::Write, || {
+            let inode = self.iget(ino)?;
+            let state = inode.state.write();
+            state.leases.show(&self.vol, true, state.disk.size)
+        })
+    }
+
     /// Shows the holders of all leases the current sizes, and that they must look again.
     pub(crate) fn show_leases(&self) -> Result<()> {
         for lease in self.leases() {
