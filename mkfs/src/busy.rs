@@ -9,16 +9,22 @@
 //! count, and their source is compared by device and inode.
 
 use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use pramfs::inode::Ino;
 use pramfs_control::Identity;
 use pramfs_medium::pmem::mount_table::{self, Mount};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 
 use crate::Failure;
 use crate::failure::{printable, shown};
 
+/// The root of a FUSE mount, before its server has said which inode it is. No other inode has this
+/// number.
+const FUSE_ROOT: u64 = 1;
 const SWAPS: &str = "/proc/swaps";
 
 /// Refuses a regular file that the kernel or another file system uses, or of which that cannot be
@@ -60,14 +66,63 @@ pub(crate) fn with_mount_point(path: &Path, mut failure: Failure) -> Failure {
     failure
 }
 
-/// Returns where the file system of a region is mounted, by root or the caller.
+/// The root directory of a mount.
+pub(crate) struct Root {
+    pub(crate) at: PathBuf,
+    pub(crate) directory: OwnedFd,
+}
+
+/// Opens the root of the file system of a region where it is mounted, by root or the caller. A
+/// mount that another one hides is not it, nor is a mount of a directory in it.
 ///
 /// # Errors
-/// The mount table cannot be read.
-pub(crate) fn mount_point(path: &Path) -> Result<Option<PathBuf>, Failure> {
-    let mut mounts = mounts_of(path)?.into_iter();
-    let ours = mounts.find(|mount| mount.fs_type == "fuse.pramfs");
-    Ok(ours.map(|mount| mount.target))
+/// The mount table cannot be read; no mount can be opened.
+pub(crate) fn open_mount(path: &Path, flags: OFlags) -> Result<Option<Root>, Failure> {
+    let mut refused = None;
+    for mount in mounts_of(path)? {
+        if mount.fs_type != "fuse.pramfs" {
+            continue;
+        }
+        let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(&mount.target, flags, Mode::empty()) {
+            Ok(directory) if mount_of(&directory) == Some(mount.id) && is_root(&directory) => {
+                let at = mount.target;
+                return Ok(Some(Root { at, directory }));
+            }
+            Ok(_) => {}
+            Err(e) => refused = Some(Failure::os("cannot open the mount", &mount.target, e)),
+        }
+    }
+    refused.map_or(Ok(None), Err)
+}
+
+/// As [`open_mount`], to ask its server; a directory is of a mount itself.
+pub(crate) fn open_place(place: &Path, is_directory: bool) -> Result<Option<Root>, Failure> {
+    if !is_directory {
+        return open_mount(place, OFlags::RDONLY);
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(place, flags, Mode::empty())
+        .map_err(|e| Failure::os("cannot open", place, e))?;
+    let at = place.to_owned();
+    Ok(Some(Root { at, directory }))
+}
+
+/// Whether an open directory is the root of its file system. Its server is not asked.
+fn is_root(directory: &OwnedFd) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(directory, "", flags, StatxFlags::INO)
+        .is_ok_and(|stat| [FUSE_ROOT, Ino::ROOT.0].contains(&stat.stx_ino))
+}
+
+/// The number of the mount that an open file is on. Its server is not asked: it may have died.
+fn mount_of(file: &OwnedFd) -> Option<u64> {
+    let about = format!("/proc/self/fdinfo/{}", file.as_raw_fd());
+    let about = std::fs::read_to_string(about).ok()?;
+    let id = about
+        .lines()
+        .find_map(|line| line.strip_prefix("mnt_id:"))?;
+    id.trim().parse().ok()
 }
 
 /// Returns the mounts of this object by root or the caller.

@@ -57,11 +57,10 @@ impl Files {
             return Err(failure);
         }
         // If nobody knows where it is mounted, it is in use all the same.
-        let on = busy::mount_point(region).ok().flatten().ok_or(failure)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(&on, flags, Mode::empty());
-        root.map(Files::Mount)
-            .map_err(|e| Failure::os("cannot open the mount", &on, e))
+        match busy::open_mount(region, OFlags::PATH)? {
+            Some(root) => Ok(Files::Mount(root.directory)),
+            None => Err(failure),
+        }
     }
 
     /// Looks up a path; `/` is the root.

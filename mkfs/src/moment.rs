@@ -52,9 +52,9 @@ fn copied(path: &Path, refused: Option<Failure>) -> Result<Structures, Failure> 
 fn copied(path: &Path, refused: Option<Failure>) -> Result<Structures, Failure> {
     use std::os::fd::AsRawFd as _;
 
-    use crate::commands::live_mount;
+    use crate::commands::live_mount_itself;
 
-    let server = live_mount(path).map_err(|found| match refused {
+    let server = live_mount_itself(path).map_err(|found| match refused {
         // It says who has the region open.
         Some(mut refused) => {
             refused.message += ". While it is mounted by root, root gets a copy from one moment";

@@ -114,6 +114,36 @@ pub(crate) fn name(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes))
 }
 
+/// A name or path of a report: escaped for people, and without loss in JSON. There, a backslash and each
+/// byte that is not UTF-8 are `\xNN`, and all else is as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Name(pub Vec<u8>);
+
+impl From<&[u8]> for Name {
+    fn from(bytes: &[u8]) -> Name {
+        Name(bytes.to_vec())
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&name(&self.0))
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut text = String::with_capacity(self.0.len());
+        for chunk in self.0.utf8_chunks() {
+            text += &chunk.valid().replace('\\', "\\x5c");
+            for byte in chunk.invalid() {
+                text += &format!("\\x{byte:02x}");
+            }
+        }
+        serializer.serialize_str(&text)
+    }
+}
+
 /// Returns the type letter of `ls -l`.
 pub(crate) fn letter(kind: FileType) -> char {
     match kind {
@@ -242,6 +272,28 @@ mod tests {
             serde_json::to_string(&time).unwrap(),
             r#""1969-12-31T23:59:59.000000005Z""#
         );
+    }
+
+    #[test]
+    fn names_in_json_lose_nothing() {
+        let json = |name: &[u8]| serde_json::to_value(Name::from(name)).unwrap();
+        let long = "x".repeat(300);
+        for (name, text) in [
+            (&b"a\xff"[..], r"a\xff"),
+            (b"a\xfe", r"a\xfe"),
+            (br"a\xff", r"a\x5cxff"),
+            (b"a\nb", "a\nb"),
+            (br"a\nb", r"a\x5cnb"),
+            (
+                "a\u{fffd}\u{1b}\u{e4}\"".as_bytes(),
+                "a\u{fffd}\u{1b}\u{e4}\"",
+            ),
+            (b"\xf0\x9f\x98", r"\xf0\x9f\x98"),
+            (long.as_bytes(), &long),
+        ] {
+            assert_eq!(json(name), text, "{name:?}");
+        }
+        assert_eq!(Name::from(&b"a\x1b"[..]).to_string(), r"a\u{1b}");
     }
 
     #[test]

@@ -3,9 +3,11 @@
 mod common;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::*;
 
@@ -261,4 +263,140 @@ fn mkfs_from_archive_with_endless_header_fails() {
         (tar::EntryType::Regular, "g", "", &long),
     ]);
     run_with_input(MKFS, ["-q", "-d", "-", s(&region), "16M"], &archive).ok();
+}
+
+/// Opens a region and returns an attribute of a file in it.
+fn attribute(region: &Path, file: &str, name: &[u8]) -> Option<Vec<u8>> {
+    let region = pramfs::pmem::RegionOptions::new().open(region).unwrap();
+    let fs = pramfs::inode::Fs::open(region, pramfs::MountOptions::default()).unwrap();
+    let found = fs.resolve(file).unwrap();
+    let value = fs.getxattr(found.ino, name).ok();
+    fs.close().unwrap();
+    value
+}
+
+/// An archive with a directory and a file in it, with their lists.
+fn archive_with_lists(at: &Path, lists: &[(&str, &str)]) {
+    let mut archive = tar::Builder::new(fs::File::create(at).unwrap());
+    for (name, kind) in [
+        ("d/", tar::EntryType::Directory),
+        ("d/f", tar::EntryType::Regular),
+    ] {
+        let lists = lists
+            .iter()
+            .filter(|(key, _)| kind == tar::EntryType::Directory || !key.ends_with("default"));
+        let lists = lists.map(|(key, text)| (*key, text.as_bytes()));
+        archive.append_pax_extensions(lists).unwrap();
+        let mut header = tar::Header::new_ustar();
+        header.set_entry_type(kind);
+        header.set_mode(0o770);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_size(0);
+        archive.append_data(&mut header, name, &b""[..]).unwrap();
+    }
+    archive.finish().unwrap();
+}
+
+#[test]
+fn mkfs_from_archive_keeps_access_control_lists_or_refuses_them() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    let (archive, region) = (at("archive"), at("region"));
+    let access = "user::rwx,user:1000:rwx,group::---,mask::rwx,other::---";
+    let inherited = "user::rwx,user:x:rwx:7,group::r-x,mask::rwx,other::---";
+    archive_with_lists(
+        &archive,
+        &[
+            ("SCHILY.acl.access", access),
+            ("SCHILY.acl.default", inherited),
+        ],
+    );
+    mkfs(["-q", "-d", s(&archive), s(&region), "16M"]).ok();
+    let list = |file: &str, name: &str| {
+        let name = format!("system.posix_acl_{name}");
+        attribute(&region, file, name.as_bytes())
+    };
+    let entry = |tag: u8, perm: u8, id: u32| {
+        let id = id.to_le_bytes();
+        [tag, 0, perm, 0, id[0], id[1], id[2], id[3]]
+    };
+    let none = u32::MAX;
+    let expected = |entries: &[[u8; 8]]| Some([&[2, 0, 0, 0][..], &entries.concat()].concat());
+    // That of the file, and not what it would inherit.
+    for file in ["/d", "/d/f"] {
+        let entries = [
+            entry(1, 7, none),
+            entry(2, 7, 1000),
+            entry(4, 0, none),
+            entry(0x10, 7, none),
+            entry(0x20, 0, none),
+        ];
+        assert_eq!(list(file, "access"), expected(&entries), "{file}");
+    }
+    let entries = [
+        entry(1, 7, none),
+        entry(2, 7, 7),
+        entry(4, 5, none),
+        entry(0x10, 7, none),
+        entry(0x20, 0, none),
+    ];
+    assert_eq!(list("/d", "default"), expected(&entries));
+    run(FSCK, ["-n", s(&region)]).ok();
+
+    let refused = at("refused");
+    for (key, text, why) in [
+        ("SCHILY.acl.access", "user::rwx,user:lisa:r--", "lisa"),
+        ("SCHILY.acl.ace", "owner@:rw:allow", "ace"),
+    ] {
+        archive_with_lists(&archive, &[(key, text)]);
+        mkfs(["-q", "-d", s(&archive), s(&refused), "16M"]).refused(&[
+            "access control list of d",
+            why,
+            "--numeric-owner",
+        ]);
+        assert!(!refused.exists());
+    }
+}
+
+#[test]
+fn mkfs_ended_by_signal_leaves_no_file_system() {
+    let dir = scratch();
+    let (new, old) = (dir.path().join("new"), dir.path().join("old"));
+    mkfs([s(&old), "64M"]).ok();
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_ustar();
+    header.set_mode(0o600);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(32 << 20);
+    let empty = std::io::repeat(1);
+    archive
+        .append_data(&mut header, "f", empty.take(32 << 20))
+        .unwrap();
+    let bytes = archive.into_inner().unwrap();
+    for (region, size) in [(&new, &["64M"][..]), (&old, &[])] {
+        let mut mkfs = Command::new(MKFS)
+            .args(["-q", "-f", "-d", "-", s(region)])
+            .args(size)
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // More than a pipe takes: it is reading when this is done, and waits for the rest.
+        let mut input = mkfs.stdin.take().unwrap();
+        input.write_all(&bytes[..16 << 20]).unwrap();
+        let pid = rustix::process::Pid::from_child(&mkfs);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let ended = mkfs.wait_with_output().unwrap();
+        assert_eq!(ended.status.signal(), Some(15), "{ended:?}");
+        let says = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(says.contains("a signal has ended it"), "{says}");
+        drop(input);
+    }
+    assert!(!new.exists());
+    let answer = pramfs(["ls", s(&old)]);
+    assert_ne!(answer.status, 0, "{answer:?}");
 }

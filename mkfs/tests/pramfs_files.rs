@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
@@ -389,6 +391,77 @@ fn trim_frees_host_memory() {
     assert!(fs::read(dir.path().join("back")).unwrap() == bytes);
 }
 
+/// Damages a line of the pointers of a file with 20 blocks, found by what is in its second block.
+/// Returns the first block of the file.
+fn lose_line(region: &Path, path: &OsStr) -> u64 {
+    let rows = [
+        "extents".as_ref(),
+        "--json".as_ref(),
+        region.as_os_str(),
+        path,
+    ];
+    let rows = pramfs(rows).ok().json();
+    let first = rows[0]["region_offset"].as_u64().unwrap() >> 12;
+    let mut raw = fs::read(region).unwrap();
+    let points_to = |at: usize, block: u64| {
+        let word = u64::from_le_bytes(raw[at..at + 8].try_into().unwrap());
+        word & ((1 << 40) - 1) == block && word >> 48 != 0
+    };
+    let table = (0..raw.len() / 4096).map(|b| b * 4096);
+    let table = table
+        .into_iter()
+        .find(|at| (0..20).all(|i| points_to(at + i * 8, first + i as u64)));
+    let table = table.expect("a block of pointers");
+    raw[table + 64..table + 128].fill(0x35);
+    fs::write(region, &raw).unwrap();
+    first
+}
+
+#[test]
+fn names_of_ls_stat_owner_and_check_are_the_same_in_json() {
+    let dir = scratch();
+    let region = made(dir.path(), "16M");
+    let tree = dir.path().join("t");
+    let names = [&b"a\xff"[..], b"a\xfe", b"a\\xff", b"a\n", b"a\\n"];
+    let expected = ["/a\\xff", "/a\\xfe", "/a\\x5cxff", "/a\n", "/a\\x5cn"];
+    fs::create_dir(&tree).unwrap();
+    for name in names {
+        fs::write(tree.join(OsStr::from_bytes(name)), vec![7; 20 * 4096]).unwrap();
+    }
+    pramfs(["put", "-r", s(&region), s(&tree), "/"]).ok();
+    let strings = |rows: &str, key: &str| -> Vec<String> {
+        let rows = rows.lines().map(|line| serde_json::from_str(line).unwrap());
+        let text = |row: serde_json::Value| row[key].as_str().unwrap().to_owned();
+        rows.map(text).collect()
+    };
+    let mut sorted = expected.map(|name| format!("/t{name}"));
+    sorted.sort();
+    let mut listed = strings(&pramfs(["ls", "--json", s(&region), "/t"]).ok().out, "path");
+    listed.sort();
+    assert_eq!(listed, sorted);
+    for (name, expected) in names.iter().zip(expected) {
+        let path = OsStr::from_bytes(&[b"/t/", *name].concat()).to_owned();
+        let expected = format!("/t{expected}");
+        let stat = [
+            "stat".as_ref(),
+            "--json".as_ref(),
+            region.as_os_str(),
+            &path,
+        ];
+        assert_eq!(strings(&pramfs(stat).ok().out, "path"), [&*expected]);
+        let first = lose_line(&region, &path).to_string();
+        assert_eq!(run(FSCK, ["-y", s(&region)]).status, 1);
+        let owner = pramfs(["owner", "--json", s(&region), &first]).ok().json();
+        assert_eq!(owner[0]["paths"][0], expected);
+        let check = pramfs(["check", "--json", s(&region)]).ok().json();
+        let marked = check["marked"].as_array().unwrap();
+        assert!(
+            marked.iter().any(|mark| mark["path"] == expected),
+            "{check}"
+        );
+    }
+}
+
 /// What `fsck.pramfs` could not bring back, as `stat`, `extents`, `check` and each
 /// fsck show it.
 #[test]
@@ -400,21 +473,7 @@ fn stat_lists_lost_ranges() {
     pramfs(["put", s(&region), s(&file), "/f"]).ok();
     let whole = pramfs(["stat", s(&region), "/f"]).ok();
     assert!(!whole.out.contains("Lost:"), "{}", whole.out);
-    // A line of its pointers, found by what is in its second block.
-    let rows = pramfs(["extents", "--json", s(&region), "/f"]).ok().json();
-    let first = rows[0]["region_offset"].as_u64().unwrap() >> 12;
-    let mut raw = fs::read(&region).unwrap();
-    let points_to = |at: usize, block: u64| {
-        let word = u64::from_le_bytes(raw[at..at + 8].try_into().unwrap());
-        word & ((1 << 40) - 1) == block && word >> 48 != 0
-    };
-    let table = (0..raw.len() / 4096).map(|b| b * 4096);
-    let table = table
-        .into_iter()
-        .find(|at| (0..20).all(|i| points_to(at + i * 8, first + i as u64)));
-    let table = table.expect("a block of pointers");
-    raw[table + 64..table + 128].fill(0x35);
-    fs::write(&region, &raw).unwrap();
+    lose_line(&region, "/f".as_ref());
     let repaired = run(FSCK, ["-y", s(&region)]);
     assert_eq!(repaired.status, 1, "{repaired:?}");
     assert!(repaired.out.contains("marked as lost"), "{}", repaired.out);

@@ -200,7 +200,8 @@ class FileSystem:
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
-        return f"<pramfs.FileSystem {self.region or 'in memory'!s}, {state}>"
+        # With its identity: fsspec tells objects apart by this text.
+        return f"<pramfs.FileSystem {self.region or 'in memory'!s}, {state}, at {id(self):#x}>"
 
     def __enter__(self) -> Self:
         if self.closed:
@@ -229,7 +230,7 @@ class FileSystem:
             raise TypeError("cannot pickle a file system in memory: no other process can open it")
         if self.closed:
             raise TypeError("cannot pickle a closed file system")
-        return _reopen, (os.path.abspath(self.region), self._options)
+        return _reopen, (_absolute(self.region), self._options)
 
     @property
     def closed(self) -> bool:
@@ -709,6 +710,12 @@ def _write_all(file: File, data: Buffer) -> None:
         while done < len(rest):
             # A full region gives ENOSPC if not one byte fits.
             done += file.write(rest[done:])
+
+
+def _absolute(region: str) -> str:
+    """Return a name of a region that holds in every directory."""
+    # A range of physical memory has no directory.
+    return region if region.startswith("physaddr:") else os.path.abspath(region)
 
 
 def _identity(region: str) -> tuple[int, int] | str:

@@ -21,7 +21,7 @@ try:
 except ImportError as error:  # pragma: no cover - by a test without fsspec
     raise ImportError("pramfs.fsspec needs fsspec: pip install fsspec") from error
 
-from ._filesystem import FileSystem, _reopen
+from ._filesystem import FileSystem, _absolute, _reopen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,16 @@ __all__ = ["PramfsFileSystem"]
 
 #: Between a region and a path in a URL, as in the URL of a jar file.
 MARK = "!/"
+
+
+def _split(path: Any) -> tuple[str, str]:
+    """Split a URL into region and path. A path has no region, whatever its names are."""
+    name: str = stringify_path(path)
+    url = name.removeprefix("pramfs://").removeprefix("pramfs:")
+    if url == name or MARK not in url:
+        return "", url
+    region, rest = url.split(MARK, 1)
+    return region, "/" + rest
 
 
 class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -89,7 +99,7 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         else:
             # As pramfs.open keeps them.
             given.setdefault("read_only", False)
-            self.fs = _reopen(os.path.abspath(region), given)
+            self.fs = _reopen(_absolute(os.fsdecode(region)), given)
 
     @property
     def fsid(self) -> str:
@@ -100,22 +110,20 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(p) for p in path]
-        name = stringify_path(path).removeprefix("pramfs://").removeprefix("pramfs:")
-        if MARK in name:
-            name = name[name.index(MARK) + 1 :]
-        return "/" + name.strip("/")
+        return "/" + _split(path)[1].strip("/")
 
     def unstrip_protocol(self, name: str) -> str:
         """Return the URL of a path: with the region, unless it is in memory."""
         path = self._strip_protocol(name)
-        return f"pramfs://{os.path.abspath(self.fs.region)}!{path}" if self.fs.region else (
-            f"pramfs://{path}"
-        )
+        if self.fs.region:
+            return f"pramfs://{_absolute(self.fs.region)}!{path}"
+        # An empty region, so that a mark in the path is not taken for its end.
+        return f"pramfs://!{path}" if MARK in path else f"pramfs://{path}"
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, str]:
-        name = stringify_path(path).removeprefix("pramfs://").removeprefix("pramfs:")
-        return {"region": name[: name.index(MARK)]} if MARK in name else {}
+        region = _split(path)[0]
+        return {"region": region} if region else {}
 
     def close(self) -> None:
         """Close the region, unless files or maps of it are open: for all objects of it."""
@@ -398,7 +406,8 @@ class PramfsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         name = self._strip_protocol(path)
         if "r" not in mode and not self.fs.isdir(self._parent(name)):
             self.fs.makedirs(self._parent(name), exist_ok=True)
-        if autocommit:
+        # A file that is only read is no part of a transaction.
+        if autocommit or ("r" in mode and "+" not in mode):
             return self.fs.open(name, mode if "b" in mode else mode + "b")
         return _Transacted(self.fs, name, mode)
 

@@ -348,3 +348,78 @@ def test_relative_region_is_absolute_in_url(region, monkeypatch):
     spec = fsspec.filesystem("pramfs", region="region", skip_instance_cache=True)
     assert spec.unstrip_protocol("/f") == f"pramfs://{region}!/f"
     spec.close()
+
+
+@pytest.mark.parametrize("name", ["physaddr:0x40000000+512M", b"physaddr:0x40000000+512M"])
+def test_range_of_memory_keeps_its_name(name, monkeypatch):
+    opened = []
+
+    def reopen(region, options):
+        opened.append(region)
+        return pramfs.memory(4 << 20)
+
+    monkeypatch.setattr("pramfs.fsspec._reopen", reopen)
+    spec = fsspec.filesystem("pramfs", region=name, skip_instance_cache=True)
+    assert opened == ["physaddr:0x40000000+512M"]
+    spec.fs.region = opened[0]
+    assert spec.unstrip_protocol("/f") == "pramfs://physaddr:0x40000000+512M!/f"
+    assert spec.fs.__reduce__()[1][0] == opened[0]
+    spec.fs.region = None
+    spec.close()
+
+
+def test_instances_of_two_regions_in_memory_differ():
+    first, second = (pramfs.memory(4 << 20) for _ in range(2))
+    one = fsspec.filesystem("pramfs", region=first)
+    two = fsspec.filesystem("pramfs", region=second)
+    assert (one.fs, two.fs) == (first, second)
+    assert fsspec.filesystem("pramfs", region=first) is one
+    one.close()
+    two.close()
+
+
+def test_instance_of_region_opened_again_has_open_region(region):
+    closed = pramfs.open(region)
+    fsspec.filesystem("pramfs", region=closed).pipe("/f", b"1")
+    closed.close()
+    with pramfs.open(region) as again:
+        spec = fsspec.filesystem("pramfs", region=again)
+        assert spec.fs is again
+        assert spec.cat("/f") == b"1"
+
+
+def test_path_with_mark_of_urls_keeps_its_names(spec, tmp_path):
+    spec.pipe({"/a!/f": b"1", "/a!/d/g": b"2", "/f": b"3"})
+    assert spec.find("/a!") == ["/a!/d/g", "/a!/f"]
+    spec.copy("/a!", "/b!", recursive=True)
+    assert spec.find("/b!") == ["/b!/d/g", "/b!/f"]
+    spec.get("/a!", str(tmp_path / "out"), recursive=True)
+    assert (tmp_path / "out/f").read_bytes() == b"1"
+    spec.rm("/a!/f")
+    assert not spec.exists("/a!/f")
+    assert spec.cat("/f") == b"3"
+    url = spec.unstrip_protocol("/a!/d/g")
+    assert spec.cat(url) == b"2"
+    assert spec._get_kwargs_from_urls(url) == {}
+
+
+def test_url_of_path_with_mark_names_region_and_path(region):
+    url = f"pramfs://{region}!/a!/f"
+    with fsspec.open(url, "wb") as file:
+        file.write(b"1")
+    spec, path = fsspec.core.url_to_fs(url)
+    assert path == "/a!/f"
+    assert spec.unstrip_protocol(path) == url
+    spec.close()
+
+
+def test_transaction_reads_files_and_refuses_updates(spec):
+    spec.pipe("/in", b"1")
+    with spec.transaction:
+        with spec.open("/in", "rb") as file:
+            assert file.read() == b"1"
+        with pytest.raises(ValueError, match="a transaction writes whole files"):
+            spec.open("/in", "r+b")
+        with spec.open("/out", "wb") as file:
+            file.write(b"2")
+    assert spec.cat("/out") == b"2"

@@ -4,7 +4,6 @@
 //! What is saved is what a crash at that moment would leave: the next mount recovers it. Blocks
 //! are released as they are read, so that the server keeps few copies.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -37,18 +36,15 @@ pub(crate) struct Live {
 /// # Errors
 /// The write-back has failed.
 pub(crate) fn write_back(path: &Path, name: &str) -> Result<(), Failure> {
-    let on = match path.is_dir() {
-        true => Some(path.to_owned()),
-        false => busy::mount_point(path)?,
-    };
-    let Some(on) = on else {
+    let root = busy::open_place(path, path.is_dir())?;
+    let Some(root) = root else {
         eprintln!(
             "pramfs: warning: {name}: is mounted in another namespace: what its kernel has not written back (cache=writeback) is not read"
         );
         return Ok(());
     };
-    let synced = File::open(&on).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
-    synced.map_err(|e| Failure::os("cannot sync", &on, e))
+    let synced = rustix::fs::syncfs(root.directory);
+    synced.map_err(|e| Failure::os("cannot sync", &root.at, e))
 }
 
 impl Live {

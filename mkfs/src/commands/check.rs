@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::Subcommand;
 use crate::failure::{printable, shown};
 use crate::moment::{Structures, structures};
+use crate::tree::Name;
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
@@ -50,7 +51,7 @@ struct Finding {
 
 #[derive(Debug, Serialize)]
 struct Mark {
-    path: Option<String>,
+    path: Option<Name>,
     inode: Option<u64>,
     message: String,
 }
@@ -225,7 +226,7 @@ impl Report {
                 .marked
                 .iter()
                 .map(|m| Mark {
-                    path: m.path.as_ref().map(|p| p.escape_ascii().to_string()),
+                    path: m.path.as_deref().map(Name::from),
                     inode: m.ino.map(|i| i.0),
                     message: m.what.to_string(),
                 })

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use pramfs::{
     Error, FileType, SeekWhence,
     inode::{Attr, Fs, Ino},
 };
-use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::Subcommand;
@@ -82,15 +82,27 @@ struct Job<'a> {
     /// Whether the caller is root: only root can give files to others.
     root: bool,
     /// First copy of each inode with several names.
-    links: HashMap<Ino, PathBuf>,
+    links: HashMap<Ino, Copied>,
     /// Directories already copied, to detect loops.
     directories: HashSet<Ino>,
     buffer: Vec<u8>,
     bar: ProgressBar,
 }
 
+/// A copy of an inode with several names.
+struct Copied {
+    /// Its path, from the directory that the destination is in.
+    path: PathBuf,
+    /// Device and inode.
+    object: (u64, u64),
+}
+
 /// Directory and name of a new object.
 struct Destination<'a> {
+    /// The directory that the destination is in.
+    top: BorrowedFd<'a>,
+    /// The path from there.
+    path: PathBuf,
     dir: BorrowedFd<'a>,
     name: &'a [u8],
     /// Path for messages.
@@ -110,6 +122,22 @@ impl Destination<'_> {
             e => Failure::os(what, &self.shown, e),
         }
     }
+
+    /// Device and inode of what has the name.
+    fn object(&self) -> rustix::io::Result<(u64, u64)> {
+        object(self.dir, self.name)
+    }
+
+    /// Opens it as a place, without following a symbolic link.
+    fn place(&self) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(self.dir, self.name, flags, Mode::empty())
+    }
+}
+
+fn object(dir: impl AsFd, name: &[u8]) -> rustix::io::Result<(u64, u64)> {
+    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 impl Job<'_> {
@@ -136,16 +164,25 @@ impl Job<'_> {
         .map_err(|e| Failure::os("cannot open", directory, e))?;
         if name.is_empty() || name == b"." || name == b".." {
             // The root of the region has no name: copy its contents.
-            return self.contents(path, &attr, dir.as_fd(), directory);
+            let top = Destination {
+                top: dir.as_fd(),
+                path: PathBuf::new(),
+                dir: dir.as_fd(),
+                name,
+                shown: directory.to_owned(),
+            };
+            return self.contents(path, &attr, dir.as_fd(), &top);
         }
-        let shown = directory.join(std::ffi::OsStr::from_bytes(name));
+        let name_of = std::ffi::OsStr::from_bytes(name);
         self.object(
             path,
             &attr,
             &Destination {
+                top: dir.as_fd(),
+                path: name_of.into(),
                 dir: dir.as_fd(),
                 name,
-                shown,
+                shown: directory.join(name_of),
             },
         )
     }
@@ -154,28 +191,13 @@ impl Job<'_> {
         if attr.kind == FileType::Directory {
             return self.directory(path, attr, to);
         }
-        if attr.nlink > 1 {
-            if let Some(first) = self.links.get(&attr.ino) {
-                let cwd = rustix::fs::CWD;
-                return self
-                    .replacing(to, || {
-                        rustix::fs::linkat(cwd, first, to.dir, to.name, AtFlags::empty())
-                    })
-                    .map_err(|e| to.error("cannot make the link", e));
-            }
-            self.links.insert(attr.ino, to.shown.clone());
+        if attr.nlink > 1 && self.linked(attr.ino, to)? {
+            return Ok(());
         }
         match attr.kind {
             FileType::Regular => {
                 let file = self.regular(path, attr, to)?;
-                return self.attributes(path, attr, file.as_fd(), to);
-            }
-            FileType::Symlink => {
-                let target = self
-                    .fs
-                    .readlink(attr.ino)
-                    .map_err(|e| tree::about(path, e))?;
-                self.replacing(to, || rustix::fs::symlinkat(&target[..], to.dir, to.name))
+                self.attributes(path, attr, Target::File(file.as_fd()), to)?;
             }
             FileType::Socket => {
                 eprintln!(
@@ -184,33 +206,87 @@ impl Job<'_> {
                 );
                 return Ok(());
             }
-            kind => {
-                let file_type = rustix::fs::FileType::from_raw_mode(kind.mode_bits());
-                let mode = Mode::from_raw_mode(attr.perm & 0o777);
-                self.replacing(to, || {
-                    rustix::fs::mknodat(to.dir, to.name, file_type, mode, attr.rdev)
-                })
-            }
+            kind => self.special(path, attr, kind, to)?,
         }
-        .map_err(|e| to.error(&format!("cannot make the {}", kind_name(attr.kind)), e))?;
-        if self.root {
-            let (uid, gid) = owner(attr);
-            rustix::fs::chownat(to.dir, to.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
-                .map_err(|e| to.error("cannot set the owner of", e))?;
+        if attr.nlink > 1 {
+            let object = to
+                .object()
+                .map_err(|e| to.error("cannot look at the copy", e))?;
+            let path = to.path.clone();
+            self.links.insert(attr.ino, Copied { path, object });
         }
-        rustix::fs::utimensat(to.dir, to.name, &times(attr), AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|e| to.error("cannot set the times of", e))
+        Ok(())
+    }
+
+    /// Links the first copy of an inode, if it is still there.
+    fn linked(&mut self, ino: Ino, to: &Destination<'_>) -> Result<bool, Failure> {
+        let Some(first) = self.links.get(&ino) else {
+            return Ok(false);
+        };
+        // It has been copied there already.
+        if to.object() == Ok(first.object) {
+            return Ok(true);
+        }
+        let (Some(above), Some(name)) = (first.path.parent(), first.path.file_name()) else {
+            return Ok(false);
+        };
+        let above = match above.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => above,
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let failed = |e| to.error("cannot make the link", e);
+        let dir = rustix::fs::openat2(to.top, above, flags, Mode::empty(), resolve);
+        let dir = dir.map_err(failed)?;
+        // Else another program has put something else in its place.
+        if object(&dir, name.as_bytes()) != Ok(first.object) {
+            return Ok(false);
+        }
+        let name = name.to_owned();
+        self.replacing(to, || {
+            rustix::fs::linkat(&dir, &name, to.dir, to.name, AtFlags::empty())
+        })
+        .map_err(failed)?;
+        Ok(true)
+    }
+
+    /// Copies a symbolic link, a pipe or a device.
+    fn special(
+        &mut self,
+        path: &[u8],
+        attr: &Attr,
+        kind: FileType,
+        to: &Destination<'_>,
+    ) -> Result<(), Failure> {
+        if kind == FileType::Symlink {
+            let target = self.fs.readlink(attr.ino);
+            let target = target.map_err(|e| tree::about(path, e))?;
+            self.replacing(to, || rustix::fs::symlinkat(&target[..], to.dir, to.name))
+        } else {
+            let file_type = rustix::fs::FileType::from_raw_mode(kind.mode_bits());
+            let mode = Mode::from_raw_mode(attr.perm & 0o700);
+            self.replacing(to, || {
+                rustix::fs::mknodat(to.dir, to.name, file_type, mode, attr.rdev)
+            })
+        }
+        .map_err(|e| to.error(&format!("cannot make the {}", kind_name(kind)), e))?;
+        let place = to.place().map_err(|e| to.error("cannot open", e))?;
+        self.attributes(path, attr, Target::Place(place.as_fd()), to)
     }
 
     /// With `-f`, first removes an existing object, unless it is a directory.
-    fn replacing(
-        &self,
+    fn replacing<T>(
+        &mut self,
         to: &Destination<'_>,
-        mut make: impl FnMut() -> rustix::io::Result<()>,
-    ) -> rustix::io::Result<()> {
+        mut make: impl FnMut() -> rustix::io::Result<T>,
+    ) -> rustix::io::Result<T> {
         match make() {
             Err(Errno::EXIST) if self.get.force => {
+                let old = to.object()?;
                 rustix::fs::unlinkat(to.dir, to.name, AtFlags::empty())?;
+                // Its number may belong to another file soon.
+                self.links.retain(|_, copy| copy.object != old);
                 make()
             }
             done => done,
@@ -220,13 +296,9 @@ impl Job<'_> {
     fn regular(&mut self, path: &[u8], attr: &Attr, to: &Destination<'_>) -> Result<File, Failure> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let make = || rustix::fs::openat(to.dir, to.name, flags, Mode::RUSR | Mode::WUSR);
-        let made = match make() {
-            Err(Errno::EXIST) if self.get.force => {
-                rustix::fs::unlinkat(to.dir, to.name, AtFlags::empty()).and_then(|()| make())
-            }
-            made => made,
-        };
+        let made = self.replacing(to, || {
+            rustix::fs::openat(to.dir, to.name, flags, Mode::RUSR | Mode::WUSR)
+        });
         let file = File::from(made.map_err(|e| to.error("cannot make", e))?);
         let failed = |e: std::io::Error| Failure::os("cannot write", &to.shown, e);
         self.bar.inc_length(attr.size);
@@ -274,8 +346,8 @@ impl Job<'_> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir: OwnedFd = rustix::fs::openat(to.dir, to.name, flags, Mode::empty())
             .map_err(|e| to.error("cannot open", e))?;
-        self.contents(path, attr, dir.as_fd(), &to.shown)?;
-        self.attributes(path, attr, dir.as_fd(), to)
+        self.contents(path, attr, dir.as_fd(), to)?;
+        self.attributes(path, attr, Target::File(dir.as_fd()), to)
     }
 
     fn contents(
@@ -283,7 +355,7 @@ impl Job<'_> {
         path: &[u8],
         attr: &Attr,
         dir: BorrowedFd<'_>,
-        shown: &Path,
+        to: &Destination<'_>,
     ) -> Result<(), Failure> {
         if !self.get.recursive {
             return Err(Failure::usage(format!(
@@ -302,28 +374,36 @@ impl Job<'_> {
         for e in tree::entries(self.fs, path, attr.ino)? {
             let below = tree::join(path, &e.name);
             let attr = self.fs.getattr(e.ino).map_err(|e| tree::about(&below, e))?;
-            let shown = shown.join(std::ffi::OsStr::from_bytes(&e.name));
+            let name_of = std::ffi::OsStr::from_bytes(&e.name);
             self.object(
                 &below,
                 &attr,
                 &Destination {
+                    top: to.top,
+                    path: to.path.join(name_of),
                     dir,
                     name: &e.name,
-                    shown,
+                    shown: to.shown.join(name_of),
                 },
             )?;
         }
         Ok(())
     }
 
-    /// Sets owner, then mode (since a change of owner clears set-ID bits), then times.
+    /// Sets owner, then attributes and mode (since a change of owner clears capabilities and set-ID
+    /// bits), then times.
     fn attributes(
         &self,
         path: &[u8],
         attr: &Attr,
-        fd: BorrowedFd<'_>,
+        target: Target<'_>,
         to: &Destination<'_>,
     ) -> Result<(), Failure> {
+        if self.root {
+            target
+                .chown(owner(attr), to)
+                .map_err(|e| to.error("cannot set the owner of", e))?;
+        }
         let names = self
             .fs
             .listxattr(attr.ino)
@@ -333,8 +413,7 @@ impl Job<'_> {
                 .fs
                 .getxattr(attr.ino, name)
                 .map_err(|e| tree::about(path, e))?;
-            if let Err(e) = rustix::fs::fsetxattr(fd, name, &value, rustix::fs::XattrFlags::empty())
-            {
+            if let Err(e) = target.setxattr(name, &value) {
                 eprintln!(
                     "pramfs get: note: {}: attribute {} not set: {e}",
                     crate::failure::shown(&to.shown),
@@ -342,20 +421,70 @@ impl Job<'_> {
                 );
             }
         }
-        if self.root {
-            let (uid, gid) = owner(attr);
-            rustix::fs::fchown(fd, uid, gid).map_err(|e| to.error("cannot set the owner of", e))?;
-        }
         // An unprivileged copy drops the set-ID bits.
         let perm = if self.root {
             attr.perm
         } else {
             attr.perm & 0o1777
         };
-        rustix::fs::fchmod(fd, Mode::from_raw_mode(perm))
-            .map_err(|e| to.error("cannot set the mode of", e))?;
-        rustix::fs::futimens(fd, &times(attr)).map_err(|e| to.error("cannot set the times of", e))
+        // A symbolic link has none.
+        if attr.kind != FileType::Symlink {
+            target
+                .chmod(Mode::from_raw_mode(perm))
+                .map_err(|e| to.error("cannot set the mode of", e))?;
+        }
+        match target {
+            Target::File(fd) => rustix::fs::futimens(fd, &times(attr)),
+            Target::Place(_) => {
+                rustix::fs::utimensat(to.dir, to.name, &times(attr), AtFlags::SYMLINK_NOFOLLOW)
+            }
+        }
+        .map_err(|e| to.error("cannot set the times of", e))
     }
+}
+
+/// A copy whose attributes are set.
+#[derive(Clone, Copy)]
+enum Target<'a> {
+    /// A file or directory.
+    File(BorrowedFd<'a>),
+    /// Anything else, open as a place only. Its name in `/proc` leads to it, and no further if it is
+    /// a symbolic link.
+    Place(BorrowedFd<'a>),
+}
+
+impl Target<'_> {
+    fn chown(
+        self,
+        (uid, gid): (Option<rustix::fs::Uid>, Option<rustix::fs::Gid>),
+        to: &Destination<'_>,
+    ) -> rustix::io::Result<()> {
+        match self {
+            Target::File(fd) => rustix::fs::fchown(fd, uid, gid),
+            Target::Place(_) => {
+                rustix::fs::chownat(to.dir, to.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+            }
+        }
+    }
+
+    fn setxattr(self, name: &[u8], value: &[u8]) -> rustix::io::Result<()> {
+        let flags = XattrFlags::empty();
+        match self {
+            Target::File(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
+            Target::Place(fd) => rustix::fs::setxattr(in_proc(fd), name, value, flags),
+        }
+    }
+
+    fn chmod(self, mode: Mode) -> rustix::io::Result<()> {
+        match self {
+            Target::File(fd) => rustix::fs::fchmod(fd, mode),
+            Target::Place(fd) => rustix::fs::chmod(in_proc(fd), mode),
+        }
+    }
+}
+
+fn in_proc(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 fn owner(attr: &Attr) -> (Option<rustix::fs::Uid>, Option<rustix::fs::Gid>) {

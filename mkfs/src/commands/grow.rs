@@ -1,9 +1,8 @@
 //! `pramfs grow`: makes a file system larger, on a live mount through its server, or without a
 //! mount.
 
-use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use pramfs::pmem::RegionOptions;
@@ -13,8 +12,9 @@ use pramfs_medium::size::{self, human};
 use serde::Serialize;
 
 use super::Subcommand;
+use crate::busy::{self, Root};
 use crate::failure::shown;
-use crate::{Failure, busy, open, output};
+use crate::{Failure, open, output};
 
 #[derive(Debug, Args)]
 pub(super) struct Grow {
@@ -49,12 +49,9 @@ impl Subcommand for Grow {
         }
         let meta = std::fs::metadata(&self.place)
             .map_err(|e| Failure::os("cannot find", shown(&self.place), e))?;
-        let (mounted, (from, to)) = match meta.is_dir() {
-            true => (true, self.ask(&self.place)?),
-            false => match busy::mount_point(&self.place)? {
-                Some(on) => (true, self.ask(&on)?),
-                None => (false, self.offline()?),
-            },
+        let (mounted, (from, to)) = match busy::open_place(&self.place, meta.is_dir())? {
+            Some(root) => (true, self.ask(&root)?),
+            None => (false, self.offline()?),
         };
         let report = Report {
             place: shown(&self.place),
@@ -93,12 +90,11 @@ impl Grow {
     }
 
     /// Asks the server of a mount.
-    fn ask(&self, on: &Path) -> Result<(u64, u64), Failure> {
-        let mount = File::open(on).map_err(|e| Failure::os("cannot open", shown(on), e))?;
-        ask_to_grow(mount.as_fd(), self.size).map_err(|e| {
+    fn ask(&self, root: &Root) -> Result<(u64, u64), Failure> {
+        ask_to_grow(root.directory.as_fd(), self.size).map_err(|e| {
             let (reason, why) = explain(e.raw_os_error());
             let why = why.map_or_else(|| e.to_string(), str::to_owned);
-            self.longer(Failure::new(reason, format!("{}: {why}", shown(on))))
+            self.longer(Failure::new(reason, format!("{}: {why}", shown(&root.at))))
         })
     }
 

@@ -1,6 +1,7 @@
 //! `pramfs leases`: which processes map files of a mount directly, and an end to their
 //! requests.
 
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +11,7 @@ use serde::Serialize;
 
 use super::Subcommand;
 use super::live::{self, live_mount};
-use crate::failure::shown;
+use crate::tree::Name;
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
@@ -31,7 +32,7 @@ pub(super) struct Leases {
 struct Line {
     id: String,
     process: u32,
-    command: Option<String>,
+    command: Option<Name>,
     user: u32,
     mode: &'static str,
     /// Bytes of the file that the lease keeps allocated.
@@ -39,7 +40,7 @@ struct Line {
     age_sec: u64,
     inode: u64,
     /// Where the process has the file open. It may have chosen any bytes as the name.
-    file: Option<String>,
+    file: Option<Name>,
     outlived_server: bool,
     revoked: bool,
 }
@@ -78,20 +79,19 @@ impl Subcommand for Leases {
 }
 
 fn line(row: &LeaseRow, now: u64, device: u64) -> Line {
-    let command = std::fs::read_to_string(format!("/proc/{}/comm", row.pid));
+    let command = std::fs::read(format!("/proc/{}/comm", row.pid));
     Line {
         id: format!("{}-{:016x}", row.lease.slot, row.lease.id),
         process: row.pid,
         // A process may choose any name, with any characters.
-        command: command
-            .ok()
-            .map(|name| name.trim().escape_debug().to_string()),
+        command: command.ok().map(|name| Name(name.trim_ascii().to_vec())),
         user: row.uid,
         mode: if row.write { "write" } else { "read" },
         bytes: row.bytes,
         age_sec: now.saturating_sub(u64::try_from(row.granted_sec).unwrap_or(0)),
         inode: row.inode,
-        file: open_file(row.pid, device, row.inode).map(|path| shown(&path).to_string()),
+        file: open_file(row.pid, device, row.inode)
+            .map(|path| Name(path.into_os_string().into_vec())),
         outlived_server: row.adopted,
         revoked: row.revoked,
     }
@@ -124,7 +124,7 @@ fn key(id: &str) -> Option<LeaseKey> {
 impl Line {
     fn text(&self) -> String {
         let file = match &self.file {
-            Some(path) => path.clone(),
+            Some(path) => path.to_string(),
             None => format!("inode {}", self.inode),
         };
         let mut notes = String::new();

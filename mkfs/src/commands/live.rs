@@ -1,16 +1,18 @@
 //! Finds the servers of live mounts, for the subcommands that ask them.
 //!
-//! Invariant: no file of a mount is looked up here. A server that has stopped would not answer.
-//! The mount table, the region and the control sockets tell the rest.
+//! Invariant: no file of a mount is looked up before its server has answered on its socket: one that has
+//! stopped would not answer, and who waits for it cannot even be killed. Only then is the text of a path
+//! compared with the mount table: a name below a mount point may lead to a region, or out of the mount.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use pramfs_control::{Connection, ControlError, DIRECTORY, Directory, Identity, MountStatus};
 use pramfs_medium::pmem::mount_table::{self, Mount};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
+use rustix::io::Errno;
 
 use crate::Failure;
 use crate::failure::{printable, quoted, shown};
@@ -27,10 +29,11 @@ const WHICH: Duration = Duration::from_millis(100);
 /// Time limit of a system call that could ask a server.
 const STAT: Duration = Duration::from_millis(200);
 
-/// The waits that can run out, one after the other, in one question: to look up the path, to look up
-/// the source of its mount, to ask all servers at the same time, and to ask the one that was found.
-/// After a step with that server has run out there is no other one.
-const WAITS: [Duration; 4] = [STAT, STAT, WHICH, SOON];
+/// The waits that can run out, one after the other, in one question: to ask whether the servers of the
+/// mounts above the path answer, to look up the path, to look up the source of its mount, to ask all
+/// servers at the same time, and to ask the one that was found. After a step with that server has run out
+/// there is no other one.
+const WAITS: [Duration; 5] = [WHICH, STAT, STAT, WHICH, SOON];
 const _: () = assert!(sum(&WAITS) <= PROMISED.as_millis());
 
 const fn sum(waits: &[Duration]) -> u128 {
@@ -71,10 +74,19 @@ fn mount_line(mount: Mount) -> Option<MountLine> {
 
 /// What a name stands for.
 enum Place {
-    /// A mount point, or a file of a mount.
+    /// A mount point, or a directory of a mount.
     Mount((u32, u32)),
-    /// A region, perhaps.
-    Region(Identity),
+    /// A region, perhaps, and the mount that it is a file of, if one is asked for.
+    Region(Identity, Option<(u32, u32)>),
+}
+
+/// What a caller asks for by the name of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// The file system in that file.
+    Itself,
+    /// Also the mount that the file is on.
+    Around,
 }
 
 /// Runs a system call that could wait for a server, in bounded time. The thread of a call that
@@ -89,23 +101,27 @@ fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Opti
     is_done.recv_timeout(STAT).ok()
 }
 
-fn place(path: &Path, mounts: &[MountLine]) -> Result<Place, Failure> {
+fn place(path: &Path, mounts: &[MountLine], wanted: Wanted) -> Result<Place, Failure> {
     let absolute = std::path::absolute(path).map_err(|e| Failure::os("cannot find", path, e))?;
-    // By the text: to look for the file would be a request to the server. The last one hides
-    // those below it.
-    let above = mounts
-        .iter()
-        .filter(|mount| absolute.starts_with(&mount.target));
-    if let Some(mount) = above.max_by_key(|mount| mount.target.as_os_str().len()) {
-        return Ok(Place::Mount(mount.device));
-    }
     let asked = absolute.clone();
-    let stat = in_time(move || {
-        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-        rustix::fs::statx(CWD, &asked, flags, StatxFlags::TYPE | StatxFlags::INO)
-    });
+    let stat = match all_answer_above(path, &absolute, mounts, wanted)? {
+        false => None,
+        true => in_time(move || {
+            let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+            rustix::fs::statx(CWD, &asked, flags, StatxFlags::TYPE | StatxFlags::INO)
+        }),
+    };
+    // Its server has died, or lets only its own user look, or has stopped.
+    let is_unknown = matches!(
+        stat,
+        Some(Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::ACCESS)) | None
+    );
+    if is_unknown && let Some(device) = by_text(&absolute, mounts, wanted) {
+        return Ok(Place::Mount(device));
+    }
     let stat = match stat {
-        Some(stat) => stat.map_err(|e| Failure::os("cannot find", path, e))?,
+        Some(Ok(stat)) => stat,
+        Some(Err(e)) => return Err(Failure::os("cannot find", path, e)),
         None => {
             return Err(Failure::new(
                 "no-answer",
@@ -117,16 +133,69 @@ fn place(path: &Path, mounts: &[MountLine]) -> Result<Place, Failure> {
         }
     };
     let device = (stat.stx_dev_major, stat.stx_dev_minor);
-    if mounts.iter().any(|mount| mount.device == device) {
-        return Ok(Place::Mount(device));
-    }
     match FileType::from_raw_mode(stat.stx_mode.into()) {
         FileType::RegularFile | FileType::BlockDevice | FileType::CharacterDevice => {
-            let identity = Identity::of_path(&absolute);
-            identity.map(Place::Region).map_err(|e| about(path, &e))
+            let is_on_mount = mounts.iter().any(|mount| mount.device == device);
+            let around = (wanted == Wanted::Around && is_on_mount).then_some(device);
+            let region = absolute.clone();
+            let identity = in_time(move || Identity::of_path(&region));
+            let identity = identity.unwrap_or(Err(ControlError::Timeout(STAT)));
+            identity
+                .map(|identity| Place::Region(identity, around))
+                .map_err(|e| about(path, &e))
         }
         _ => Ok(Place::Mount(device)),
     }
+}
+
+/// Whether the servers of all mounts that a path leads through answer. A mount point itself is looked
+/// up without them.
+fn all_answer_above(
+    path: &Path,
+    absolute: &Path,
+    mounts: &[MountLine],
+    wanted: Wanted,
+) -> Result<bool, Failure> {
+    let is_above =
+        |mount: &&MountLine| absolute != mount.target && absolute.starts_with(&mount.target);
+    let above: Vec<_> = mounts.iter().filter(is_above).collect();
+    if above.is_empty() {
+        return Ok(true);
+    }
+    let directory = Directory::open(DIRECTORY).map_err(|e| about(path, &e))?;
+    let Some(directory) = directory else {
+        return Ok(false);
+    };
+    let names = directory.sockets().map_err(|e| about(path, &e))?;
+    let time = match wanted {
+        Wanted::Around => WHICH,
+        Wanted::Itself => SOON,
+    };
+    let alive = servers(&directory, &names, time)?;
+    Ok(above
+        .iter()
+        .all(|mount| alive.iter().any(|(_, device)| *device == mount.device)))
+}
+
+/// The mount of a path that cannot be looked up, by its text.
+fn by_text(absolute: &Path, mounts: &[MountLine], wanted: Wanted) -> Option<(u32, u32)> {
+    // Of two at one place, the later one hides the other.
+    let mut on = mounts.iter().rev();
+    if let Some(mount) = on.find(|mount| mount.target == absolute) {
+        return Some(mount.device);
+    }
+    // A file of it may be a region. And nothing says where `..` leads.
+    let leads_up = absolute
+        .components()
+        .any(|part| part == Component::ParentDir);
+    if wanted == Wanted::Itself || leads_up {
+        return None;
+    }
+    let above = mounts.iter();
+    above
+        .filter(|mount| absolute.starts_with(&mount.target))
+        .max_by_key(|mount| mount.target.as_os_str().len())
+        .map(|mount| mount.device)
 }
 
 /// An error of the control sockets about a mount or region.
@@ -168,20 +237,30 @@ fn socket_by_source(mount: &MountLine) -> Option<String> {
     Some(identity.socket_name())
 }
 
-/// Connects to the server of a mount point, or of a region that is mounted. Also returns the
-/// device number of its mount.
+/// Connects to the server of a mount point, of a region that is mounted, or of the mount that
+/// another file is on. Also returns the device number of its mount.
 ///
 /// # Errors
 /// No server of root answers for it; the system failed.
-pub(crate) fn live_mount(path: &Path) -> Result<(Connection, u64), Failure> {
-    let found = find(path, None)?;
+pub(super) fn live_mount(path: &Path) -> Result<(Connection, u64), Failure> {
+    connected(path, Wanted::Around)
+}
+
+/// As [`live_mount`], but a file is a region, and never one of the mount that is meant.
+#[cfg(feature = "save")]
+pub(crate) fn live_mount_itself(path: &Path) -> Result<(Connection, u64), Failure> {
+    connected(path, Wanted::Itself)
+}
+
+fn connected(path: &Path, wanted: Wanted) -> Result<(Connection, u64), Failure> {
+    let found = find(path, wanted, None)?;
     let served = found.served().map_err(|e| about(path, &e))?;
     Ok((found, rustix::fs::makedev(served.device.0, served.device.1)))
 }
 
 /// As [`live_mount`], but each step with the server takes [`SOON`] at most.
 pub(super) fn live_mount_soon(path: &Path) -> Result<Connection, Failure> {
-    find(path, Some(SOON))
+    find(path, Wanted::Around, Some(SOON))
 }
 
 fn open(
@@ -195,19 +274,21 @@ fn open(
     }
 }
 
-fn find(path: &Path, time: Option<Duration>) -> Result<Connection, Failure> {
+fn find(path: &Path, wanted: Wanted, time: Option<Duration>) -> Result<Connection, Failure> {
     let mounts = mounts()?;
-    let place = place(path, &mounts)?;
+    let place = place(path, &mounts, wanted)?;
     let directory = Directory::open(DIRECTORY).map_err(|e| about(path, &e))?;
     let Some(directory) = directory else {
         return Err(without_server(path, &place, &mounts));
     };
     let device = match &place {
-        Place::Region(identity) => {
+        Place::Region(identity, around) => {
             let opened = open(&directory, &identity.socket_name(), time);
-            return opened
-                .map_err(|e| about(path, &e))?
-                .ok_or_else(|| without_server(path, &place, &mounts));
+            match (opened.map_err(|e| about(path, &e))?, around) {
+                (Some(server), _) => return Ok(server),
+                (None, Some(device)) => *device,
+                (None, None) => return Err(without_server(path, &place, &mounts)),
+            }
         }
         Place::Mount(device) => *device,
     };
@@ -231,33 +312,44 @@ fn find(path: &Path, time: Option<Duration>) -> Result<Connection, Failure> {
     }
 }
 
-/// The socket whose server serves a mount. All are asked at the same time: those of other mounts
-/// may be ending, or have stopped.
+/// The socket whose server serves a mount.
 fn socket_of_server<'a>(
     directory: &Directory,
     names: &'a [String],
     device: (u32, u32),
 ) -> Result<Option<&'a String>, Failure> {
-    let serves = |name: &str| {
-        let server = Connection::open_within(directory, name, WHICH);
-        let served = server.ok().flatten().map(|server| server.served());
-        served.is_some_and(|served| served.is_ok_and(|served| served.device == device))
+    let mut servers = servers(directory, names, WHICH)?.into_iter();
+    Ok(servers
+        .find(|(_, served)| *served == device)
+        .map(|(name, _)| name))
+}
+
+/// The servers that answer in time, by their sockets, and the devices of the mounts that they serve.
+/// All are asked at the same time: some may be ending, or have stopped.
+fn servers<'a>(
+    directory: &Directory,
+    names: &'a [String],
+    time: Duration,
+) -> Result<Vec<(&'a String, (u32, u32))>, Failure> {
+    let served = |name: &str| {
+        let server = Connection::open_within(directory, name, time);
+        let server = server.ok().flatten()?;
+        Some(server.served().ok()?.device)
     };
     std::thread::scope(|scope| {
         let mut asked = Vec::new();
         for name in names {
-            let thread = std::thread::Builder::new().spawn_scoped(scope, move || serves(name));
+            let thread = std::thread::Builder::new().spawn_scoped(scope, move || served(name));
             asked.push((
                 name,
                 thread
                     .map_err(|e| Failure::os("cannot start", "a thread that asks a server", e))?,
             ));
         }
-        let mut found = None;
+        let mut found = Vec::new();
         for (name, thread) in asked {
-            if thread.join().map_err(|_| panicked())? {
-                found = Some(name);
-            }
+            let device = thread.join().map_err(|_| panicked())?;
+            found.extend(device.map(|device| (name, device)));
         }
         Ok(found)
     })
@@ -270,8 +362,10 @@ fn panicked() -> Failure {
 /// Why there is nobody to ask.
 fn without_server(path: &Path, place: &Place, mounts: &[MountLine]) -> Failure {
     let mount = match place {
-        Place::Mount(device) => mounts.iter().find(|mount| mount.device == *device),
-        Place::Region(identity) => mounts.iter().find(|mount| {
+        Place::Mount(device) | Place::Region(_, Some(device)) => {
+            mounts.iter().find(|mount| mount.device == *device)
+        }
+        Place::Region(identity, None) => mounts.iter().find(|mount| {
             let source = mount.source.clone();
             in_time(move || Identity::of_path(&source)).is_some_and(|of| of.ok() == Some(*identity))
         }),
@@ -288,7 +382,7 @@ fn silent_mount(mount: &MountLine) -> Failure {
     let is_dead = in_time(move || rustix::fs::statfs(&target));
     let on = shown(&mount.target);
     match is_dead {
-        Some(Err(rustix::io::Errno::NOTCONN)) => Failure::new(
+        Some(Err(Errno::NOTCONN)) => Failure::new(
             "dead",
             format!(
                 "{on}: its server has died, and programs get ENOTCONN there; type `umount {}`, then mount {} again, which recovers it; the log has the reason: journalctl -t mount.pramfs",
@@ -416,16 +510,55 @@ fn mounts_by_socket() -> Result<BTreeMap<String, MountLine>, Failure> {
 fn silent(devices: &[(u32, u32)]) -> Result<Vec<Answer>, Failure> {
     let mut mounts = mounts()?;
     mounts.retain(|mount| mount.user == 0 && !devices.contains(&mount.device));
-    mounts.dedup_by_key(|mount| mount.device);
+    once_each(&mut mounts);
     Ok(mounts
         .iter()
         .map(|mount| Err(silent_mount(mount)))
         .collect())
 }
 
+/// Leaves the first line of each mount: it may also be at other places, anywhere in the table.
+fn once_each(mounts: &mut Vec<MountLine>) {
+    let mut seen = HashSet::new();
+    mounts.retain(|mount| seen.insert(mount.device));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn line(minor: u32, target: &str) -> MountLine {
+        MountLine {
+            device: (0, minor),
+            target: target.into(),
+            source: "/region".into(),
+            user: 0,
+        }
+    }
+
+    #[test]
+    fn mount_at_two_places_counts_once() {
+        let mut mounts = vec![line(1, "/a"), line(2, "/b"), line(1, "/c")];
+        once_each(&mut mounts);
+        assert_eq!(mounts, [line(1, "/a"), line(2, "/b")]);
+    }
+
+    #[test]
+    fn path_that_cannot_be_looked_up_is_a_mount_point_or_a_file_of_a_mount() {
+        let mounts = [line(1, "/a"), line(2, "/a/b"), line(3, "/a")];
+        for (path, itself, around) in [
+            ("/a", Some(3), Some(3)),
+            ("/a/b", Some(2), Some(2)),
+            ("/a/b/file", None, Some(2)),
+            ("/a/file", None, Some(3)),
+            ("/a/../file", None, None),
+            ("/ab", None, None),
+        ] {
+            let found = |wanted| by_text(Path::new(path), &mounts, wanted).map(|(_, minor)| minor);
+            assert_eq!(found(Wanted::Itself), itself, "{path}");
+            assert_eq!(found(Wanted::Around), around, "{path}");
+        }
+    }
 
     #[test]
     fn only_a_mount_of_pramfs_with_a_user_is_one_of_ours() {

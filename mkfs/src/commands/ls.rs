@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Subcommand;
 use crate::files::Files;
-use crate::tree::{self, Entry, Follow, Timestamp, kind_name, mode_string};
+use crate::tree::{self, Entry, Follow, Name, Timestamp, kind_name, mode_string};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
@@ -36,7 +36,7 @@ pub(super) struct Ls {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    path: String,
+    path: Name,
     kind: &'static str,
     inode: u64,
     mode: String,
@@ -45,7 +45,7 @@ struct Row {
     gid: u32,
     size: u64,
     mtime: Timestamp,
-    target: Option<String>,
+    target: Option<Name>,
 }
 
 impl Subcommand for Ls {
@@ -129,7 +129,7 @@ impl Ls {
         };
         if self.json {
             return output::json(&Row {
-                path: tree::name(path),
+                path: path.into(),
                 kind: kind_name(attr.kind),
                 inode: attr.ino.0,
                 mode: format!("{:o}", attr.kind.mode_bits() | attr.perm),
@@ -138,7 +138,7 @@ impl Ls {
                 gid: attr.gid,
                 size: attr.size,
                 mtime: Timestamp(attr.mtime),
-                target: target.map(|t| tree::name(&t)),
+                target: target.map(Name),
             });
         }
         let size = match attr.kind {

@@ -48,7 +48,7 @@ use clap::{ArgMatches, Args};
 
 use crate::{Failure, output};
 #[cfg(feature = "save")]
-pub(crate) use live::live_mount;
+pub(crate) use live::live_mount_itself;
 pub(crate) use put::put_tree;
 
 /// A subcommand.
@@ -134,9 +134,9 @@ pub fn command_line() -> clap::Command {
         .about("Inspect pramfs regions, and access their files without a mount")
         .after_help(
             "A region in use is refused, with the name of its holder, by info, stat, get, put, mkdir, rm, mv,\n\
-             ln, owner, check, trim, restore, image and dump. Other commands ask the server of the mount, or\n\
-             read through it. A PATH starts at the root (/) of the file system in the region. mkfs.pramfs makes\n\
-             a file system; mount.pramfs mounts it.\n\
+             ln, trim, restore and image. Other commands ask the server of the mount, read through it, or, as\n\
+             root, copy it first: check, dump and owner. A PATH starts at the root (/) of the file system in the\n\
+             region. mkfs.pramfs makes a file system; mount.pramfs mounts it.\n\
              Exit status: 0 success, 1 failure, 2 wrong usage.",
         )
         .subcommand_required(true)

@@ -14,15 +14,16 @@ use super::Subcommand;
 use crate::failure::{quoted, shown};
 use crate::moment::structures;
 use crate::open;
-use crate::{Failure, output, tree};
+use crate::tree::Name;
+use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 #[command(
     after_help = "A BLOCK is a number, a range of numbers (100-107), or byte offsets with a unit: 4096B, 64K,\n\
-    1M-2M. A file with several names is shown with all of them. A region that is in use is refused."
+    1M-2M. A file with several names is shown with all of them."
 )]
 pub(super) struct OwnerOf {
-    /// File or device that holds the file system
+    /// File or device that holds the file system, or a mount point: a mount is copied first
     region: PathBuf,
     /// Blocks
     #[arg(required = true)]
@@ -60,7 +61,7 @@ struct What {
     unwritten: bool,
     /// Unlinked: the next mount frees it.
     orphan: bool,
-    paths: Vec<String>,
+    paths: Vec<Name>,
 }
 
 impl Subcommand for OwnerOf {
@@ -200,7 +201,7 @@ fn what(
         what.inode = Some(ino.0);
         what.orphan = owners.is_orphan(ino);
         let named = paths.get(&ino).into_iter().flatten();
-        what.paths = named.map(|path| tree::name(path)).collect();
+        what.paths = named.map(|path| path[..].into()).collect();
     }
     what.is = match is {
         Err(State::Free) => "free",

@@ -3,12 +3,20 @@
 //! Each step is one operation of the file system. An interrupted copy leaves some
 //! of the files, the last of them perhaps incomplete, and never damages the region. Standard input
 //! becomes a file as a whole, or not at all.
+//!
+//! Invariants:
+//! * the name of a file that is replaced leads to the old file or to the whole new one;
+//! * below a source, every file is opened relative to the descriptor of its directory, and no symbolic
+//!   link is followed.
 
+mod source;
 mod stdin;
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -19,9 +27,8 @@ use pramfs::{
     Error, FileType, XattrMode,
     inode::{Attr, Credentials, Fs, Ino, SetAttr, SetTime, Time},
 };
-use rustix::fs::{OFlags, SeekFrom};
-use rustix::io::Errno;
 
+use self::source::{Source, next_data};
 use super::Subcommand;
 use crate::failure::shown;
 use crate::open::{self, Intent};
@@ -60,21 +67,24 @@ impl Subcommand for Put {
         }
         let fs = open::fs(&self.region, Intent::Write)?;
         let bar = output::bar(0, "copying");
-        let mut job = Job {
-            fs: &fs,
-            put: self,
-            links: HashMap::new(),
-            buffer: vec![0; CHUNK],
-            bar: bar.clone(),
-        };
+        let mut job = Job::new(&fs, self, "pramfs put", &bar);
+        job.region = std::fs::metadata(&self.region)
+            .ok()
+            .map(|meta| (meta.dev(), meta.ino()));
         let copied = job.all();
         bar.finish_and_clear();
         copied.and(open::close(&self.region, fs))
     }
 }
 
-/// Copies what a directory of this machine has to the root of a file system.
-pub(crate) fn put_tree(fs: &Fs, from: &Path) -> Result<(), Failure> {
+/// Copies what a directory of this machine has to the root of a file system, for `mkfs.pramfs`. The
+/// file `region` is left out. Gives up when `interrupted` says so.
+pub(crate) fn put_tree(
+    fs: &Fs,
+    from: &Path,
+    region: Option<(u64, u64)>,
+    interrupted: &dyn Fn() -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let put = Put {
         region: PathBuf::new(),
         source: Vec::new(),
@@ -83,14 +93,12 @@ pub(crate) fn put_tree(fs: &Fs, from: &Path) -> Result<(), Failure> {
         force: false,
     };
     let bar = output::bar(0, "copying");
-    let mut job = Job {
-        fs,
-        put: &put,
-        links: HashMap::new(),
-        buffer: vec![0; CHUNK],
-        bar: bar.clone(),
-    };
-    let copied = job.contents(from, Ino::ROOT, b"/");
+    let mut job = Job::new(fs, &put, "mkfs.pramfs", &bar);
+    (job.region, job.interrupted) = (region, interrupted);
+    let source = Source::named(from);
+    let copied = source
+        .directory()
+        .and_then(|opened| job.contents(&source, &opened, Ino::ROOT, b"/"));
     bar.finish_and_clear();
     copied
 }
@@ -98,8 +106,13 @@ pub(crate) fn put_tree(fs: &Fs, from: &Path) -> Result<(), Failure> {
 struct Job<'a> {
     fs: &'a Fs,
     put: &'a Put,
+    /// The program, for its notes.
+    program: &'static str,
+    /// Device and inode of the region, if it is a file.
+    region: Option<(u64, u64)>,
     /// First copy of each file with several names, by device and inode.
     links: HashMap<(u64, u64), Ino>,
+    interrupted: &'a dyn Fn() -> Result<(), Failure>,
     buffer: Vec<u8>,
     bar: ProgressBar,
 }
@@ -112,7 +125,20 @@ struct Destination<'a> {
     path: Vec<u8>,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    fn new(fs: &'a Fs, put: &'a Put, program: &'static str, bar: &ProgressBar) -> Job<'a> {
+        Job {
+            fs,
+            put,
+            program,
+            region: None,
+            links: HashMap::new(),
+            interrupted: &|| Ok(()),
+            buffer: vec![0; CHUNK],
+            bar: bar.clone(),
+        }
+    }
+
     fn all(&mut self) -> Result<(), Failure> {
         let to = self.put.destination.as_os_str().as_bytes();
         let (dir, name) = match self.fs.resolve(to) {
@@ -129,10 +155,16 @@ impl Job<'_> {
                 tree::name(to)
             )));
         }
-        for source in &self.put.source {
-            let meta = std::fs::symlink_metadata(source)
-                .map_err(|e| Failure::os("cannot copy", source, e))?;
-            match (&name, source.file_name()) {
+        for path in &self.put.source {
+            let source = &Source::named(path);
+            let meta = source.metadata()?;
+            if self.region == Some((meta.dev(), meta.ino())) {
+                return Err(Failure::new(
+                    "same",
+                    format!("{}: is the region itself", shown(path)),
+                ));
+            }
+            match (&name, path.file_name()) {
                 (Some(name), _) => self.object(
                     source,
                     &meta,
@@ -155,7 +187,7 @@ impl Job<'_> {
                     )?;
                 }
                 // `.`, `..` and `/` have no name: copy their contents.
-                (None, None) => self.contents(source, dir, to)?,
+                (None, None) => self.contents(source, &source.open(&meta)?, dir, to)?,
             }
         }
         Ok(())
@@ -163,106 +195,166 @@ impl Job<'_> {
 
     fn object(
         &mut self,
-        from: &Path,
+        from: &Source<'_>,
         meta: &Metadata,
         to: &Destination<'_>,
     ) -> Result<(), Failure> {
-        // Take owner, mode and attributes of a file from the descriptor that its
-        // bytes are read from: another file may have taken the name by then.
-        let opened = if meta.is_file() {
-            Some(open_source(from)?)
-        } else {
-            None
-        };
-        let now = match &opened {
-            Some(file) => file
-                .metadata()
-                .map_err(|e| Failure::os("cannot copy", from, e))?,
-            None => meta.clone(),
-        };
+        (self.interrupted)()?;
+        if self.region == Some((meta.dev(), meta.ino())) {
+            eprintln!(
+                "{}: note: {} skipped, because it is the region itself",
+                self.program,
+                shown(from.path)
+            );
+            return Ok(());
+        }
+        // Take owner, mode and attributes from the descriptor that contents or target are read
+        // from: another file may have taken the name by then.
+        let opened = from.open(meta)?;
+        let now = opened
+            .metadata()
+            .map_err(|e| Failure::os("cannot copy", from.path, e))?;
         if now.file_type() != meta.file_type() {
             return Err(Failure::new(
                 "failed",
-                format!("{} was replaced while it was being copied", shown(from)),
+                format!(
+                    "{} was replaced while it was being copied",
+                    shown(from.path)
+                ),
             ));
         }
         let meta = &now;
+        let key = (meta.dev(), meta.ino());
         let failed = |e| tree::about(&to.path, e);
         let ctx = Credentials::new(meta.uid(), meta.gid());
         let perm = meta.mode() & 0o7777;
         let Some(kind) = FileType::from_mode(meta.mode()) else {
             return Err(Failure::new(
                 "failed",
-                format!("{} is of an unknown type", shown(from)),
+                format!("{} is of an unknown type", shown(from.path)),
             ));
         };
         if kind == FileType::Directory {
             if !self.put.recursive {
                 return Err(Failure::usage(format!(
                     "{} is a directory; use -r to copy it",
-                    shown(from)
+                    shown(from.path)
                 )));
             }
             let made = match self.fs.mkdir(&ctx, to.dir, to.name, perm) {
-                // Like cp: copy into an existing directory.
-                Err(Error::Exists) => self.fs.lookup(to.dir, to.name).map_err(failed)?,
+                Err(Error::Exists) => {
+                    let found = self.fs.lookup(to.dir, to.name).map_err(failed)?;
+                    if found.kind != FileType::Directory {
+                        return Err(Failure::new(
+                            "exists",
+                            format!(
+                                "{} exists and is not a directory; remove it, or give another path",
+                                tree::name(&to.path)
+                            ),
+                        ));
+                    }
+                    // Like cp: copy into an existing directory.
+                    found
+                }
                 made => made.map_err(failed)?,
             };
-            self.contents(from, made.ino, &to.path)?;
-            return self.attributes(from, None, meta, &made, to);
+            self.contents(from, &opened, made.ino, &to.path)?;
+            return self.attributes(from, &opened, meta, &made, to);
         }
-        let key = (meta.dev(), meta.ino());
-        if meta.nlink() > 1
-            && let Some(&ino) = self.links.get(&key)
-        {
-            return self
-                .replacing(to, || self.fs.link(ino, to.dir, to.name))
-                .map(drop);
-        }
-        let made = match (kind, &opened) {
-            (FileType::Symlink, _) => {
-                let target =
-                    std::fs::read_link(from).map_err(|e| Failure::os("cannot read", from, e))?;
-                self.replacing(to, || {
-                    self.fs
-                        .symlink(&ctx, to.dir, to.name, target.as_os_str().as_bytes())
-                })?
-            }
-            (_, Some(file)) => {
-                let made = self.replacing(to, || self.fs.create(&ctx, to.dir, to.name, perm))?;
-                self.regular(from, file, made.ino, meta.len(), to)?;
-                made
-            }
-            (kind, None) => self.replacing(to, || {
-                self.fs
-                    .mknod(&ctx, to.dir, to.name, kind.mode_bits() | perm, meta.rdev())
-            })?,
+        let linked = match meta.nlink() > 1 {
+            true => self.links.get(&key).copied(),
+            false => None,
         };
-        if meta.nlink() > 1 {
-            self.links.insert(key, made.ino);
+        let old = match self.fs.lookup(to.dir, to.name) {
+            // It has been copied there already.
+            Ok(found) if linked == Some(found.ino) => return Ok(()),
+            Ok(found) if self.put.force => Some(found),
+            Ok(_) => return Err(exists(to)),
+            Err(Error::NotFound) => None,
+            Err(e) => return Err(failed(e)),
+        };
+        let old = match old {
+            Some(old) if old.kind == FileType::Directory => return Err(failed(Error::IsDirectory)),
+            old => old,
+        };
+        let made = match linked {
+            Some(ino) => {
+                match &old {
+                    None => self.fs.link(ino, to.dir, to.name).map(drop),
+                    Some(_) => stdin::replace(self.fs, to.dir, to.name, ino),
+                }
+                .map_err(failed)?;
+                ino
+            }
+            None => self.new_object(from, &opened, meta, kind, old.as_ref(), to)?,
+        };
+        if let Some(old) = old {
+            // Its number may belong to another file soon.
+            self.links.retain(|_, copy| *copy != old.ino);
         }
-        self.attributes(from, opened.as_ref(), meta, &made, to)
+        if meta.nlink() > 1 {
+            self.links.insert(key, made);
+        }
+        Ok(())
     }
 
-    /// With `-f`, first removes an existing object, unless it is a directory.
-    fn replacing(
-        &self,
+    /// Makes a copy of anything but a directory, and puts it in the place of `old`.
+    fn new_object(
+        &mut self,
+        from: &Source<'_>,
+        opened: &File,
+        meta: &Metadata,
+        kind: FileType,
+        old: Option<&Attr>,
         to: &Destination<'_>,
-        make: impl Fn() -> pramfs::Result<Attr>,
-    ) -> Result<Attr, Failure> {
-        let made = match make() {
-            Err(Error::Exists) if self.put.force => {
-                self.fs.unlink(to.dir, to.name).and_then(|()| make())
-            }
-            made => made,
+    ) -> Result<Ino, Failure> {
+        let failed = |e| tree::about(&to.path, e);
+        let ctx = Credentials::new(meta.uid(), meta.gid());
+        let perm = meta.mode() & 0o7777;
+        if kind == FileType::Regular {
+            let fs = self.fs;
+            let Some(old) = old else {
+                let made = fs.create(&ctx, to.dir, to.name, perm).map_err(failed)?;
+                self.regular(from.path, opened, made.ino, meta.len(), to)?;
+                self.attributes(from, opened, meta, &made, to)?;
+                return Ok(made.ino);
+            };
+            stdin::refuse_if_fixed(old).map_err(failed)?;
+            let made = fs.holding().create_unnamed(&ctx, to.dir, perm, true);
+            // Until the end: without a reference, the file ends.
+            let (_held, made) = made.map_err(failed)?;
+            self.regular(from.path, opened, made.ino, meta.len(), to)?;
+            self.attributes(from, opened, meta, &made, to)?;
+            stdin::replace(fs, to.dir, to.name, made.ino).map_err(failed)?;
+            return Ok(made.ino);
+        }
+        let target = match kind {
+            FileType::Symlink => from.target(opened)?,
+            _ => Vec::new(),
         };
-        made.map_err(|e| match e {
-            Error::Exists => Failure::new(
-                "exists",
-                format!("{} exists; use -f to overwrite files", tree::name(&to.path)),
-            ),
-            e => tree::about(&to.path, e),
-        })
+        let make = |name: &[u8]| match kind {
+            FileType::Symlink => self.fs.symlink(&ctx, to.dir, name, &target),
+            kind => {
+                let mode = kind.mode_bits() | perm;
+                self.fs.mknod(&ctx, to.dir, name, mode, meta.rdev())
+            }
+        };
+        if old.is_none() {
+            let made = make(to.name).map_err(failed)?;
+            self.attributes(from, opened, meta, &made, to)?;
+            return Ok(made.ino);
+        }
+        let (aside, made) = stdin::aside(make).map_err(failed)?;
+        let done = self
+            .attributes(from, opened, meta, &made, to)
+            .and_then(|()| {
+                stdin::take_place(self.fs, to.dir, aside.as_bytes(), to.name).map_err(failed)
+            });
+        if done.is_err() {
+            // The error is said already.
+            let _ = self.fs.unlink(to.dir, aside.as_bytes());
+        }
+        done.map(|()| made.ino)
     }
 
     /// Copies data only; holes stay holes.
@@ -285,6 +377,7 @@ impl Job<'_> {
                     Err(e) => return Err(failed(e.into())),
                 };
             }
+            (self.interrupted)()?;
             let want = (end_of_data - at).min(CHUNK as u64) as usize;
             let n = match file.read_at(&mut self.buffer[..want], at) {
                 Ok(0) => break,
@@ -316,25 +409,29 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn contents(&mut self, from: &Path, dir: Ino, path: &[u8]) -> Result<(), Failure> {
-        let failed = |e| Failure::os("cannot read the directory", from, e);
-        let mut list: Vec<_> = std::fs::read_dir(from)
-            .map_err(failed)?
-            .collect::<Result<_, _>>()
-            .map_err(failed)?;
-        list.sort_by_key(|e| e.file_name());
-        for e in list {
-            let (source, name) = (e.path(), e.file_name());
-            let meta = std::fs::symlink_metadata(&source)
-                .map_err(|e| Failure::os("cannot copy", &source, e))?;
-            let name = name.as_bytes();
+    /// Copies what the directory `opened` has.
+    fn contents(
+        &mut self,
+        from: &Source<'_>,
+        opened: &File,
+        dir: Ino,
+        path: &[u8],
+    ) -> Result<(), Failure> {
+        for name in from.names(opened)? {
+            let shown = from.path.join(OsStr::from_bytes(&name));
+            let source = Source {
+                dir: opened.as_fd(),
+                name: Path::new(OsStr::from_bytes(&name)),
+                path: &shown,
+            };
+            let meta = source.metadata()?;
             self.object(
                 &source,
                 &meta,
                 &Destination {
                     dir,
-                    name,
-                    path: tree::join(path, name),
+                    name: &name,
+                    path: tree::join(path, &name),
                 },
             )?;
         }
@@ -343,14 +440,14 @@ impl Job<'_> {
 
     fn attributes(
         &self,
-        from: &Path,
-        opened: Option<&File>,
+        from: &Source<'_>,
+        opened: &File,
         meta: &Metadata,
         made: &Attr,
         to: &Destination<'_>,
     ) -> Result<(), Failure> {
         let failed = |e| tree::about(&to.path, e);
-        for (name, value) in xattrs(from, opened)? {
+        for (name, value) in from.xattrs(opened, made.kind)? {
             self.fs
                 .setxattr(&Credentials::ROOT, made.ino, &name, &value, XattrMode::Set)
                 .map_err(failed)?;
@@ -386,61 +483,11 @@ impl Job<'_> {
     }
 }
 
-fn open_source(path: &Path) -> Result<File, Failure> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, rustix::fs::Mode::empty())
-        .map(File::from)
-        .map_err(|e| Failure::os("cannot open", path, e))
-}
-
-/// Returns the next range with data at or after `at`, or the rest of the file if
-/// its file system cannot tell.
-fn next_data(file: &File, at: u64) -> rustix::io::Result<Option<(u64, u64)>> {
-    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return Ok(None),
-        Err(Errno::INVAL) => return Ok(Some((at, u64::MAX))),
-        Err(e) => return Err(e),
-    };
-    let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
-    Ok(Some((start, end)))
-}
-
-/// Name and value of an extended attribute.
-type Xattr = (Vec<u8>, Vec<u8>);
-
-/// Reads the extended attributes that this process may read. Empty if the file
-/// system supports none.
-fn xattrs(path: &Path, opened: Option<&File>) -> Result<Vec<Xattr>, Failure> {
-    let failed = |e| Failure::os("cannot read the extended attributes of", path, e);
-    // The kernel's limit for a list and for a value.
-    let mut buffer = vec![0u8; 64 << 10];
-    let listed = match opened {
-        Some(file) => rustix::fs::flistxattr(file, &mut buffer[..]),
-        None => rustix::fs::llistxattr(path, &mut buffer[..]),
-    };
-    let n = match listed {
-        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        n => n.map_err(failed)?,
-    };
-    let names: Vec<Vec<u8>> = buffer[..n]
-        .split(|&b| b == 0)
-        .filter(|n| !n.is_empty())
-        .map(<[u8]>::to_vec)
-        .collect();
-    let mut list = Vec::new();
-    for name in names {
-        let value = match opened {
-            Some(file) => rustix::fs::fgetxattr(file, &name[..], &mut buffer[..]),
-            None => rustix::fs::lgetxattr(path, &name[..], &mut buffer[..]),
-        };
-        match value {
-            Ok(n) => list.push((name, buffer[..n].to_vec())),
-            Err(Errno::NODATA) => {}
-            Err(e) => return Err(failed(e)),
-        }
-    }
-    Ok(list)
+fn exists(to: &Destination<'_>) -> Failure {
+    Failure::new(
+        "exists",
+        format!("{} exists; use -f to overwrite files", tree::name(&to.path)),
+    )
 }
 
 #[cfg(test)]
@@ -476,26 +523,22 @@ mod tests {
             recursive: false,
             force: false,
         };
-        let mut job = Job {
-            fs: &fs,
-            put: &put,
-            links: HashMap::new(),
-            buffer: vec![0; CHUNK],
-            bar: ProgressBar::hidden(),
-        };
+        let mut job = Job::new(&fs, &put, "test", &ProgressBar::hidden());
+        let source = Source::named(&from);
         let destination = |name: &'static str| Destination {
             dir: Ino::ROOT,
             name: name.as_bytes(),
             path: name.into(),
         };
-        job.object(&from, &looked_at, &destination("copy")).unwrap();
+        job.object(&source, &looked_at, &destination("copy"))
+            .unwrap();
         let copy = fs.lookup(Ino::ROOT, b"copy").unwrap();
         assert_eq!((copy.perm, copy.size), (0o600, 8));
         // A symbolic link in its place is not copied at all.
         std::fs::remove_file(&from).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &from).unwrap();
         assert!(
-            job.object(&from, &looked_at, &destination("other"))
+            job.object(&source, &looked_at, &destination("other"))
                 .is_err()
         );
         assert!(fs.lookup(Ino::ROOT, b"other").is_err());
@@ -503,7 +546,7 @@ mod tests {
         std::fs::remove_file(&from).unwrap();
         std::fs::create_dir(&from).unwrap();
         let e = job
-            .object(&from, &looked_at, &destination("other"))
+            .object(&source, &looked_at, &destination("other"))
             .unwrap_err();
         assert!(e.message.contains("fi\\u{1b}le was replaced"), "{e:?}");
     }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::Subcommand;
-use super::live::live_mount;
+use super::live::live_mount_itself;
 use crate::archive::live::{Live, write_back};
 use crate::archive::partial::{Partial, exists};
 use crate::archive::restore::uuid_of;
@@ -105,8 +105,10 @@ impl Subcommand for Save {
 impl Save {
     /// Returns the server of a mount point, or of a region that is mounted.
     fn live_mount(&self) -> Result<Option<(Connection, u64)>, Failure> {
-        match live_mount(&self.region) {
+        match live_mount_itself(&self.region) {
             Ok(live) => Ok(Some(live)),
+            // Not even its kind could be looked up.
+            Err(failure) if failure.reason == "no-answer" => Err(failure),
             // Opening it says what it is. Only root can look for servers.
             Err(_) if !self.region.is_dir() => Ok(None),
             Err(failure) => Err(failure),

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Subcommand;
 use crate::open::{self, Intent};
-use crate::tree::{self, Follow, Timestamp, kind_name, mode_string};
+use crate::tree::{self, Follow, Name, Timestamp, kind_name, mode_string};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(super) struct Stat {
 
 #[derive(Debug, Serialize)]
 struct Report {
-    path: String,
+    path: Name,
     kind: &'static str,
     inode: u64,
     generation: u64,
@@ -47,14 +47,14 @@ struct Report {
     /// In units of 512 bytes.
     blocks: u64,
     rdev: Option<(u32, u32)>,
-    target: Option<String>,
+    target: Option<Name>,
     atime: Timestamp,
     mtime: Timestamp,
     ctime: Timestamp,
     btime: Timestamp,
     flags: u32,
     change: u64,
-    xattrs: Vec<String>,
+    xattrs: Vec<Name>,
     /// Ranges that a repair could not recover.
     lost: Vec<Range>,
     /// Blocks whose checksum does not match.
@@ -114,7 +114,7 @@ fn report(fs: &Fs, path: &[u8], a: &Attr) -> Result<Report, Failure> {
     };
     let device = matches!(a.kind, FileType::CharDevice | FileType::BlockDevice);
     Ok(Report {
-        path: tree::name(path),
+        path: path.into(),
         kind: kind_name(a.kind),
         inode: a.ino.0,
         generation: a.generation,
@@ -125,7 +125,7 @@ fn report(fs: &Fs, path: &[u8], a: &Attr) -> Result<Report, Failure> {
         size: a.size,
         blocks: a.blocks,
         rdev: device.then(|| (rustix::fs::major(a.rdev), rustix::fs::minor(a.rdev))),
-        target: target.map(|t| tree::name(&t)),
+        target: target.map(Name),
         atime: Timestamp(a.atime),
         mtime: Timestamp(a.mtime),
         ctime: Timestamp(a.ctime),
@@ -135,7 +135,7 @@ fn report(fs: &Fs, path: &[u8], a: &Attr) -> Result<Report, Failure> {
         xattrs: names
             .split(|&b| b == 0)
             .filter(|n| !n.is_empty())
-            .map(tree::name)
+            .map(Name::from)
             .collect(),
         lost: ranges(&lost),
         wrong_checksums: ranges(&data.wrong),

@@ -3,8 +3,7 @@
 //! The engine stores a new value to the copy of the superblock first, then to the first page, each
 //! fenced: a crash leaves the old value or the new one, and the next mount makes both pages equal.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use pramfs::inode::Fs;
@@ -13,9 +12,10 @@ use pramfs_medium::media::default_options::DefaultOptions;
 use serde::Serialize;
 
 use super::Subcommand;
+use crate::busy::{self, Root};
 use crate::failure::{printable, shown};
 use crate::open::{self, Intent};
-use crate::{Failure, busy, output};
+use crate::{Failure, output};
 
 /// Longest label, bytes.
 const MAX_LABEL: usize = 63;
@@ -95,10 +95,7 @@ impl Subcommand for Tune {
         }
         let meta = std::fs::metadata(&self.place)
             .map_err(|e| Failure::os("cannot find", shown(&self.place), e))?;
-        let mount = match meta.is_dir() {
-            true => Some(self.place.clone()),
-            false => busy::mount_point(&self.place)?,
-        };
+        let mount = busy::open_place(&self.place, meta.is_dir())?;
         let report = match (&mount, &self.label) {
             (Some(on), Some(label)) if self.default_options.is_none() && self.reserve.is_none() => {
                 ask(on, label)?;
@@ -114,7 +111,7 @@ impl Subcommand for Tune {
                     "in-use",
                     format!(
                         "{}: is mounted; default options and the reserve hold from the next mount on and are changed without one: unmount it first",
-                        shown(on)
+                        shown(&on.at)
                     ),
                 ));
             }
@@ -209,21 +206,22 @@ impl Report {
     }
 }
 
-/// Opens a mount point, and refuses one that is not of pramfs.
-fn of_pramfs(on: &Path) -> Result<File, Failure> {
-    let mount = File::open(on).map_err(|e| Failure::os("cannot open", on, e))?;
-    let kind = rustix::fs::fstatfs(&mount).map_err(|e| Failure::os("cannot look at", on, e))?;
+/// Refuses a directory that is not in a mount of pramfs.
+fn of_pramfs(root: &Root) -> Result<(), Failure> {
+    let kind = rustix::fs::fstatfs(&root.directory)
+        .map_err(|e| Failure::os("cannot look at", &root.at, e))?;
     if kind.f_type != super::set::FUSE {
-        let text = format!("{} is not in a mount of pramfs", shown(on));
+        let text = format!("{} is not in a mount of pramfs", shown(&root.at));
         return Err(Failure::new("not-mounted", text));
     }
-    Ok(mount)
+    Ok(())
 }
 
 /// Asks the server of a mount, by the ioctl that every file system has for its label.
-fn ask(on: &Path, label: &str) -> Result<(), Failure> {
-    let mount = of_pramfs(on)?;
-    set_label(&mount, label).map_err(|e| Failure::os("cannot change the label of", on, e))
+fn ask(root: &Root, label: &str) -> Result<(), Failure> {
+    of_pramfs(root)?;
+    set_label(&root.directory, label)
+        .map_err(|e| Failure::os("cannot change the label of", &root.at, e))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::Options;
 use crate::Failure;
 use crate::failure::{printable, shown};
 use crate::output;
+use crate::tree::Name;
 
 /// Returns a finding with the path of what it concerns.
 pub(super) fn sentence(f: &Finding) -> String {
@@ -151,13 +152,13 @@ struct JsonFinding {
     remedy: &'static str,
     inode: Option<u64>,
     block: Option<u64>,
-    path: Option<String>,
+    path: Option<Name>,
     later: bool,
 }
 
 #[derive(Debug, Serialize)]
 struct JsonLoss {
-    path: Option<String>,
+    path: Option<Name>,
     inode: Option<u64>,
     what: &'static str,
     message: String,
@@ -210,11 +211,11 @@ impl Json {
             remedy: f.issue.remedy(),
             inode: f.issue.ino().map(|i| i.0),
             block: f.issue.block(),
-            path: f.path.as_ref().map(|p| p.escape_ascii().to_string()),
+            path: f.path.as_deref().map(Name::from),
             later: f.later,
         };
         let loss = |l: &fsck::Loss| JsonLoss {
-            path: l.path.as_ref().map(|p| p.escape_ascii().to_string()),
+            path: l.path.as_deref().map(Name::from),
             inode: l.ino.map(|i| i.0),
             what: l.what.code(),
             message: l.what.to_string(),

@@ -4,23 +4,30 @@
 //! * an entry of an archive is made below the root of the new file system: a name with `..` is
 //!   refused, and no symbolic link is followed;
 //! * after a failure, a file that mkfs has made is removed; a device or an older file has a file system
-//!   that is not filled, as the message says.
+//!   that is not filled, as the message says;
+//! * a signal that ends it is noted: then such a device or file has no file system.
 
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
+use std::sync::atomic::AtomicUsize;
 
 use pramfs::inode::{Attr, Credentials, Fs, Ino, SetAttr, SetTime, Time};
 use pramfs::pmem::Region;
 use pramfs::{Error, FileType, MountOptions, XattrMode};
+use pramfs_medium::media::SuperblockInfo;
+use pramfs_medium::pmem::RegionAccess;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tar::{Archive, Entry, EntryType};
 
-use crate::Failure;
+use super::acl;
 use crate::commands::put_tree;
-use crate::failure::shown;
+use crate::failure::{printable, shown};
 use crate::tree::{self, CHUNK};
+use crate::{Failure, signals};
 
 /// How the PAX format names an extended attribute.
 const XATTR: &str = "SCHILY.xattr.";
@@ -37,30 +44,95 @@ const MOST_SPARSE: u64 = 1 << 40;
 /// How the PAX format begins what it says of sparse files: their contents are not their bytes then.
 const SPARSE: &[u8] = b"GNU.sparse.";
 
-/// Fills the file system in a region that was just formatted. `-` is an archive on standard input.
-pub(super) fn fill(region: Region, name: &str, from: &Path) -> Result<(), Failure> {
+/// Fills the file system in a region that was just formatted, as `made`. `-` is an archive on standard
+/// input. A noted signal ends it.
+pub(super) fn fill(
+    region: Region,
+    name: &str,
+    from: &Path,
+    made: &SuperblockInfo,
+    signal: &AtomicUsize,
+) -> Result<(), Failure> {
     let quiet = MountOptions {
         background: false,
         ..MountOptions::default()
     };
+    let interrupted = || match signals::noted(signal) {
+        None => Ok(()),
+        Some(_) => Err(Failure::new(
+            "interrupted",
+            "a signal has ended it; there is no file system now",
+        )),
+    };
+    let object = region.ownership().map(|ownership| ownership.object());
     let fs = Fs::open(region, quiet).map_err(|e| Failure::about(name, e))?;
     let filled = match from.is_dir() {
-        true => put_tree(&fs, from),
-        false => archive(&fs, from),
+        true => put_tree(&fs, from, object, &interrupted),
+        false => archive(&fs, from, &interrupted),
     };
-    let closed = fs.close().map_err(|e| Failure::about(name, e.into()));
+    // A read that a signal has ended failed with another error.
+    let filled = interrupted().and(filled);
+    let closed = fs.close_with(|region| match interrupted() {
+        Ok(()) => Ok(()),
+        Err(_) => clear(region, made),
+    });
+    let closed = closed
+        .and_then(|(_region, cleared)| cleared)
+        .map_err(|e| Failure::about(name, e));
     filled.and(closed).map_err(|failure| Failure {
         message: format!("{name}: not filled: {}", failure.message),
         ..failure
     })
 }
 
-fn archive(fs: &Fs, from: &Path) -> Result<(), Failure> {
+/// Removes the superblock and its copy.
+fn clear(region: &Region, made: &SuperblockInfo) -> pramfs::Result<()> {
+    let w = region.window();
+    let pending = w.store(0, &[0; 8])?;
+    let pending = pending.join(w.store(made.fixed.copy_offset, &[0; 8])?);
+    let _durable = w.fence(pending);
+    region
+        .sync_all()
+        .map_err(|e| Error::io_failed("the superblock could not be removed", e))
+}
+
+/// Gives up when it says so.
+type Interrupted<'a> = &'a dyn Fn() -> Result<(), Failure>;
+
+fn archive(fs: &Fs, from: &Path, interrupted: Interrupted<'_>) -> Result<(), Failure> {
+    let read = |file: BorrowedFd<'_>| {
+        let reader = io::BufReader::new(Waiting { file, interrupted });
+        Filler::new(fs, from, interrupted).all(reader)
+    };
     if from.as_os_str() == "-" {
-        return Filler::new(fs, from).all(io::stdin().lock());
+        return read(io::stdin().as_fd());
     }
     let file = File::open(from).map_err(|e| Failure::os("cannot open", from, e))?;
-    Filler::new(fs, from).all(io::BufReader::new(file))
+    read(file.as_fd())
+}
+
+/// A file that is read. While there is nothing to read, a signal ends it.
+struct Waiting<'a> {
+    file: BorrowedFd<'a>,
+    interrupted: Interrupted<'a>,
+}
+
+impl Read for Waiting<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let moment = Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        };
+        loop {
+            (self.interrupted)().map_err(|failure| io::Error::other(failure.message))?;
+            let mut wanted = [PollFd::new(&self.file, PollFlags::IN)];
+            match rustix::event::poll(&mut wanted, Some(&moment)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(rustix::io::read(self.file, buffer)?),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
 }
 
 /// What the reader of an archive may read, and whether it has come to an end.
@@ -99,6 +171,8 @@ impl<R: Read> Read for Watched<'_, R> {
 #[derive(Default)]
 struct Extended {
     attributes: Vec<Xattr>,
+    /// What files of the directory inherit.
+    default_acl: Option<Vec<u8>>,
     /// More exactly than the header.
     mtime: Option<Time>,
 }
@@ -106,16 +180,19 @@ struct Extended {
 struct Filler<'a> {
     fs: &'a Fs,
     from: &'a Path,
+    interrupted: Interrupted<'a>,
     buffer: Vec<u8>,
-    /// Directories whose times are set at the end: what is made in them changes their times.
-    directories: Vec<(Ino, SetTime)>,
+    /// Directories whose times and default lists are set at the end: what is made in them changes
+    /// their times, and would inherit from them.
+    directories: Vec<(Ino, SetTime, Option<Vec<u8>>)>,
 }
 
 impl<'a> Filler<'a> {
-    fn new(fs: &'a Fs, from: &'a Path) -> Filler<'a> {
+    fn new(fs: &'a Fs, from: &'a Path, interrupted: Interrupted<'a>) -> Filler<'a> {
         Filler {
             fs,
             from,
+            interrupted,
             buffer: vec![0; CHUNK],
             directories: Vec::new(),
         }
@@ -144,6 +221,7 @@ impl<'a> Filler<'a> {
         let mut entries = 0u64;
         for entry in archive.entries().map_err(|e| self.wrong(&e))? {
             let mut entry = entry.map_err(|e| self.wrong(&e))?;
+            (self.interrupted)()?;
             watch.left.set(None);
             self.entry(&mut entry)?;
             // What was not copied of it counts for no header.
@@ -159,7 +237,12 @@ impl<'a> Filler<'a> {
             let why = io::Error::other("it ends without its end marker, and may be cut off");
             return Err(self.wrong(&why));
         }
-        for (ino, mtime) in std::mem::take(&mut self.directories) {
+        for (ino, mtime, default_acl) in std::mem::take(&mut self.directories) {
+            if let Some(acl) = default_acl {
+                let set =
+                    (self.fs).setxattr(&Credentials::ROOT, ino, acl::DEFAULT, &acl, XattrMode::Set);
+                set.map_err(|e| Failure::about("a directory of the archive", e))?;
+            }
             let set = SetAttr {
                 mtime: Some(mtime),
                 ..SetAttr::default()
@@ -304,7 +387,8 @@ impl<'a> Filler<'a> {
         };
         set_attr(&set).map_err(about)?;
         if made.kind == FileType::Directory {
-            self.directories.push((made.ino, mtime));
+            self.directories
+                .push((made.ino, mtime, extended.default_acl));
         }
         Ok(())
     }
@@ -367,6 +451,18 @@ impl<'a> Filler<'a> {
 
     fn extended(&self, entry: &mut Entry<'_, impl Read>) -> Result<Extended, Failure> {
         let mut found = Extended::default();
+        let path = entry.path_bytes().into_owned();
+        let unread = |why: &str| {
+            Failure::new(
+                "unsupported",
+                format!(
+                    "{}: the access control list of {} cannot be taken over: {}; make the archive with --numeric-owner, or without --acls",
+                    shown(self.from),
+                    tree::name(&path),
+                    printable(why)
+                ),
+            )
+        };
         for extension in entry
             .pax_extensions()
             .map_err(|e| self.wrong(&e))?
@@ -387,9 +483,30 @@ impl<'a> Filler<'a> {
             if extension.key_bytes() == MTIME {
                 found.mtime = time(extension.value_bytes());
             }
-            if let Some(name) = extension.key().ok().and_then(|key| key.strip_prefix(XATTR)) {
-                let value = extension.value_bytes().to_vec();
-                found.attributes.push((name.as_bytes().to_vec(), value));
+            let key = extension.key().unwrap_or_default();
+            let value = extension.value_bytes();
+            let (name, value) = match key.strip_prefix(acl::PREFIX) {
+                None => match key.strip_prefix(XATTR) {
+                    None => continue,
+                    Some(name) => (name.as_bytes(), Some(value.to_vec())),
+                },
+                Some("access") => {
+                    let list = acl::attribute(value).map_err(|why| unread(&why))?;
+                    (
+                        acl::ACCESS,
+                        list.filter(|list| acl::is_more_than_mode(list)),
+                    )
+                }
+                Some("default") => (
+                    acl::DEFAULT,
+                    acl::attribute(value).map_err(|why| unread(&why))?,
+                ),
+                Some(other) => return Err(unread(&format!("it is of the kind {other:?}"))),
+            };
+            match value {
+                None => {}
+                Some(value) if name == acl::DEFAULT => found.default_acl = Some(value),
+                Some(value) => found.attributes.push((name.to_vec(), value)),
             }
         }
         Ok(found)
@@ -414,6 +531,7 @@ impl<'a> Filler<'a> {
         }
         let mut at = 0;
         loop {
+            (self.interrupted)()?;
             let n = match entry.read(&mut self.buffer) {
                 Ok(0) => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,

@@ -7,6 +7,7 @@
 //!
 //! Not here: the structures on the medium (`pramfs::format`).
 
+mod acl;
 mod fill;
 mod options;
 mod path_walk;
@@ -27,7 +28,7 @@ use pramfs_medium::media::SuperblockInfo;
 use pramfs_medium::media::features::{FEATURES, Mask};
 
 use crate::failure::shown;
-use crate::{Failure, output};
+use crate::{Failure, output, signals};
 pub use options::Options;
 pub(crate) use options::octal;
 use pramfs_medium::pmem::RegionAccess;
@@ -88,6 +89,9 @@ fn make(o: &Options) -> Result<(), Failure> {
         let made = dry_run(&what, target.len()).map_err(|e| not_made(&name, e))?;
         Report::new(name.clone(), &made, None)
     } else {
+        // Before there is anything to put away.
+        let signal = o.directory.is_some().then(signals::note_signals);
+        let signal = signal.transpose()?.unwrap_or_default();
         let region = target.prepare(o.discard)?;
         let object = region.ownership().map(|ownership| ownership.object());
         let spinner = output::spinner("formatting");
@@ -106,7 +110,14 @@ fn make(o: &Options) -> Result<(), Failure> {
         report.warnings.extend(other_writers(&region));
         report.warnings.extend(space_warning(&region));
         if let Some(from) = &o.directory {
-            fill::fill(region, &name, from).inspect_err(|_| remove())?;
+            if let Err(failure) = fill::fill(region, &name, from, &made, &signal) {
+                remove();
+                if let Some(number) = signals::noted(&signal) {
+                    eprintln!("mkfs.pramfs: {}", failure.message);
+                    signals::end_by(number)?;
+                }
+                return Err(failure);
+            }
         }
         report
     };

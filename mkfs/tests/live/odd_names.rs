@@ -102,3 +102,21 @@ fn tools_find_mount_of_region_with_odd_mount_point() {
     assert!(moved.out.contains("file"), "{moved:?}");
     assert!(Path::new(&path).join("file").exists());
 }
+
+/// Neither a mount over the mount point nor a mount of a directory in it is the file system.
+#[test]
+fn ls_of_region_whose_mount_is_hidden_takes_another_mount_of_it() {
+    let Some((mount, _dog)) = live("ls of a hidden mount", "") else {
+        return;
+    };
+    fs::create_dir(mount.at("dir")).unwrap();
+    fs::write(mount.at("dir/wrong"), "x").unwrap();
+    let (region, on) = (mount.region(), mount.path());
+    let arguments = [PRAMFS.as_ref(), region.as_os_str(), on.as_os_str()];
+    let hide = "mount -t tmpfs none \"$3\"; touch \"$3/wrong\"; exec \"$1\" ls \"$2\"";
+    let bind = |what: &str| format!("mount --bind \"$3{what}\" \"$dir/other\"; {hide}");
+    beside_odd_mount(hide, &arguments).refused(&["in use"]);
+    beside_odd_mount(&bind("/dir"), &arguments).refused(&["in use"]);
+    let listed = beside_odd_mount(&bind(""), &arguments).ok().out;
+    assert_eq!(listed, "dir\n");
+}

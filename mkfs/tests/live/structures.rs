@@ -10,7 +10,7 @@ use pramfs::pmem::RegionOptions;
 use pramfs_tests::mounted::{self, Mounted};
 use pramfs_tests::watchdog::Watchdog;
 
-use crate::common::{Answer, PRAMFS, pramfs, run};
+use crate::common::{Answer, MKFS, PRAMFS, pramfs, run};
 use crate::live;
 
 fn with_tmpdir(dir: &str, args: &[&str]) -> Answer {
@@ -156,4 +156,62 @@ fn structures_of_region_in_use_by_a_program_are_refused_with_reason() {
         words.iter().all(|word| check.err.contains(word)),
         "{check:?}"
     );
+}
+
+/// A region in a file of a mount, by each of its names, is not the mount that it is on.
+#[test]
+fn save_check_and_dump_of_region_in_mount_take_that_region() {
+    let Some((mount, _dog)) = live("region in a mount", "") else {
+        return;
+    };
+    let dir = crate::common::scratch();
+    let (inner, beside) = (mount.at("inner"), dir.path().join("beside"));
+    let uuids = ["1", "2"].map(|digit| [8, 4, 4, 4, 12].map(|n| digit.repeat(n)).join("-"));
+    for (region, uuid) in [(&inner, &uuids[0]), (&beside, &uuids[1])] {
+        let region = region.to_str().unwrap();
+        run(MKFS, ["-U", uuid, region, "8M"]).ok();
+    }
+    let link = mount.at("link");
+    std::os::unix::fs::symlink(&beside, &link).unwrap();
+    let depth = mount.path().components().count() - 1;
+    let up = mount.at("../".repeat(depth));
+    let up = up.join(beside.strip_prefix("/").unwrap());
+    for (number, (name, uuid)) in [(&inner, &uuids[0]), (&link, &uuids[1]), (&up, &uuids[1])]
+        .into_iter()
+        .enumerate()
+    {
+        let name = name.to_str().unwrap();
+        let saved = dir.path().join(format!("saved-{number}"));
+        let saved = saved.to_str().unwrap();
+        let report = pramfs(["save", "--json", name, saved]).ok().json();
+        assert_eq!(
+            (&report["uuid"], &report["live"]),
+            (&uuid[..].into(), &false.into())
+        );
+        let check = pramfs(["restore", "--check", "--json", saved]).ok().json();
+        assert_eq!(check["uuid"], uuid[..]);
+        // While a program has it open, there is no other file system to take.
+        let open = RegionOptions::new().open(name).unwrap();
+        for arguments in [
+            &["save", "-f", name, saved][..],
+            &["check", name],
+            &["dump", name],
+            &["owner", name, "0"],
+        ] {
+            let answer = pramfs(arguments);
+            assert!(
+                answer.status != 0 && answer.err.contains("in use"),
+                "{answer:?}"
+            );
+        }
+        drop(open);
+    }
+    // The mount of a file is asked by the other commands.
+    let file = mount.at("file");
+    fs::write(&file, "x").unwrap();
+    let status = pramfs(["status", "--json", file.to_str().unwrap()])
+        .ok()
+        .json();
+    assert_eq!(status["region"], mount.region().to_str().unwrap());
+    pramfs(["status", up.to_str().unwrap()]).refused(&["no server of root"]);
 }

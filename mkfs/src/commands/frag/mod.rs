@@ -18,6 +18,7 @@ use serde::Serialize;
 use super::Subcommand;
 use crate::failure::shown;
 use crate::open::Intent;
+use crate::tree::Name;
 use crate::{Failure, output};
 pub(super) use defrag::Defrag;
 use missed::Missed;
@@ -84,7 +85,7 @@ struct Spread {
 
 #[derive(Debug, Serialize)]
 struct Scattered {
-    path: String,
+    path: Name,
     extents: u64,
     bytes: u64,
 }
@@ -229,7 +230,7 @@ impl Subcommand for Frag {
             let (extents, bytes) = spread.add(&file.extents(path)?, parts);
             if extents > 1 {
                 worst.push(Scattered {
-                    path: crate::tree::name(path),
+                    path: path.into(),
                     extents,
                     bytes,
                 });

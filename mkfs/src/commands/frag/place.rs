@@ -14,7 +14,7 @@ use pramfs_medium::pmem::{
     ask_for_leaf_use, ask_for_pointers, ask_to_gather, ask_to_vacate,
 };
 use pramfs_medium::types::FileExtent;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 
 use super::missed::Missed;
 use crate::failure::shown;
@@ -55,16 +55,8 @@ impl Place {
             let path = path.as_os_str().as_encoded_bytes().to_vec();
             return Ok(Place::One { file, path });
         }
-        let on = match meta.is_dir() {
-            true => Some(path.to_owned()),
-            false => busy::mount_point(path)?,
-        };
-        let files = match on {
-            Some(on) => {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let root = rustix::fs::open(&on, flags, Mode::empty());
-                Files::Mount(root.map_err(|e| Failure::os("cannot open", shown(&on), e))?)
-            }
+        let files = match busy::open_place(path, meta.is_dir())? {
+            Some(root) => Files::Mount(root.directory),
             None => Files::Region(Box::new(open::fs(path, intent)?)),
         };
         Ok(Place::All { files, name })

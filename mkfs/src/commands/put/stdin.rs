@@ -58,10 +58,7 @@ fn copy(put: &Put, fs: &Fs, input: impl Read) -> Result<(), Failure> {
             )));
         }
         Some(found) if put.force && found.kind == FileType::Regular => {
-            // The rename would be refused as well, but after the last byte.
-            if found.flags & (FL_IMMUTABLE | FL_APPEND) != 0 {
-                return Err(about(Error::NotPermitted("its flags forbid it (lsattr)")));
-            }
+            refuse_if_fixed(found).map_err(about)?;
             (Credentials::new(found.uid, found.gid), found.perm)
         }
         Some(_) => {
@@ -80,7 +77,8 @@ fn copy(put: &Put, fs: &Fs, input: impl Read) -> Result<(), Failure> {
     fill(fs, new.ino, place.path, input)?;
     let done = match &place.existing {
         None => fs.link(new.ino, place.dir, &place.name).map(drop),
-        Some(old) => take_attributes(fs, old, new.ino).and_then(|()| replace(fs, &place, new.ino)),
+        Some(old) => take_attributes(fs, old, new.ino)
+            .and_then(|()| replace(fs, place.dir, &place.name, new.ino)),
     };
     done.map_err(about)
 }
@@ -202,20 +200,39 @@ fn names(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|&b| b == 0).filter(|name| !name.is_empty())
 }
 
-/// Puts a file without a name in the place of another one. For a moment it has a name of its own,
+/// Refuses to replace a file that no rename replaces, before its new contents are read.
+pub(super) fn refuse_if_fixed(old: &Attr) -> pramfs::Result<()> {
+    match old.flags & (FL_IMMUTABLE | FL_APPEND) {
+        0 => Ok(()),
+        _ => Err(Error::NotPermitted("its flags forbid it (lsattr)")),
+    }
+}
+
+/// Puts a file in the place of another one. For a moment it has a name of its own,
 /// in the same directory: only a rename replaces a file in one step.
-fn replace(fs: &Fs, place: &Place<'_>, new: Ino) -> pramfs::Result<()> {
+pub(super) fn replace(fs: &Fs, dir: Ino, name: &[u8], new: Ino) -> pramfs::Result<()> {
+    let (aside, _) = aside(|aside| fs.link(new, dir, aside))?;
+    take_place(fs, dir, aside.as_bytes(), name)
+        .or_else(|e| fs.unlink(dir, aside.as_bytes()).and(Err(e)))
+}
+
+/// Makes something under a name that nothing has.
+pub(super) fn aside(
+    make: impl Fn(&[u8]) -> pramfs::Result<Attr>,
+) -> pramfs::Result<(String, Attr)> {
     let mut number = 0u32;
-    let aside = loop {
+    loop {
         let name = format!(".pramfs-put-{number}");
-        match fs.link(new, place.dir, name.as_bytes()) {
-            Ok(_) => break name,
+        match make(name.as_bytes()) {
+            Ok(made) => return Ok((name, made)),
             Err(Error::Exists) => number += 1,
             Err(e) => return Err(e),
         }
-    };
-    let (from, to) = (aside.as_bytes(), &place.name[..]);
+    }
+}
+
+/// Gives the file `aside` the name of another one, which ends.
+pub(super) fn take_place(fs: &Fs, dir: Ino, aside: &[u8], name: &[u8]) -> pramfs::Result<()> {
     let flags = RenameFlags::default();
-    fs.rename(&Credentials::ROOT, place.dir, from, place.dir, to, flags)
-        .or_else(|e| fs.unlink(place.dir, from).and(Err(e)))
+    fs.rename(&Credentials::ROOT, dir, aside, dir, name, flags)
 }

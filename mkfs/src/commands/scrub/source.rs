@@ -28,15 +28,8 @@ impl Source {
     pub(super) fn of(place: &Path, only_looks: bool) -> Result<Source, Failure> {
         let meta =
             std::fs::metadata(place).map_err(|e| Failure::os("cannot find", shown(place), e))?;
-        let mount = |on: PathBuf| {
-            let dir = File::open(&on).map_err(|e| Failure::os("cannot open", shown(&on), e))?;
-            Ok(Source::Mount(dir, on))
-        };
-        if meta.is_dir() {
-            return mount(place.to_owned());
-        }
-        if let Some(on) = busy::mount_point(place)? {
-            return mount(on);
+        if let Some(root) = busy::open_place(place, meta.is_dir())? {
+            return Ok(Source::Mount(root.directory.into(), root.at));
         }
         let intent = match only_looks {
             true => Intent::Read,
