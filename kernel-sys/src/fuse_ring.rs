@@ -5,26 +5,19 @@
 //! it with a request, and gets it back with the reply, by one system call that also waits for
 //! the next request.
 //!
-//! A ring can submit nothing but commands to the connection that it was made for, and a wait for
-//! its [`Bell`].
-//!
-//! The ring belongs to one thread, which alone submits. Another thread can serve a request
-//! ([`Arrived::hand_over`]), but not send the reply: it gives [`HandedOver`] back to the ring's
-//! thread, and rings the bell. The ring listens to its bell only while requests are handed over.
+//! A ring can submit nothing but commands to the connection that it was made for.
 //!
 //! Invariant: the memory of an entry is the kernel's, unless the entry has [`Arrived`], which
-//! exists at most once for a ring and gives it back, or is [`HandedOver`]. Each of them is the
-//! only one of its entry. The kernel copies only in system calls of the ring's thread, and not to
-//! an entry whose reply it does not have, so even then nobody else stores there.
+//! exists at most once for a ring and gives it back. The kernel copies only in system calls of
+//! the ring's thread, so even then nobody else stores there.
 
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::time::Duration;
 
-use io_uring::opcode::{PollAdd, UringCmd80};
+use io_uring::opcode::UringCmd80;
 use io_uring::register::Restriction;
 use io_uring::types::{Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, squeue};
@@ -47,12 +40,8 @@ const NO_QUEUE: u16 = u16::MAX;
 /// Payload that an idle entry keeps; more of it is given back.
 const KEPT: usize = 64 << 10;
 
-/// The files of a ring: the connection and its bell.
+/// The connection among the files of a ring.
 const CONNECTION: Fixed = Fixed(0);
-const BELL: Fixed = Fixed(1);
-
-/// What the kernel calls the wait for the bell. No entry has that number.
-const RUNG: u64 = u64::MAX;
 
 /// The pause before another try if the kernel lacks memory.
 const SHORTAGE: Duration = Duration::from_millis(1);
@@ -70,9 +59,6 @@ pub struct FuseRing {
     early: Vec<usize>,
     /// Replies that the kernel does not have yet.
     unsent: bool,
-    bell: Arc<Bell>,
-    /// The kernel waits for the bell.
-    listens: bool,
     /// The kernel knows one thread of a ring.
     _of_one_thread: PhantomData<*const ()>,
 }
@@ -90,69 +76,16 @@ struct Entry {
     commit_id: u64,
     /// Bytes of the payload that may be in memory.
     touched: usize,
-    /// Another thread has its request.
-    away: bool,
-}
-
-/// What a ring has waited for.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly always a request, for which an allocation would take time"
-)]
-pub enum Came<'r> {
-    /// A request.
-    Request(Arrived<'r>),
-    /// Somebody has rung the bell.
-    Rung,
-    /// The end of the connection; or no entry is registered.
-    End,
-}
-
-/// Wakes the thread of a ring.
-#[derive(Debug)]
-pub struct Bell(OwnedFd);
-
-impl Bell {
-    fn new() -> io::Result<Bell> {
-        // SAFETY: the call has no pointers.
-        let made = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if made < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor, which nobody else has.
-        Ok(Bell(unsafe { OwnedFd::from_raw_fd(made) }))
-    }
-
-    /// Wakes it.
-    pub fn ring(&self) {
-        let once = 1u64.to_ne_bytes();
-        // It fails only if the bell has been rung so often that it rings already.
-        //
-        // SAFETY: the kernel reads the number, which lives for the call.
-        unsafe { libc::write(self.0.as_raw_fd(), once.as_ptr().cast(), once.len()) };
-    }
-
-    /// Stops to ring.
-    fn rest(&self) {
-        let mut count = [0; 8];
-        // It fails only if the bell does not ring.
-        //
-        // SAFETY: the kernel stores to the number, which lives for the call.
-        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-    }
 }
 
 impl FuseRing {
     /// Makes a ring that can do nothing but serve `connection`, and has no entries yet.
-    /// `entries`: how many it will have.
+    /// `queues`: how many entries it will have.
     ///
     /// # Errors
     /// EPERM if io_uring is disabled (`kernel.io_uring_disabled`); others of io_uring_setup(2).
-    pub fn new(connection: impl AsFd, entries: usize) -> io::Result<FuseRing> {
-        // One more for the bell.
-        let size = (entries + 1).next_power_of_two();
-        let size = u32::try_from(size).map_err(io::Error::other)?;
-        let bell = Arc::new(Bell::new()?);
+    pub fn new(connection: impl AsFd, queues: usize) -> io::Result<FuseRing> {
+        let size = u32::try_from(queues.max(1).next_power_of_two()).map_err(io::Error::other)?;
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -160,11 +93,9 @@ impl FuseRing {
             .dontfork()
             .build(size)?;
         let connection = connection.as_fd().as_raw_fd();
-        let files = [connection, bell.0.as_raw_fd()];
-        ring.submitter().register_files(&files)?;
+        ring.submitter().register_files(&[connection])?;
         let mut only = [
             Restriction::sqe_op(UringCmd80::CODE),
-            Restriction::sqe_op(PollAdd::CODE),
             Restriction::sqe_flags_required(squeue::Flags::FIXED_FILE.bits()),
         ];
         ring.submitter().register_restrictions(&mut only)?;
@@ -175,13 +106,11 @@ impl FuseRing {
             live: 0,
             early: Vec::new(),
             unsent: false,
-            bell,
-            listens: false,
             _of_one_thread: PhantomData,
         })
     }
 
-    /// Registers an entry for each of these queues, of which one may come several times. A reply has at most `payload` bytes beside
+    /// Registers an entry for each of these queues. A reply has at most `payload` bytes beside
     /// its header, and so has a request. INIT must have been answered.
     ///
     /// # Errors
@@ -197,7 +126,6 @@ impl FuseRing {
                 parts,
                 commit_id: 0,
                 touched: 0,
-                away: false,
             });
             let command = self.registration(self.entries.len() - 1);
             self.submit_registration(&command)?;
@@ -255,10 +183,7 @@ impl FuseRing {
     fn refusal(&mut self) -> Option<io::Error> {
         let mut refused = None;
         for done in self.ring.completion() {
-            if done.user_data() == RUNG {
-                // The next wait listens anew, and hears it then.
-                self.listens = false;
-            } else if done.result() < 0 {
+            if done.result() < 0 {
                 self.live = self.live.saturating_sub(1);
                 refused = Some(io::Error::from_raw_os_error(-done.result()));
             } else {
@@ -284,36 +209,32 @@ impl FuseRing {
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
         // SAFETY: a command names an entry's memory, which lives as long as the process, and its
         // parts, which have an address of their own and live as long as the ring: no entry is
-        // ever taken away, and nothing changes its parts. The wait for the bell names no memory.
+        // ever taken away, and nothing changes its parts.
         unsafe { self.ring.submission().push(command) }.map_err(io::Error::other)
     }
 
-    /// Sends the replies that were committed, and waits for the next request, or for the bell.
+    /// Sends the replies that were committed, and waits for the next request. Returns `None`
+    /// at the end of the connection, or if no entry is registered.
     ///
     /// # Errors
     /// Of io_uring_enter(2). ENOENT and EIO: the kernel does not know the request of a reply,
     /// which also happens while the connection ends.
-    pub fn wait_for_request(&mut self) -> io::Result<Came<'_>> {
+    pub fn wait_for_request(&mut self) -> io::Result<Option<Arrived<'_>>> {
         let index = loop {
             if let Some(early) = self.early.pop() {
                 break early;
             }
             let Some(done) = self.ring.completion().next() else {
                 if self.live == 0 {
-                    return Ok(Came::End);
+                    return Ok(None);
                 }
                 self.wait()?;
                 continue;
             };
-            if done.user_data() == RUNG {
-                self.listens = false;
-                // First, so that it rings again for what the caller does not find.
-                self.bell.rest();
-                return Ok(Came::Rung);
-            }
             match -done.result() {
                 0 => break usize::try_from(done.user_data()).unwrap_or(usize::MAX),
-                error if is_end(error) => {
+                // The connection has ended.
+                libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV => {
                     self.live = self.live.saturating_sub(1);
                 }
                 error => return Err(io::Error::from_raw_os_error(error)),
@@ -333,64 +254,15 @@ impl FuseRing {
         entry.commit_id = headers.ring_ent_in_out.commit_id;
         let len = headers.ring_ent_in_out.payload_sz as usize;
         entry.touched = entry.touched.max(len);
-        Ok(Came::Request(Arrived {
+        Ok(Some(Arrived {
             ring: self,
             index,
             headers,
         }))
     }
 
-    /// Returns what wakes the thread of this ring.
-    pub fn bell(&self) -> Arc<Bell> {
-        Arc::clone(&self.bell)
-    }
-
-    /// Notes the reply to a request that was handed over, as [`Arrived::reply`] does.
-    ///
-    /// # Errors
-    /// The kernel does not take submissions; the request is of another ring.
-    pub fn reply(&mut self, to: HandedOver, header: &OutHeader, len: usize) -> io::Result<()> {
-        match self.entries.get_mut(to.index) {
-            Some(entry) if entry.away && entry.memory.start == to.memory.start => {
-                entry.away = false;
-            }
-            _ => return Err(io::Error::other("a request is of another ring")),
-        }
-        self.commit(to.index, header, len)
-    }
-
-    fn commit(&mut self, index: usize, header: &OutHeader, len: usize) -> io::Result<()> {
-        let entry = &mut self.entries[index];
-        let len = len.min(entry.memory.len);
-        entry.touched = entry.touched.max(len);
-        entry.memory.answer(header, len as u32);
-        let (commit_id, queue) = (entry.commit_id, entry.queue);
-        let command = self
-            .command(URING_CMD_COMMIT_AND_FETCH, commit_id, queue)
-            .build()
-            .user_data(index as u64);
-        self.push(&command)?;
-        self.unsent = true;
-        Ok(())
-    }
-
-    /// Makes the next wait end when the bell rings.
-    fn listen(&mut self) -> io::Result<()> {
-        let rings = PollAdd::new(BELL, libc::POLLIN as u32).build();
-        self.push(&squeue::Entry128::from(rings.user_data(RUNG)))?;
-        self.listens = true;
-        Ok(())
-    }
-
     fn wait(&mut self) -> io::Result<()> {
-        let (mut has_memory, mut is_away) = (false, false);
-        for entry in &self.entries {
-            has_memory |= !entry.away && entry.touched > KEPT;
-            is_away |= entry.away;
-        }
-        if is_away && !self.listens {
-            self.listen()?;
-        }
+        let has_memory = self.entries.iter().any(|entry| entry.touched > KEPT);
         let is_idle = match has_memory {
             true => self.enter(|ring| {
                 let until_idle = SubmitArgs::new().timespec(&IDLE);
@@ -425,19 +297,11 @@ impl FuseRing {
     }
 
     fn give_memory_back(&mut self) {
-        for entry in self.entries.iter_mut().filter(|entry| !entry.away) {
+        for entry in &mut self.entries {
             entry.memory.give_back(entry.touched);
             entry.touched = entry.touched.min(KEPT);
         }
     }
-}
-
-/// Whether an errno shows that the connection has ended.
-fn is_end(errno: i32) -> bool {
-    matches!(
-        errno,
-        libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV
-    )
 }
 
 /// A request that has arrived. The server owns its entry until the reply.
@@ -465,47 +329,18 @@ impl Arrived<'_> {
     /// # Errors
     /// The kernel does not take submissions.
     pub fn reply(self, header: &OutHeader, len: usize) -> io::Result<()> {
-        self.ring.commit(self.index, header, len)
-    }
-
-    /// Lets another thread serve the request.
-    pub fn hand_over(self) -> HandedOver {
         let entry = &mut self.ring.entries[self.index];
-        entry.away = true;
-        let memory = Memory {
-            start: entry.memory.start,
-            len: entry.memory.len,
-        };
-        HandedOver {
-            index: self.index,
-            headers: self.headers,
-            memory,
-        }
-    }
-}
-
-/// A request that any thread may serve. The ring's thread takes the reply
-/// ([`FuseRing::reply`]); without one, the entry serves nothing any more.
-pub struct HandedOver {
-    index: usize,
-    headers: UringReqHeader,
-    /// That of the entry, whose own one is not used meanwhile.
-    memory: Memory,
-}
-
-// SAFETY: the memory is that of one entry, and lives as long as the process. The ring does not
-// touch it until it has got this value back, nor does the kernel, as the module says.
-unsafe impl Send for HandedOver {}
-
-impl HandedOver {
-    /// The headers.
-    pub fn headers(&self) -> &UringReqHeader {
-        &self.headers
-    }
-
-    /// The payload, as [`Arrived::payload`].
-    pub fn payload(&mut self) -> &mut [u8] {
-        self.memory.payload()
+        let len = len.min(entry.memory.len);
+        entry.touched = entry.touched.max(len);
+        entry.memory.answer(header, len as u32);
+        let (commit_id, queue) = (entry.commit_id, entry.queue);
+        let command = self
+            .ring
+            .command(URING_CMD_COMMIT_AND_FETCH, commit_id, queue)
+            .build()
+            .user_data(self.index as u64);
+        self.ring.unsent = true;
+        self.ring.push(&command)
     }
 }
 
@@ -694,30 +529,6 @@ mod tests {
         // For good.
         let more = ring.ring.submitter().register_files(&[0]);
         assert_eq!(more.unwrap_err().raw_os_error(), Some(libc::EACCES));
-    }
-
-    /// Also if it was rung before the ring listened, and again while it rang.
-    #[test]
-    fn bell_ends_the_wait_once() {
-        let Some(mut ring) = ring() else { return };
-        // Otherwise the ring waits for nobody.
-        ring.live = 1;
-        let bell = ring.bell();
-        for times in [1, 2] {
-            for _ in 0..times {
-                bell.ring();
-            }
-            ring.listen().unwrap();
-            assert!(matches!(ring.wait_for_request().unwrap(), Came::Rung));
-            assert!(!ring.listens);
-        }
-        ring.listen().unwrap();
-        let later = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(50));
-            bell.ring();
-        });
-        assert!(matches!(ring.wait_for_request().unwrap(), Came::Rung));
-        later.join().unwrap();
     }
 
     #[test]

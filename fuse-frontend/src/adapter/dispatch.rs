@@ -11,7 +11,6 @@ use super::Adapter;
 use super::answer::{Answer, Reply};
 use super::convert::{Handle, Node};
 use super::counts::Noted;
-use super::waits;
 
 /// Returns data in one piece.
 fn whole(data: Data<'_>) -> Cow<'_, [u8]> {
@@ -22,8 +21,7 @@ fn whole(data: Data<'_>) -> Cow<'_, [u8]> {
 }
 
 impl Adapter {
-    /// Serves a request, and answers it before this returns. If this thread has left it to others
-    /// ([`waits`]), the answer is not final, and does not count.
+    /// Serves a request, and answers it before this returns.
     pub fn serve_request(&self, header: &InHeader, asked: Operation<'_>, reply: impl Reply) {
         let begun = self.counts.begin(asked.opcode());
         let errno = Cell::new(0);
@@ -32,9 +30,6 @@ impl Adapter {
             errno: &errno,
         };
         self.serve_uncounted(header, asked, reply);
-        if waits::is_left() && errno.get() == libc::ENOSPC {
-            return self.counts.take_back(&begun);
-        }
         self.counts.end(begun, header.nodeid, errno.get());
     }
 

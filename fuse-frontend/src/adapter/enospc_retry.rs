@@ -9,8 +9,6 @@
 //!    may still be in the kernel's queue, because the kernel does not wait until the
 //!    server has read it.
 //!
-//! A thread that does not wait for space ([`waits`]) leaves the request before step 2.
-//!
 //! If step 3 fails, it is skipped for the next second (`RETRY_PAUSE`), unless a name is
 //! removed meanwhile.
 
@@ -18,8 +16,6 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pramfs::{Error, Result, inode::Fs};
-
-use super::waits;
 
 /// Limit of retries of an operation, and the wait for a free in progress.
 const ATTEMPTS: u32 = 16;
@@ -106,9 +102,6 @@ impl PendingFrees {
                     helped = true;
                     continue;
                 }
-                Err(e @ Error::NoSpace(_)) if self.would_wait(pause) && waits::leave() => {
-                    return Err(e);
-                }
                 Err(Error::NoSpace(_)) if self.wait() => {}
                 Err(Error::NoSpace(_)) if retries < RETRY_COUNT && !self.is_full(pause) => {
                     retries += 1;
@@ -125,11 +118,6 @@ impl PendingFrees {
             helped = false;
         }
         operation()
-    }
-
-    /// Whether a lack of space may pass.
-    fn would_wait(&self, pause: Duration) -> bool {
-        *self.count() > 0 || !self.is_full(pause)
     }
 
     fn full(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -192,32 +180,6 @@ mod tests {
             }
         };
         assert_eq!(removals.wait_or(LONG, || false, operation).unwrap(), 7);
-    }
-
-    #[test]
-    fn thread_that_does_not_wait_leaves_the_request_unless_it_fails_at_once() {
-        let removals = PendingFrees::default();
-        let tried = std::cell::Cell::new(0);
-        let full = || {
-            tried.set(tried.get() + 1);
-            Err::<(), _>(Error::NoSpace("full"))
-        };
-        waits::leave_waits_for_space();
-        removals.wait_or(LONG, || false, full).unwrap_err();
-        assert_eq!(tried.replace(0), 1);
-        assert!(waits::has_left() && !waits::has_left());
-        // Another thread waits, in vain.
-        let waits_for_it = || {
-            let full = || Err::<(), _>(Error::NoSpace("full"));
-            removals.wait_or(LONG, || false, full).unwrap_err();
-            assert!(!waits::has_left());
-        };
-        std::thread::scope(|scope| scope.spawn(waits_for_it).join().unwrap());
-        removals.wait_or(LONG, || false, full).unwrap_err();
-        assert!(tried.get() == 1 && !waits::has_left());
-        // But not while a free is in progress.
-        removals.during(|| removals.wait_or(LONG, || false, full).unwrap_err());
-        assert!(waits::has_left());
     }
 
     #[test]

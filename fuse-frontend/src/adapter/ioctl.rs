@@ -325,27 +325,6 @@ impl Adapter {
     }
 }
 
-/// Whether an ioctl may take long, so that it may not hold others up. Programs send the others all
-/// the time.
-pub(super) fn takes_long(cmd: u32) -> bool {
-    matches!(
-        cmd,
-        SET_LABEL
-            | TRIM
-            | SHUTDOWN
-            | GROW
-            | SCRUB
-            | GATHER
-            | EXTENTS
-            | FREE_SPACE
-            | VACATE
-            | POINTERS
-            | LEAF_USE
-            | LEASE_TICKET
-            | WRITE_LEASE_TICKET
-    )
-}
-
 /// Checks that the caller has CAP_SYS_ADMIN. The kernel does not check these ioctls.
 fn administers(req: &InHeader) -> Served<()> {
     match Caller::of(req).can(CAP_SYS_ADMIN) {

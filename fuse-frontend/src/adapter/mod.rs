@@ -37,7 +37,6 @@ mod serve;
 pub(crate) mod stores;
 #[cfg(test)]
 mod tests;
-pub(crate) mod waits;
 mod xattr;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -123,14 +122,12 @@ pub struct Adapter {
     shared: bool,
     /// Guests may map files: what makes a file durable flushes their stores, too.
     flushes: bool,
-    slow: waits::Slow,
 }
 
 impl Adapter {
     /// Returns an adapter for `fs`. It notifies the kernel of changes that the kernel cannot know.
     pub fn new(fs: Arc<Fs>, cache: CacheMode, notifier: Notifier) -> Adapter {
         Adapter {
-            slow: waits::Slow::of(&fs),
             fs,
             cache,
             opened_by: OpenedBy::default(),

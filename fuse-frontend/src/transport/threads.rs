@@ -3,52 +3,15 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 /// Threads whose ends are awaited together. If one fails, the others cannot replace it: a
 /// request that it had would never be answered.
+#[derive(Debug)]
 pub(super) struct Threads {
     all: Vec<JoinHandle<()>>,
-    report: Sender<Said>,
-    reports: Receiver<Said>,
-}
-
-/// What a thread says to the one that waits.
-enum Said {
-    /// It has ended.
-    Ended(io::Result<()>),
-    /// It wants help, whose end is reported by this.
-    Wanted(Arc<dyn Help>, Report),
-}
-
-/// What more threads do while there is much to do.
-pub(super) trait Help: Send + Sync {
-    /// Their name.
-    fn name(&self) -> &'static str;
-
-    /// Helps until there is nothing to do.
-    fn help(&self);
-
-    /// Does without a thread that cannot be started. The caller has other things to do.
-    fn do_without(&self);
-}
-
-/// Asks for more threads. The thread that waits starts them, so that they get its processors and
-/// policy, and not those of the one that asks.
-pub(super) struct Starter(Sender<Said>);
-
-impl Starter {
-    /// Asks for one more.
-    pub(super) fn start(&self, help: Arc<dyn Help>) {
-        let report = Report(Some(self.0.clone()));
-        // Nobody listens after the first failure.
-        if let Err(mpsc::SendError(Said::Wanted(_, report))) =
-            self.0.send(Said::Wanted(help, report))
-        {
-            report.cancel();
-        }
-    }
+    report: Sender<io::Result<()>>,
+    reports: Receiver<io::Result<()>>,
 }
 
 impl Threads {
@@ -86,34 +49,17 @@ impl Threads {
         Report(Some(self.report.clone()))
     }
 
-    /// Returns what asks for more of them.
-    pub(super) fn starter(&self) -> Starter {
-        Starter(self.report.clone())
-    }
-
     /// Waits until all have ended, or one has failed; the others go on then, and the caller
-    /// ends the process or the connection. Starts those that are asked for meanwhile.
+    /// ends the process or the connection.
     ///
     /// # Errors
     /// That of the first thread that fails.
     pub(super) fn wait(self) -> io::Result<()> {
-        let Threads {
-            mut all,
-            report,
-            reports,
-        } = self;
-        drop(report);
-        for said in &reports {
-            match said {
-                Said::Ended(result) => result?,
-                Said::Wanted(help, report) => {
-                    // They come and go.
-                    all.retain(|thread| !thread.is_finished());
-                    all.extend(start_helper(help, report));
-                }
-            }
+        drop(self.report);
+        for result in &self.reports {
+            result?;
         }
-        for thread in all {
+        for thread in self.all {
             // It has reported, so it has not panicked.
             let _ended = thread.join();
         }
@@ -121,39 +67,9 @@ impl Threads {
     }
 }
 
-fn start_helper(help: Arc<dyn Help>, report: Report) -> Option<JoinHandle<()>> {
-    // A closure that is not started is dropped, which must be no failure.
-    let report = Arc::new(Mutex::new(Some(report)));
-    let take = |report: &Mutex<Option<Report>>| {
-        let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
-        report.take()
-    };
-    let started = Builder::new().name(help.name().to_owned()).spawn({
-        let (help, report) = (Arc::clone(&help), Arc::clone(&report));
-        move || {
-            if let Some(report) = take(&report) {
-                report.of(|| {
-                    help.help();
-                    Ok(())
-                });
-            }
-        }
-    });
-    match started {
-        Ok(thread) => Some(thread),
-        Err(error) => {
-            tracing::debug!("a helping thread cannot be started: {error}");
-            if let Some(report) = take(&report) {
-                report.cancel();
-            }
-            help.do_without();
-            None
-        }
-    }
-}
-
 /// Reports the end of a thread. One that is dropped reports a failure.
-pub(super) struct Report(Option<Sender<Said>>);
+#[derive(Debug)]
+pub(super) struct Report(Option<Sender<io::Result<()>>>);
 
 impl Report {
     /// Works, and reports the result, or a panic.
@@ -166,13 +82,8 @@ impl Report {
     fn send(&mut self, result: io::Result<()>) {
         if let Some(report) = self.0.take() {
             // Nobody listens after the first failure.
-            let _unheard = report.send(Said::Ended(result));
+            let _unheard = report.send(result);
         }
-    }
-
-    /// Reports nothing: there is no thread.
-    fn cancel(mut self) {
-        self.0 = None;
     }
 }
 

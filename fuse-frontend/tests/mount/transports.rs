@@ -249,23 +249,6 @@ fn uring_serves_each_processor_by_threads_that_may_yield() {
     assert!(of_server.contains("Seccomp:\t2"), "{of_server}");
 }
 
-/// The filter of system calls lets the server start that thread.
-#[test]
-fn uring_server_starts_a_thread_for_what_takes_long() {
-    let Some(_on) = Uring::on() else { return };
-    let Some((mount, _dog)) = mounted("what takes long", "transport=uring") else {
-        return;
-    };
-    let has_one = || threads(&mount).contains(&"fuse-long".to_owned());
-    let file = File::create(mount.at("file")).unwrap();
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 8 << 20).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), 8 << 20);
-    assert!(has_one(), "{:?}", threads(&mount));
-    drop(file);
-    assert!(wait_until(|| !has_one()));
-    mount.unmount();
-}
-
 /// Each processor asks, whatever the server may use.
 fn ask_from_all_processors(mount: &Mounted) {
     let all = rustix::thread::sched_getaffinity(None).unwrap();

@@ -178,12 +178,6 @@ impl Counts {
         }
     }
 
-    /// Does not count a request that was begun.
-    #[cold]
-    pub(super) fn take_back(&self, begun: &Begun) {
-        self.parts.with(|part| part.take_back(begun.asked));
-    }
-
     /// Counts what a request has cost, and the errno that it was answered with, or 0.
     #[inline]
     pub(super) fn end(&self, begun: Begun, node: u64, errno: i32) {

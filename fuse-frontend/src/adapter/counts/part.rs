@@ -31,7 +31,7 @@ pub(super) struct Done {
 struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds, modulo 2^64. Only the thread of the part may.
+    /// Adds. Only the thread of the part may.
     #[inline]
     fn add(&self, more: u64) {
         let now = self.0.load(Ordering::Relaxed);
@@ -109,11 +109,6 @@ impl Part {
     #[inline]
     pub(super) fn begin(&self, asked: Opcode) {
         self.rows[asked.number() as usize].count.add(1);
-    }
-
-    /// Takes a request back that was counted.
-    pub(super) fn take_back(&self, asked: Opcode) {
-        self.rows[asked.number() as usize].count.add(u64::MAX);
     }
 
     /// Counts what a request has cost. `spent`: how long it took, and when it ended.

@@ -1,10 +1,9 @@
 //! The transport `uring`: requests over io_uring, a queue for each processor, so that a request
 //! wakes a thread on the processor where it was made.
 //!
-//! * Each processor that this process may use has two threads bound to it. While one is busy,
-//!   the other serves. They yield to the client that they wake ([`yielding`]).
+//! * Each processor that this process may use has two threads bound to it. While one is busy with
+//!   a long request, the other serves. They yield to the client that they wake ([`yielding`]).
 //! * The queues of all other possible processors, which the kernel demands, share some threads.
-//! * Requests that may take long leave these threads ([`pool`]).
 //! * FORGET and INTERRUPT come by `/dev/fuse`, which has a thread of its own.
 //!
 //! Order, because the kernel holds all requests back until each queue has an entry, and from then
@@ -15,13 +14,11 @@
 //!    deliberately wrong entry then makes the kernel give io_uring up for this connection, and `dev`
 //!    serves. Of the last one, all depends on whether it has begun: then it may succeed at any time,
 //!    so the rings serve, and requests wait for it;
-//! 4. the other threads register, and all register more entries, for requests that come while
-//!    others are with the pool. One that fails serves what it has, perhaps nothing: the kernel may
-//!    have given it a request;
+//! 4. the other threads register. One that fails serves what it has, perhaps nothing: the kernel
+//!    may have given it a request;
 //! 5. nobody looks at a request before [`Session::run`], when the server has dropped its
 //!    privileges.
 
-mod pool;
 mod reply;
 mod thread;
 mod yielding;
@@ -42,7 +39,6 @@ use super::handshake::Offer;
 use super::threads::Threads;
 use super::{Kind, Settings, dev};
 use crate::adapter::Adapter;
-use pool::{Pool, most_workers};
 pub(crate) use thread::serve_entry;
 use thread::{Lane, Outcome, Step};
 use yielding::Yielding;
@@ -54,9 +50,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Threads for each queue of a processor that this process may use.
 const THREADS_OF_QUEUE: usize = 2;
-
-/// Entries of each such thread in addition to the first one.
-const SPARE: usize = 4;
 
 /// The least number of threads that share the queues of the other processors.
 const THREADS_OF_OTHERS: usize = 2;
@@ -74,9 +67,9 @@ pub(super) struct Session {
 /// Returns how many threads serve, and how many entries their rings have.
 pub(super) fn demand(settings: Settings) -> (usize, usize) {
     let shares = own_shares(settings).unwrap_or_default();
-    let entries = shares.iter().map(Share::entries).sum();
+    let entries = shares.iter().map(|share| share.queues.len()).sum();
     // One more for the device, and the watcher.
-    (shares.len() + 2 + most_workers(shares.len()), entries)
+    (shares.len() + 2, entries)
 }
 
 /// Whether FUSE over io_uring may be switched on for new mounts. Before the first mount the module
@@ -155,22 +148,6 @@ struct Share {
     queues: Vec<u16>,
     /// The processor that the thread is bound to.
     bound_to: Option<usize>,
-}
-
-impl Share {
-    /// The queues of the entries that it has in addition. The queues of other processors have none:
-    /// more threads share them.
-    fn spare(&self) -> Vec<u16> {
-        match self.bound_to {
-            Some(_) => self.queues.repeat(SPARE),
-            None => Vec::new(),
-        }
-    }
-
-    /// How many entries it has.
-    fn entries(&self) -> usize {
-        self.queues.len() + self.spare().len()
-    }
 }
 
 fn own_shares(settings: Settings) -> io::Result<Vec<Share>> {
@@ -276,11 +253,8 @@ fn register(
         lanes.into_iter().for_each(Lane::end);
         return Err(format!("the kernel does not take the queues: {error}"));
     }
-    let more = lanes.iter().skip(needed);
-    let more = more.map(|lane| (lane, Step::Register { payload }));
-    let spare = lanes.iter().map(|lane| (lane, Step::Spare { payload }));
-    for (lane, step) in more.chain(spare) {
-        lane.order(step);
+    for lane in lanes.iter().skip(needed) {
+        lane.order(Step::Register { payload });
         // One that is late goes on, and serves afterwards.
         if let Outcome::Failed(error) = lane.wait_for_step(Instant::now() + PATIENCE) {
             // After a refusal, the kernel serves the connection by io_uring only as long as that
@@ -310,17 +284,11 @@ impl Session {
     pub(super) fn run(self) -> io::Result<()> {
         let mut threads = Threads::new();
         let watcher = self.yielding.watch();
-        let pool = Pool::of(
-            self.adapter,
-            self.rules,
-            self.lanes.len(),
-            threads.starter(),
-        );
         for lane in self.lanes {
-            lane.serve(pool.another(), &mut threads);
+            lane.serve(Arc::clone(&self.adapter), self.rules, &mut threads);
         }
-        // It ends with the last of them. Whoever closes the region waits for the last reference.
-        drop(pool);
+        // Whoever closes the region waits for the last reference.
+        drop(self.adapter);
         self.device.start(&mut threads)?;
         threads.wait()?;
         if let Some(watcher) = watcher {
@@ -332,25 +300,7 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
-    use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-    use std::path::PathBuf;
-    use std::sync::{Mutex, MutexGuard, PoisonError};
-    use std::thread::JoinHandle;
-
-    use pramfs::format::{FormatOptions, format};
-    use pramfs::inode::{Credentials, Fs, Ino, Snapshot};
-    use pramfs::pmem::{HeapBackend, Region};
-    use pramfs_fuse_protocol::Opcode;
-    use rustix::fs::{AtFlags, StatxFlags};
-    use rustix::mount::{UnmountFlags, unmount};
-
     use super::*;
-    use crate::adapter::{CacheMode, Counts, Notifier};
-    use crate::kernel::OwnMount;
-    use crate::options::MountSettings;
-    use crate::transport::Transport;
-    use crate::{kernel, mountpoint};
 
     /// Otherwise the kernel might send requests to rings that nobody looks at.
     #[test]
@@ -388,312 +338,36 @@ mod tests {
         [withdrawn, begun].into_iter().for_each(Lane::end);
     }
 
-    /// FUSE over io_uring, switched on, for one test at a time.
-    struct Switched {
-        before: String,
-        _alone: MutexGuard<'static, ()>,
-    }
-
-    impl Switched {
-        /// Returns `None` if there is no mount, or no switch.
-        fn on(test: &str) -> Option<Switched> {
-            static ALONE: Mutex<()> = Mutex::new(());
-            if !pramfs_tests::mounted::available(test) {
-                return None;
-            }
-            let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = std::fs::read_to_string(fuse_ring::SWITCH).unwrap_or_default();
-            if std::fs::write(fuse_ring::SWITCH, "Y").is_err() {
-                pramfs_tests::skip::skipped("FUSE over io_uring cannot be switched on");
-                return None;
-            }
-            Some(Switched {
-                before,
-                _alone: alone,
-            })
-        }
-    }
-
-    impl Drop for Switched {
-        fn drop(&mut self) {
-            if let Err(error) = std::fs::write(fuse_ring::SWITCH, self.before.trim()) {
-                eprintln!("{} stays switched on: {error}", fuse_ring::SWITCH);
-            }
-        }
-    }
-
-    /// A mount that is not served yet. Its file system has no background thread.
-    fn connected(dir: &Path, counts: &Arc<Counts>) -> (Arc<Fs>, Arc<Adapter>, OwnedFd, OwnMount) {
-        let region = Region::new("test", HeapBackend::boxed(16 << 20));
-        format(&region, &FormatOptions::default()).unwrap();
-        let options = pramfs::MountOptions {
-            background: false,
-            ..pramfs::MountOptions::default()
-        };
-        let fs = Arc::new(Fs::open(region, options).unwrap());
-        let point = mountpoint::prepare(dir, false).unwrap();
-        let settings = MountSettings::default();
-        let (connection, own_mount) = kernel::connect(&point, "region", &settings).unwrap();
-        let notifier = Notifier::new(connection.try_clone().unwrap());
-        let adapter = Adapter::new(Arc::clone(&fs), CacheMode::None, notifier);
-        let adapter = adapter.with_counts(Arc::clone(counts));
-        (fs, Arc::new(adapter), connection, own_mount)
-    }
-
-    const SETTINGS: Settings = Settings {
-        transport: Transport::Uring,
-        threads: 2,
-        busy_poll: Duration::ZERO,
-        allow_other: false,
-    };
-
-    /// A mount by io_uring, in this process.
-    struct Scene {
-        dir: tempfile::TempDir,
-        fs: Arc<Fs>,
-        adapter: Arc<Adapter>,
-        counts: Arc<Counts>,
-        served: Option<JoinHandle<io::Result<()>>>,
-        _on: Switched,
-    }
-
-    /// Where all requests come from.
-    fn to_one_processor() {
-        processors::bind_to(processors::allowed().unwrap()[0]).unwrap();
-    }
-
-    impl Scene {
-        fn new(test: &str) -> Option<Scene> {
-            let on = Switched::on(test)?;
-            let (dir, counts) = (tempfile::tempdir().unwrap(), Arc::default());
-            let (fs, adapter, connection, _) = connected(dir.path(), &counts);
-            let served = negotiate(Arc::clone(&adapter), connection, SETTINGS);
-            let (kind, why) = served.unwrap();
-            let Kind::Uring(session) = kind else {
-                // The device is closed, and with it the connection.
-                drop(kind);
-                unmount(dir.path(), UnmountFlags::DETACH).unwrap();
-                pramfs_tests::skip::skipped(format!("no io_uring: {why:?}"));
-                return None;
-            };
-            Some(Scene {
-                dir,
-                fs,
-                adapter,
-                counts,
-                served: Some(std::thread::spawn(|| session.run())),
-                _on: on,
-            })
-        }
-
-        fn at(&self, name: &str) -> PathBuf {
-            self.dir.path().join(name)
-        }
-
-        fn is_served(&self) -> bool {
-            self.served
-                .as_ref()
-                .is_some_and(|served| !served.is_finished())
-        }
-
-        /// Waits for the end of the session.
-        fn end(&mut self) {
-            self.served.take().unwrap().join().unwrap().unwrap();
-        }
-
-        /// Makes files, and then all changes wait until the snapshot is dropped, for at most ten
-        /// seconds.
-        fn hold_changes(&self, files: usize) -> Snapshot {
-            for n in 0..=files {
-                std::fs::write(self.at(&n.to_string()), [n as u8; 5000]).unwrap();
-            }
-            // The kernel does not wait for the last request of a file, which is a change, too.
-            let released = || self.counts.of(Opcode::Release) > files as u64;
-            assert!(pramfs_tests::mounted::wait_until(released));
-            std::thread::sleep(Duration::from_millis(50));
-            let snapshot = self.fs.snapshot(1).unwrap();
-            // The first one takes the memory that there is.
-            let root = Credentials::ROOT;
-            self.fs.create(&root, Ino::ROOT, b"first", 0o600).unwrap();
-            snapshot
-        }
-
-        /// Begins changes of files, which wait, all from one processor.
-        fn begin_changes(&self, files: Range<usize>) -> Vec<JoinHandle<io::Result<()>>> {
-            let begin = |n: usize| {
-                let path = self.at(&n.to_string());
-                std::thread::spawn(move || {
-                    to_one_processor();
-                    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o640))
-                })
-            };
-            files.map(begin).collect()
-        }
-
-        /// Waits until so many changes of attributes are under way.
-        fn wait_for_changes(&self, count: u64) {
-            let begun = || self.counts.of(Opcode::Setattr) >= count;
-            assert!(pramfs_tests::mounted::wait_until(begun));
-        }
-
-        /// Asks for attributes and bytes of the file 0, from the same processor.
-        fn look(&self) -> (u64, Vec<u8>) {
-            let path = self.at("0");
-            let asks = move || {
-                to_one_processor();
-                let file = std::fs::File::open(path).unwrap();
-                let (flags, asked) = (AtFlags::EMPTY_PATH, StatxFlags::SIZE);
-                let flags = flags | AtFlags::STATX_FORCE_SYNC;
-                let of = rustix::fs::statx(&file, "", flags, asked).unwrap();
-                let mut bytes = vec![0; 5000];
-                file.read_exact_at(&mut bytes, 0).unwrap();
-                (of.stx_size, bytes)
-            };
-            std::thread::spawn(asks).join().unwrap()
-        }
-    }
-
-    impl Drop for Scene {
-        fn drop(&mut self) {
-            if self.served.is_some() {
-                let ends = UnmountFlags::DETACH | UnmountFlags::FORCE;
-                let _gone = unmount(self.dir.path(), ends);
-            }
-        }
-    }
-
-    fn helpers() -> usize {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-        let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
-        let is_one = |name: &String| name.trim() == pool::NAME;
-        tasks.flat_map(name).filter(is_one).count()
-    }
-
-    /// More than the threads of its queue.
-    const SEVERAL: usize = 2 * THREADS_OF_QUEUE;
-
-    #[test]
-    fn requests_that_wait_do_not_hold_up_others_of_their_processor() {
-        let Some(mut scene) = Scene::new("requests that wait") else {
-            return;
-        };
-        let snapshot = scene.hold_changes(SEVERAL);
-        let waiting = scene.begin_changes(1..1 + SEVERAL);
-        scene.wait_for_changes(SEVERAL as u64);
-        assert_eq!(scene.look(), (5000, vec![0; 5000]));
-        assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
-        assert_eq!(snapshot.end(), None);
-        drop(snapshot);
-        for waiting in waiting {
-            waiting.join().unwrap().unwrap();
-        }
-        let modes = (1..1 + SEVERAL).map(|n| std::fs::metadata(scene.at(&n.to_string())).unwrap());
-        assert!(modes.into_iter().all(|of| of.mode() & 0o777 == 0o640));
-        // The threads end some time after their work.
-        assert!(helpers() > 0);
-        assert!(pramfs_tests::mounted::wait_until(|| helpers() == 0));
-        unmount(scene.dir.path(), UnmountFlags::empty()).unwrap();
-        scene.end();
-    }
-
-    /// Also if the queue of a processor has no entry left, once one is free.
-    #[test]
-    fn requests_that_find_the_pool_busy_wait_for_it_and_hold_up_nobody() {
-        let Some(mut scene) = Scene::new("busy pool") else {
-            return;
-        };
-        let workers = most_workers(own_shares(SETTINGS).unwrap().len());
-        let entries = THREADS_OF_QUEUE * (1 + SPARE);
-        let (queued, all) = (workers + 1, entries + 3);
-        assert!(queued < entries, "{workers} threads");
-        let snapshot = scene.hold_changes(all);
-        let mut waiting = scene.begin_changes(1..1 + queued);
-        scene.wait_for_changes(workers as u64);
-        assert_eq!(scene.look().0, 5000);
-        assert_eq!(helpers(), workers);
-        waiting.extend(scene.begin_changes(1 + queued..1 + all));
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
-        assert_eq!(snapshot.end(), None);
-        drop(snapshot);
-        for waiting in waiting {
-            waiting.join().unwrap().unwrap();
-        }
-        assert_eq!(scene.look().0, 5000);
-        unmount(scene.dir.path(), UnmountFlags::empty()).unwrap();
-        scene.end();
-    }
-
-    /// It has had no effect before, and is counted once.
-    #[test]
-    fn request_that_waits_for_space_is_begun_again_by_the_pool() {
-        let Some(mut scene) = Scene::new("request that waits for space") else {
-            return;
-        };
-        let file = std::fs::File::create(scene.at("file")).unwrap();
-        let piece = vec![7; 64 << 10];
-        let (mut writes, mut len) = (0, 0);
-        let error = loop {
-            writes += 1;
-            match file.write_at(&piece, len) {
-                Ok(n) => len += n as u64,
-                Err(error) => break error,
-            }
-        };
-        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
-        assert!(helpers() > 0);
-        assert_eq!(scene.counts.of(Opcode::Write), writes);
-        assert_eq!(file.metadata().unwrap().len(), len);
-        file.set_len(0).unwrap();
-        file.write_all_at(&piece, 0).unwrap();
-        drop(file);
-        assert!(pramfs_tests::mounted::wait_until(|| helpers() == 0));
-        unmount(scene.dir.path(), UnmountFlags::empty()).unwrap();
-        scene.end();
-    }
-
-    /// By umount -f, which ends the connection, and by umount -l, after which it ends with the
-    /// last request.
-    #[test]
-    fn unmount_waits_for_requests_that_wait() {
-        for how in [
-            UnmountFlags::DETACH | UnmountFlags::FORCE,
-            UnmountFlags::DETACH,
-        ] {
-            let Some(mut scene) = Scene::new("unmount of requests that wait") else {
-                return;
-            };
-            let snapshot = scene.hold_changes(SEVERAL);
-            let waiting = scene.begin_changes(1..1 + SEVERAL);
-            scene.wait_for_changes(SEVERAL as u64);
-            unmount(scene.dir.path(), how).unwrap();
-            std::thread::sleep(Duration::from_millis(100));
-            assert!(scene.is_served(), "the session has left requests behind");
-            drop(snapshot);
-            for waiting in waiting {
-                let is_done = waiting.join().unwrap().is_ok();
-                assert_eq!(is_done, how == UnmountFlags::DETACH);
-            }
-            scene.end();
-            assert_eq!(Arc::strong_count(&scene.adapter), 1);
-            assert_eq!(helpers(), 0);
-            // They have happened, in any case.
-            let file = scene.fs.lookup(Ino::ROOT, b"1").unwrap();
-            assert_eq!(file.perm & 0o777, 0o640);
-        }
-    }
-
     /// A kernel that was promised io_uring, and gets a wrong entry, asks by the device.
     #[test]
     fn kernel_that_waits_for_io_uring_gives_it_up() {
-        let Some(on) = Switched::on("io_uring given up") else {
+        use pramfs::format::{FormatOptions, format};
+        use pramfs::pmem::{HeapBackend, Region};
+
+        use crate::adapter::{CacheMode, Notifier};
+        use crate::options::MountSettings;
+        use crate::{kernel, mountpoint};
+
+        if !pramfs_tests::mounted::available("io_uring given up") {
             return;
-        };
+        }
+        let switch = fuse_ring::SWITCH;
+        let before = std::fs::read_to_string(switch).unwrap_or_default();
+        if std::fs::write(switch, "Y").is_err() {
+            return pramfs_tests::skip::skipped("FUSE over io_uring cannot be switched on");
+        }
+        let region = Region::new("test", HeapBackend::boxed(1 << 20));
+        format(&region, &FormatOptions::default()).unwrap();
+        let fs = pramfs::inode::Fs::open(region, pramfs::MountOptions::default()).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let (_, adapter, connection, own_mount) = connected(dir.path(), &Arc::default());
+        let point = mountpoint::prepare(dir.path(), false).unwrap();
+        let settings = MountSettings::default();
+        let (connection, own_mount) = kernel::connect(&point, "region", &settings).unwrap();
+        let notifier = Notifier::new(connection.try_clone().unwrap());
+        let adapter = Arc::new(Adapter::new(Arc::new(fs), CacheMode::Auto, notifier));
         let offer = Offer::read(&connection).unwrap();
         // A connection keeps what it was offered.
-        drop(on);
+        std::fs::write(switch, before.trim()).unwrap();
         let agreed = offer
             .answer(&connection, &adapter, InitFlags::OVER_IO_URING)
             .unwrap();

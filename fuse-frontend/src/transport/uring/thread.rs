@@ -11,16 +11,15 @@ use std::time::Instant;
 
 use pramfs_fuse_protocol::wire::{InHeader, OutHeader, UringReqHeader};
 use pramfs_fuse_protocol::{Data, Errno, Opcode, Parts, Request, Rules};
-use pramfs_kernel_sys::fuse_ring::{Arrived, Came, FuseRing};
+use pramfs_kernel_sys::fuse_ring::{Arrived, FuseRing};
 use pramfs_kernel_sys::processors;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use zerocopy::FromBytes;
 
 use super::Share;
-use super::pool::{Desk, Member};
 use super::reply::{RingReply, Room};
 use super::yielding::{Reporter, Yielding};
-use crate::adapter::{Adapter, waits};
+use crate::adapter::Adapter;
 use crate::transport::threads::{Report, Threads};
 
 /// What a thread does next.
@@ -30,16 +29,12 @@ pub(super) enum Step {
         /// Bytes of the payload of an entry.
         payload: usize,
     },
-    /// Registers more entries, for requests that come while others are with the pool.
-    Spare {
-        /// Bytes of the payload of an entry.
-        payload: usize,
-    },
     /// Serves until the end of the connection.
     Serve {
-        /// What serves them, or has it done. A thread that never comes here keeps no reference to
-        /// the file system.
-        pool: Member,
+        /// Serves them. A thread that never comes here keeps no reference to the file system.
+        adapter: Arc<Adapter>,
+        /// What requests keep to.
+        rules: Rules,
         /// Reports the end.
         report: Report,
     },
@@ -127,9 +122,13 @@ impl Lane {
     }
 
     /// Serves from now on.
-    pub(super) fn serve(self, pool: Member, threads: &mut Threads) {
+    pub(super) fn serve(self, adapter: Arc<Adapter>, rules: Rules, threads: &mut Threads) {
         let report = threads.report();
-        self.order(Step::Serve { pool, report });
+        self.order(Step::Serve {
+            adapter,
+            rules,
+            report,
+        });
         threads.adopt(self.thread);
     }
 
@@ -164,7 +163,7 @@ fn live(
     {
         tracing::debug!("a thread is not bound to processor {processor}: {error}");
     }
-    let mut ring = match FuseRing::new(connection, share.entries()) {
+    let mut ring = match FuseRing::new(connection, share.queues.len()) {
         Ok(ring) => ring,
         Err(error) => return say(Err(error)),
     };
@@ -175,11 +174,14 @@ fn live(
                 say(Err(io::ErrorKind::TimedOut.into()));
             }
             Step::Register { payload } => say(ring.register(&share.queues, payload)),
-            Step::Spare { payload } => say(ring.register(&share.spare(), payload)),
-            Step::Serve { pool, report } => {
+            Step::Serve {
+                adapter,
+                rules,
+                report,
+            } => {
                 let reporter = share.bound_to.and_then(|_| yielding.join());
                 return report.of(|| {
-                    let served = serve(pool, &mut ring, reporter.as_ref());
+                    let served = serve(&adapter, &mut ring, &rules, reporter.as_ref());
                     served.or_else(|error| unless_ended(connection, error))
                 });
             }
@@ -205,57 +207,39 @@ fn unless_ended(connection: &OwnedFd, error: io::Error) -> io::Result<()> {
     }
 }
 
-fn serve(pool: Member, ring: &mut FuseRing, reporter: Option<&Reporter>) -> io::Result<()> {
+fn serve(
+    adapter: &Adapter,
+    ring: &mut FuseRing,
+    rules: &Rules,
+    reporter: Option<&Reporter>,
+) -> io::Result<()> {
     let mut kept = Vec::new();
-    let desk = Member::desk(ring.bell());
-    waits::leave_waits_for_space();
-    loop {
-        match ring.wait_for_request()? {
-            Came::Request(arrived) => {
-                if let Some(reporter) = reporter {
-                    reporter.begins();
-                }
-                answer(&pool, &desk, arrived, &mut kept)?;
-                if let Some(reporter) = reporter {
-                    reporter.ends();
-                }
-            }
-            Came::Rung => {
-                for done in desk.take() {
-                    ring.reply(done.asked, &done.out, done.body)?;
-                }
-            }
-            Came::End => return Ok(()),
+    while let Some(arrived) = ring.wait_for_request()? {
+        if let Some(reporter) = reporter {
+            reporter.begins();
+        }
+        answer(adapter, arrived, rules, &mut kept)?;
+        if let Some(reporter) = reporter {
+            reporter.ends();
         }
     }
+    Ok(())
 }
 
-/// Serves a request, or has the pool serve it. `kept` is memory for replies, which is empty
-/// between requests.
+/// Serves a request. `kept` is memory for replies, which is empty between requests.
 fn answer(
-    pool: &Member,
-    desk: &Arc<Desk>,
+    adapter: &Adapter,
     mut arrived: Arrived<'_>,
+    rules: &Rules,
     kept: &mut Vec<u8>,
 ) -> io::Result<()> {
-    let (headers, rules) = (*arrived.headers(), pool.rules());
-    let room = arrived.payload();
-    match serve_or_leave(pool.adapter(), &headers, room, rules, kept, Some(pool)) {
-        Ok((out, body)) => arrived.reply(&out, body),
-        Err(Left { nodes }) => {
-            pool.serve(arrived.hand_over(), nodes, desk);
-            Ok(())
-        }
-    }
+    let headers = *arrived.headers();
+    let (out, body) = serve_entry(adapter, &headers, arrived.payload(), rules, kept);
+    arrived.reply(&out, body)
 }
 
-/// A request that this thread does not serve has had no effect.
-struct Left {
-    nodes: [u64; 2],
-}
-
-/// Serves the request of an entry, however long it takes. Puts the body of the reply into the
-/// payload, and returns its header and its length.
+/// Serves the request of an entry. Puts the body of the reply into the payload, and returns its
+/// header and its length.
 pub(crate) fn serve_entry(
     adapter: &Adapter,
     headers: &UringReqHeader,
@@ -263,19 +247,6 @@ pub(crate) fn serve_entry(
     rules: &Rules,
     kept: &mut Vec<u8>,
 ) -> (OutHeader, usize) {
-    serve_or_leave(adapter, headers, room, rules, kept, None)
-        .unwrap_or_else(|_| (OutHeader::default(), 0))
-}
-
-/// Serves the request of an entry as [`serve_entry`] does, or leaves it to the pool.
-fn serve_or_leave(
-    adapter: &Adapter,
-    headers: &UringReqHeader,
-    room: &mut [u8],
-    rules: &Rules,
-    kept: &mut Vec<u8>,
-    pool: Option<&Member>,
-) -> Result<(OutHeader, usize), Left> {
     let len = headers.ring_ent_in_out.payload_sz as usize;
     let header = InHeader::read_from_prefix(&headers.in_out[..]);
     let header = header.map_or_else(|_| InHeader::default(), |(header, _)| header);
@@ -293,13 +264,6 @@ fn serve_or_leave(
     let mut sent = None;
     match Request::from_parts(parts, rules) {
         Ok(request) => {
-            let nodes = waits::nodes(&request.header, &request.operation);
-            let may_wait = |pool: &Member| {
-                pool.works_on(nodes) || adapter.may_wait(&request.header, &request.operation)
-            };
-            if pool.is_some_and(may_wait) {
-                return Err(Left { nodes });
-            }
             // The reply to a request with a payload takes its place after the handler has
             // returned, which reads it until then.
             let room = match len {
@@ -308,10 +272,6 @@ fn serve_or_leave(
             };
             let reply = RingReply::new(request.unique(), room, &mut sent);
             adapter.serve_request(&request.header, request.operation, reply);
-            let is_full = |(out, _): &(OutHeader, _)| out.error == -libc::ENOSPC;
-            if pool.is_some() && waits::has_left() && sent.as_ref().is_some_and(is_full) {
-                return Err(Left { nodes });
-            }
         }
         Err(malformed) => {
             let op = Opcode::try_from(header.opcode);
@@ -324,5 +284,5 @@ fn serve_or_leave(
     for (to, byte) in room.iter_mut().zip(kept.drain(..)) {
         *to = byte;
     }
-    Ok((out, body))
+    (out, body)
 }

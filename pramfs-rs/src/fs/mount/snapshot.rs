@@ -130,11 +130,6 @@ impl Fs {
             process: std::process::id(),
         })
     }
-
-    /// Whether there is a snapshot, so that an operation that stores may wait for memory.
-    pub fn has_snapshot(&self) -> bool {
-        self.engine().vol.region.copies_aside()
-    }
 }
 
 fn running() -> Error {
