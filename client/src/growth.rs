@@ -25,7 +25,8 @@ use crate::blocks::KnownBlocks;
 use crate::descriptors::{Kept, keep};
 use crate::error::{Error, Result};
 use crate::handover::{self, Stored, Words};
-use crate::leased::{Leased, Now, through_mount};
+use crate::leased::{Leased, Now};
+use crate::through::through_mount;
 
 /// The longest append that a window takes, and the most that a server is asked for.
 const LONGEST: u64 = 16 << 20;

@@ -64,6 +64,7 @@ mod link;
 mod mapped;
 mod places;
 mod snapshot;
+mod through;
 
 pub use descriptors::{give_up_inherited_descriptors, is_kept_descriptor, keep_descriptors_above};
 pub use error::{Error, Result};

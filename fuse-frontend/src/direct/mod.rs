@@ -10,6 +10,7 @@
 //!
 //! Not here: what a lease does to the file (the engine), connections (`pramfs_control`).
 
+mod grown;
 mod lending;
 mod opens;
 mod policy;

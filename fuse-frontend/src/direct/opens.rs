@@ -28,13 +28,14 @@
 //! A lease to write waits for the reads that may be lending ([`Opens::lend`]).
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pramfs::inode::{Fs, Ino, LeaseEvent, LeaseMode};
 use pramfs_control::{Coherence, Refusal, Refused};
 
+use super::grown::Grown;
 use super::lending::{Lend, Lending};
 use crate::adapter::Notifier;
 
@@ -99,40 +100,8 @@ pub struct Opens {
     notifier: Notifier,
 }
 
-/// Files that may have grown without the kernel, whose size of them stays too small until
-/// somebody asks for it. A file stays in here until the mount ends; one whose number differs by
-/// a multiple of [`GROWN`] counts as well.
-#[derive(Debug)]
-struct Grown(Box<[AtomicU64]>);
-
 /// How long an open is not asked to be made again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Numbers of files that are told apart.
-const GROWN: u64 = 1 << 20;
-
-impl Default for Grown {
-    fn default() -> Grown {
-        Grown((0..GROWN / 64).map(|_| AtomicU64::new(0)).collect())
-    }
-}
-
-impl Grown {
-    fn bit(&self, ino: Ino) -> (&AtomicU64, u64) {
-        let n = ino.0 % GROWN;
-        (&self.0[(n / 64) as usize], 1 << (n % 64))
-    }
-
-    fn add(&self, ino: Ino) {
-        let (word, bit) = self.bit(ino);
-        word.fetch_or(bit, Ordering::SeqCst);
-    }
-
-    fn has(&self, ino: Ino) -> bool {
-        let (word, bit) = self.bit(ino);
-        word.load(Ordering::SeqCst) & bit != 0
-    }
-}
-
 fn mapped_for_stores() -> Refused {
     Refused::new(
         Refusal::Busy,

@@ -13,6 +13,7 @@
 
 mod data;
 mod descriptors;
+mod filters;
 mod memory;
 mod open;
 mod position;
