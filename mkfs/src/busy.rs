@@ -78,6 +78,14 @@ pub(crate) struct Root {
 /// # Errors
 /// The mount table cannot be read; no mount can be opened.
 pub(crate) fn open_mount(path: &Path, flags: OFlags) -> Result<Option<Root>, Failure> {
+    open_mount_where(path, flags, is_root)
+}
+
+fn open_mount_where(
+    path: &Path,
+    flags: OFlags,
+    is_wanted: impl Fn(&OwnedFd) -> bool,
+) -> Result<Option<Root>, Failure> {
     let mut refused = None;
     for mount in mounts_of(path)? {
         if mount.fs_type != "fuse.pramfs" {
@@ -85,7 +93,7 @@ pub(crate) fn open_mount(path: &Path, flags: OFlags) -> Result<Option<Root>, Fai
         }
         let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(&mount.target, flags, Mode::empty()) {
-            Ok(directory) if mount_of(&directory) == Some(mount.id) && is_root(&directory) => {
+            Ok(directory) if mount_of(&directory) == Some(mount.id) && is_wanted(&directory) => {
                 let at = mount.target;
                 return Ok(Some(Root { at, directory }));
             }
@@ -96,16 +104,29 @@ pub(crate) fn open_mount(path: &Path, flags: OFlags) -> Result<Option<Root>, Fai
     refused.map_or(Ok(None), Err)
 }
 
-/// As [`open_mount`], to ask its server; a directory is of a mount itself.
+/// As [`open_mount`], to ask its server, which any directory of it reaches; a directory is of a mount
+/// itself.
 pub(crate) fn open_place(place: &Path, is_directory: bool) -> Result<Option<Root>, Failure> {
+    if !is_directory {
+        return open_mount_where(place, OFlags::RDONLY, |_| true);
+    }
+    open_directory(place).map(Some)
+}
+
+/// As [`open_place`], to find its files by their names.
+pub(crate) fn open_root(place: &Path, is_directory: bool) -> Result<Option<Root>, Failure> {
     if !is_directory {
         return open_mount(place, OFlags::RDONLY);
     }
+    open_directory(place).map(Some)
+}
+
+fn open_directory(place: &Path) -> Result<Root, Failure> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(place, flags, Mode::empty())
         .map_err(|e| Failure::os("cannot open", place, e))?;
     let at = place.to_owned();
-    Ok(Some(Root { at, directory }))
+    Ok(Root { at, directory })
 }
 
 /// Whether an open directory is the root of its file system. Its server is not asked.

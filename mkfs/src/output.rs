@@ -7,14 +7,50 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde_json::ser::Formatter;
 
 use crate::Failure;
 
 /// Prints a structure as JSON on one line of standard output.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
-    let text = serde_json::to_string(value)
+    let mut text = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, Plain);
+    value
+        .serialize(&mut serializer)
         .map_err(|e| Failure::new("os", format!("cannot write JSON: {e}")))?;
-    line(&text)
+    text.push(b'\n');
+    bytes(&text)
+}
+
+/// JSON whose strings end no line and give a terminal no orders: it has escapes in the place of all
+/// characters that are not printed.
+struct Plain;
+
+impl Formatter for Plain {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> std::io::Result<()> {
+        let mut rest = fragment;
+        while let Some(at) = rest.find(is_not_printed) {
+            let (before, from) = rest.split_at(at);
+            writer.write_all(before.as_bytes())?;
+            let mut chars = from.chars();
+            if let Some(character) = chars.next() {
+                write!(writer, "\\u{:04x}", u32::from(character))?;
+            }
+            rest = chars.as_str();
+        }
+        writer.write_all(rest.as_bytes())
+    }
+}
+
+/// Controls, separators of lines, and characters that change the direction of others. All are of four
+/// hexadecimal digits.
+fn is_not_printed(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// Prints a line on standard output.

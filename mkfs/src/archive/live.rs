@@ -39,7 +39,7 @@ pub(crate) fn write_back(path: &Path, name: &str) -> Result<(), Failure> {
     let root = busy::open_place(path, path.is_dir())?;
     let Some(root) = root else {
         eprintln!(
-            "pramfs: warning: {name}: is mounted in another namespace: what its kernel has not written back (cache=writeback) is not read"
+            "pramfs: warning: {name}: its mount cannot be reached by a path: what the kernel has not written back (cache=writeback) is not read"
         );
         return Ok(());
     };

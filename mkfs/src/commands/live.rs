@@ -1,8 +1,9 @@
 //! Finds the servers of live mounts, for the subcommands that ask them.
 //!
-//! Invariant: no file of a mount is looked up before its server has answered on its socket: one that has
-//! stopped would not answer, and who waits for it cannot even be killed. Only then is the text of a path
-//! compared with the mount table: a name below a mount point may lead to a region, or out of the mount.
+//! Invariant: no name below a mount point of root is looked up before its server has answered on its
+//! socket: one that has stopped would not answer, and who waits for it cannot even be killed. Mounts of
+//! other users have no socket. The text of a path is compared with the mount table only if the look-up
+//! does not answer: a name below a mount point may lead to a region, or out of the mount.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path, PathBuf};
@@ -25,6 +26,9 @@ pub(super) const SOON: Duration = Duration::from_millis(400);
 
 /// Time limit of the question to all servers which of them serves a mount.
 const WHICH: Duration = Duration::from_millis(100);
+
+/// The same for a region whose file system is meant: nobody is promised an answer within a time.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Time limit of a system call that could ask a server.
 const STAT: Duration = Duration::from_millis(200);
@@ -156,25 +160,34 @@ fn all_answer_above(
     mounts: &[MountLine],
     wanted: Wanted,
 ) -> Result<bool, Failure> {
-    let is_above =
-        |mount: &&MountLine| absolute != mount.target && absolute.starts_with(&mount.target);
-    let above: Vec<_> = mounts.iter().filter(is_above).collect();
+    let is_above = |(n, mount): &(usize, &MountLine)| {
+        // Of two at one place, the later one hides the other.
+        let is_hidden = mounts[n + 1..]
+            .iter()
+            .any(|later| later.target == mount.target);
+        mount.user == 0
+            && !is_hidden
+            && absolute != mount.target
+            && absolute.starts_with(&mount.target)
+    };
+    let above: Vec<_> = mounts.iter().enumerate().filter(is_above).collect();
     if above.is_empty() {
         return Ok(true);
     }
     let directory = Directory::open(DIRECTORY).map_err(|e| about(path, &e))?;
     let Some(directory) = directory else {
-        return Ok(false);
+        // The servers are of another namespace.
+        return Ok(true);
     };
     let names = directory.sockets().map_err(|e| about(path, &e))?;
     let time = match wanted {
         Wanted::Around => WHICH,
-        Wanted::Itself => SOON,
+        Wanted::Itself => PATIENCE,
     };
     let alive = servers(&directory, &names, time)?;
     Ok(above
         .iter()
-        .all(|mount| alive.iter().any(|(_, device)| *device == mount.device)))
+        .all(|(_, mount)| alive.iter().any(|(_, device)| *device == mount.device)))
 }
 
 /// The mount of a path that cannot be looked up, by its text.

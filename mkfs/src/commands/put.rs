@@ -70,6 +70,8 @@ impl Subcommand for Put {
         let mut job = Job::new(&fs, self, "pramfs put", &bar);
         job.region = std::fs::metadata(&self.region)
             .ok()
+            // The node of a device is a file like any other.
+            .filter(|meta| meta.is_file())
             .map(|meta| (meta.dev(), meta.ino()));
         let copied = job.all();
         bar.finish_and_clear();

@@ -70,16 +70,19 @@ pub(super) fn fill(
         true => put_tree(&fs, from, object, &interrupted),
         false => archive(&fs, from, &interrupted),
     };
-    // A read that a signal has ended failed with another error.
-    let filled = interrupted().and(filled);
+    // Once, at the end: a signal may come during the unmount too.
     let closed = fs.close_with(|region| match interrupted() {
-        Ok(()) => Ok(()),
-        Err(_) => clear(region, made),
+        Ok(()) => Ok(Ok(())),
+        Err(failure) => clear(region, made).map(|()| Err(failure)),
     });
-    let closed = closed
-        .and_then(|(_region, cleared)| cleared)
-        .map_err(|e| Failure::about(name, e));
-    filled.and(closed).map_err(|failure| Failure {
+    let done = match closed.and_then(|(_region, cleared)| cleared) {
+        // A read that a signal has ended failed with another error.
+        Ok(ended) => ended.and(filled),
+        // The superblock may be there still.
+        Err(e) if interrupted().is_err() => Err(Failure::about(name, e)),
+        Err(e) => filled.and(Err(Failure::about(name, e))),
+    };
+    done.map_err(|failure| Failure {
         message: format!("{name}: not filled: {}", failure.message),
         ..failure
     })

@@ -86,6 +86,8 @@ fn leases_are_listed_with_process_and_file_and_revoked_by_id() {
     }
     assert_eq!(rows[0]["file"], plain.to_str().unwrap());
     let text = list(&[]).out;
+    let raw = list(&["--json"]).out;
+    assert!(!raw.contains('\u{202e}'), "{raw}");
     let escaped = rows[1]["file"].as_str().unwrap();
     let in_json = r"odd\xff".to_owned() + "\u{202e}";
     assert!(escaped.ends_with(&in_json), "{escaped}");

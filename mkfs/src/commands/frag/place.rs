@@ -55,7 +55,7 @@ impl Place {
             let path = path.as_os_str().as_encoded_bytes().to_vec();
             return Ok(Place::One { file, path });
         }
-        let files = match busy::open_place(path, meta.is_dir())? {
+        let files = match busy::open_root(path, meta.is_dir())? {
             Some(root) => Files::Mount(root.directory),
             None => Files::Region(Box::new(open::fs(path, intent)?)),
         };
@@ -298,6 +298,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
 
+    use rustix::fs::Mode;
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
     use super::*;
