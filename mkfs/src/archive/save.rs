@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 
 use pramfs::pmem::Region;
-use pramfs_medium::media::bad_blocks::{read_list, read_readable};
+use pramfs_medium::media::bad_blocks::read_list;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::{Geometry, probe_superblock};
 use pramfs_medium::pmem::RegionView;
@@ -135,13 +135,8 @@ impl Contents for Source<'_> {
         };
         let blocks = into.chunks_mut(self.geo.block_size as usize);
         for (block, into) in (first..).zip(blocks) {
-            let at = self.geo.bytes(block);
-            match self.region.read(at, into) {
-                Err(_) if is_listed(block) => {
-                    let read =
-                        |sector: u64, into: &mut [u8]| self.region.read(at + sector, into).is_ok();
-                    read_readable(self.geo.seed, Bno(block), into, read);
-                }
+            match self.region.read(self.geo.bytes(block), into) {
+                Err(_) if is_listed(block) => into.fill(0),
                 read => read.map_err(|e| other(&e))?,
             }
         }

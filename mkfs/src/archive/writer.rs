@@ -3,10 +3,6 @@
 use std::io::{self, Write};
 use std::ops::Range;
 
-use pramfs_medium::media::bad_blocks::{SECTOR, unreadable_sectors};
-use pramfs_medium::media::geometry::seed_of;
-use pramfs_medium::types::Bno;
-
 use super::format::{CHUNK_DATA, CHUNK_HEADER, ChunkHeader, End, Header};
 
 /// What was saved.
@@ -16,8 +12,6 @@ pub(crate) struct Saved {
     pub blocks: u64,
     /// Bytes of the file.
     pub len: u64,
-    /// Bytes that could not be read, in listed bad blocks.
-    pub unreadable: u64,
 }
 
 /// What is to be saved.
@@ -35,8 +29,8 @@ pub(crate) trait Contents {
     /// Those of `f`; the bitmaps are damaged.
     fn runs(&self, f: &mut dyn FnMut(Range<u64>) -> io::Result<()>) -> Result<(), Stop>;
 
-    /// Reads blocks in use. Sectors that cannot be read, of blocks in the list of bad blocks, are
-    /// marked ([`unreadable_sector`](pramfs_medium::media::bad_blocks::unreadable_sector)).
+    /// Reads blocks in use. Those that have failed and are in the list of bad blocks, which hold
+    /// nothing, read as zeros.
     ///
     /// # Errors
     /// They cannot be read.
@@ -71,13 +65,11 @@ pub(crate) fn write_save(
         block_size: header.block_size(),
         file,
         seed: header.seed(),
-        fs_seed: seed_of(&header.uuid),
         compressor: zstd::bulk::Compressor::new(level)?,
         runs: Vec::new(),
         data: Vec::with_capacity(CHUNK_DATA),
         chunks: 0,
         blocks: 0,
-        unreadable: 0,
         progress,
     };
     source
@@ -159,15 +151,12 @@ struct Writer<'a, W> {
     block_size: u64,
     file: Output<W>,
     seed: u32,
-    /// Of the file system.
-    fs_seed: u64,
     compressor: zstd::bulk::Compressor<'static>,
     /// Of the next chunk.
     runs: Vec<(u64, u64)>,
     data: Vec<u8>,
     chunks: u64,
     blocks: u64,
-    unreadable: u64,
     progress: &'a dyn Fn(u64),
 }
 
@@ -180,11 +169,6 @@ impl<W: Write> Writer<'_, W> {
             let at = self.data.len();
             self.data.resize(at + (count * size) as usize, 0);
             self.source.read_blocks(run.start, &mut self.data[at..])?;
-            let blocks = (run.start..).zip(self.data[at..].chunks_exact(size as usize));
-            for (block, bytes) in blocks {
-                let sectors = unreadable_sectors(self.fs_seed, Bno(block), bytes);
-                self.unreadable += (sectors * SECTOR) as u64;
-            }
             match self.runs.last_mut() {
                 Some((first, so_far)) if *first + *so_far == run.start => *so_far += count,
                 _ => self.runs.push((run.start, count)),
@@ -240,7 +224,6 @@ impl<W: Write> Writer<'_, W> {
         Ok(Saved {
             blocks: self.blocks,
             len,
-            unreadable: self.unreadable,
         })
     }
 }

@@ -66,8 +66,6 @@ struct Report {
     live: bool,
     /// Files of a live mount that were mapped for writing, saved as found.
     mapped: Vec<String>,
-    /// Bytes of listed bad blocks that could not be read.
-    unreadable_bytes: u64,
 }
 
 impl Subcommand for Save {
@@ -84,12 +82,6 @@ impl Subcommand for Save {
             Some((server, device)) => self.save_live(&server, device, &name)?,
             None => self.save_region(exists_now, &name)?,
         };
-        if report.unreadable_bytes > 0 {
-            eprintln!(
-                "pramfs: warning: {name}: {} bytes of blocks that are listed as bad could not be read; if a file has them, they are lost in what is restored",
-                report.unreadable_bytes
-            );
-        }
         if self.json {
             return output::json(&report);
         }
@@ -259,7 +251,6 @@ impl Save {
             file_bytes: saved.len,
             live: false,
             mapped: Vec::new(),
-            unreadable_bytes: saved.unreadable,
         }
     }
 }
