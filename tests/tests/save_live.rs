@@ -10,7 +10,7 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, Snapshot, SnapshotEnd};
 use pramfs::pmem::{HeapBackend, Protect, Region, RegionOptions};
 use pramfs::{Access, DataMode, Fallocate, FileType, MountOptions, OpenOptions};
-use pramfs_fsck::{CheckOptions, check, check_fs};
+use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, check_fs, repair};
 use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::mounted::{self, Mounted, wait_until};
 use pramfs_tests::random::Random;
@@ -253,6 +253,82 @@ fn snapshot_with_listed_bad_blocks_reads_them_as_zeros_and_restores() {
     assert_eq!(data, [1; PIECE]);
     let (_, report) = check_fs(other, &CheckOptions::default()).unwrap();
     assert!(report.is_clean(), "{report}");
+}
+
+/// The save names them; a repair of what is restored says which bytes of files are lost.
+#[test]
+fn snapshot_of_file_in_listed_block_is_zeros_until_repair_marks_them_lost() {
+    let sim = formatted(LEN as usize, &FormatOptions::default()).unwrap();
+    let fs = mount(&sim, quiet()).unwrap();
+    let ino = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap().ino;
+    fs.write(&CX, ino, 0, &[1; PIECE]).unwrap();
+    let size = 4096;
+    let at = fs.file_extents(ino, 2 * size, size).unwrap()[0]
+        .region_offset
+        .unwrap();
+    fs.close().unwrap();
+    sim.set_kernel_bad(Vec::from([at + 1024..at + 2048]));
+    let fs = mount(&sim, quiet()).unwrap();
+    let snapshot = fs.snapshot(LEN).unwrap();
+    let mut block = vec![0xee; size as usize];
+    snapshot.read(at / size, &mut block).unwrap();
+    assert!(block.iter().all(|byte| *byte == 0));
+    let region = restored(&snapshot, &mut || ());
+    drop(snapshot);
+    fs.close().unwrap();
+
+    let report = repair(&region, &RepairOptions::new(Policy::Yes)).unwrap();
+    let fs = Fs::open(region, quiet()).unwrap();
+    assert_eq!(
+        fs.lost_ranges(ino).unwrap(),
+        [2 * size..3 * size],
+        "{report}"
+    );
+    let mut data = vec![0; PIECE];
+    let failed = fs.read(ino, 2 * size, &mut data).unwrap_err();
+    assert_eq!(failed.errno(), libc::EIO);
+    assert_eq!(fs.read(ino, 0, &mut data).unwrap(), 2 * size as usize);
+    let rest = fs.read(ino, 3 * size, &mut data).unwrap();
+    assert_eq!(rest, PIECE - 3 * size as usize);
+    assert!(data[..rest].iter().all(|byte| *byte == 1));
+}
+
+#[test]
+fn save_of_mount_with_listed_blocks_names_them_and_fails_after_it_is_written() {
+    if !mounted::available("saves of a mount") {
+        return;
+    }
+    let mount = Mounted::unmounted(&mounted::program(), LEN);
+    // In the last group, where nothing is.
+    let block = (LEN - (1 << 20)) / 4096;
+    let region = RegionOptions::new().open(mount.region()).unwrap();
+    region.mark_bad(block * 4096..(block + 2) * 4096);
+    repair(&region, &RepairOptions::new(Policy::Yes)).unwrap();
+    drop(region);
+    mount.mount("");
+    std::fs::write(mount.path().join("file-0-0"), vec![1; PIECE]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("saved");
+    let saved = save(&mount, &file).output().unwrap();
+    assert_eq!(saved.status.code(), Some(1), "{saved:?}");
+    let report: serde_json::Value = serde_json::from_slice(&saved.stdout).unwrap();
+    assert_eq!(report["zeroed"]["blocks"], 2);
+    assert_eq!(report["zeroed"]["runs"][0]["start"], block);
+    let said = String::from_utf8(saved.stderr).unwrap();
+    let owner = format!(
+        "pramfs owner {} {block}-{}`",
+        mount.path().display(),
+        block + 1
+    );
+    assert!(said.contains(&owner), "{said}");
+    let args = [
+        mount.path().into_os_string(),
+        format!("{block}-{}", block + 1).into(),
+    ];
+    let owner = tool("pramfs").arg("owner").args(args).output().unwrap();
+    assert!(owner.status.success(), "{owner:?}");
+    mount.unmount();
+    assert_restores(dir.path(), &file);
 }
 
 #[test]

@@ -5,14 +5,15 @@ use std::path::Path;
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{Region, RegionOptions};
-use pramfs::{FileSystem, MountOptions, inode::Fs};
+use pramfs::{FileSystem, MountOptions, inode::Fs, inode::Ino};
+use pramfs_fsck::{Policy, RepairOptions, repair};
 use pramfs_medium::media::probe_superblock;
 use pramfs_medium::pmem::RegionAccess;
 
 use super::format::{CHUNK_HEADER, CHUNK_MAX, ChunkHeader, END, End, HEADER, Header, RUN};
 use super::restore::{Check, Order, Reader, restore};
 use super::save::Source;
-use super::writer::{Contents, write_save};
+use super::writer::{Contents, Zeroed, write_save};
 use crate::Failure;
 
 const LEN: u64 = 24 << 20;
@@ -378,4 +379,69 @@ fn empty_region_of_a_tebibyte_is_saved_at_once() {
     let host = std::fs::metadata(&path).unwrap();
     // Reading has not filled its holes.
     assert!(std::os::unix::fs::MetadataExt::blocks(&host) < 200 << 11);
+}
+
+#[test]
+fn save_with_failed_listed_blocks_names_them_and_touches_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = filled(dir.path(), 4096);
+    // No file has them.
+    let bad = LEN / 4096 - 256;
+    let bytes = bad * 4096..(bad + 2) * 4096;
+    let region = RegionOptions::new().open(&path).unwrap();
+    region.mark_bad(bytes.clone());
+    let report = repair(&region, &RepairOptions::new(Policy::Yes)).unwrap();
+    assert_eq!(report.findings.len(), 1, "{report}");
+    drop(region);
+
+    let fs = opened(&path);
+    let file = fs.lookup(Ino::ROOT, b"big").unwrap().ino;
+    let data = fs.file_extents(file, 0, 1).unwrap()[0].region_offset;
+    let save = |region: &Region| {
+        let source = Source::new(region, "region").unwrap_or_else(|e| panic!("{}", e.message));
+        let mut out = Vec::new();
+        let saved = write_save(&source, &mut out, 3, &|_| {});
+        assert_eq!((source.faults(), region.faults()), (0, 0));
+        saved.map(|saved| (saved, out))
+    };
+    let (_, tried) = fs
+        .close_with(|region| {
+            // Listed blocks that can be read are saved as they are.
+            let (saved, _) = save(region).unwrap();
+            assert_eq!(saved.zeroed, Zeroed::default());
+            region.mark_bad(bytes);
+            let (saved, out) = save(region).unwrap();
+            assert_eq!((saved.zeroed.blocks, saved.zeroed.unnamed()), (2, 0));
+            assert_eq!(saved.zeroed.arguments(), format!("{bad}-{}", bad + 1));
+            let other = RegionOptions::new().memfd("other", LEN).unwrap();
+            restored(&out, &other).unwrap();
+            let fs = mounted(other);
+            assert_holds(&fs);
+            // Nothing takes the place of a block that no list has.
+            region.mark_bad(data.unwrap()..data.unwrap() + 512);
+            save(region).map(|(saved, _)| saved)
+        })
+        .unwrap();
+    assert!(tried.unwrap_err().to_string().contains("medium failed"));
+}
+
+#[test]
+fn zeroed_blocks_of_many_runs_are_counted_and_the_first_are_named() {
+    let mut zeroed = Zeroed::default();
+    for block in (10..1010).step_by(2) {
+        zeroed.add(block..block + 1);
+    }
+    zeroed.add(1009..1020);
+    assert_eq!((zeroed.blocks, zeroed.runs.len()), (511, 64));
+    assert_eq!(zeroed.unnamed(), 511 - 64);
+    assert!(zeroed.arguments().starts_with("10 12 14 "));
+
+    let mut zeroed = Zeroed::default();
+    zeroed.add(3..4);
+    zeroed.add(4..6);
+    zeroed.add(9..10);
+    assert_eq!(
+        (zeroed.arguments().as_str(), zeroed.unnamed()),
+        ("3-5 9", 0)
+    );
 }
