@@ -88,7 +88,7 @@ mod copy {
 
     use super::*;
     use crate::archive::live::{Live, write_back};
-    use crate::archive::writer::{Contents as _, Stop};
+    use crate::archive::writer::{Contents as _, Stop, Zeroed};
 
     /// Memory for blocks that programs change before they are copied, as of `pramfs save`.
     const MEMORY: u64 = 256 << 20;
@@ -143,7 +143,8 @@ mod copy {
         let mut bytes = Vec::new();
         let copied = live.runs(&mut |run| {
             bytes.resize(((run.end - run.start) * size) as usize, 0);
-            live.read_blocks(run.start, &mut bytes)?;
+            // What is looked at is not file data.
+            live.read_blocks(run.start, &mut bytes, &mut Zeroed::default())?;
             bar.inc(bytes.len() as u64);
             file.write_all_at(&bytes, run.start * size)
         });

@@ -10,7 +10,7 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::inode::{Credentials, Fs, Ino, LeaseMode, Snapshot, SnapshotEnd};
 use pramfs::pmem::{HeapBackend, Protect, Region, RegionOptions};
 use pramfs::{Access, DataMode, Fallocate, FileType, MountOptions, OpenOptions};
-use pramfs_fsck::{CheckOptions, check, check_fs};
+use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, check_fs, repair};
 use pramfs_medium::pmem::RegionAccess;
 use pramfs_tests::mounted::{self, Mounted, wait_until};
 use pramfs_tests::random::Random;
@@ -224,7 +224,7 @@ fn snapshot_after_atomic_write_has_all_of_it() {
 }
 
 #[test]
-fn snapshot_with_listed_bad_blocks_restores_the_list() {
+fn snapshot_with_listed_bad_blocks_reads_them_as_zeros_and_restores() {
     let options = FormatOptions::default();
     let sim = formatted(LEN as usize, &options).unwrap();
     // In the last group, where nothing is.
@@ -237,15 +237,15 @@ fn snapshot_with_listed_bad_blocks_restores_the_list() {
     let free = fs.statfs().unwrap().free;
     let snapshot = fs.snapshot(LEN).unwrap();
     fs.write(&CX, ino, 0, &[2; PIECE]).unwrap();
+    let size = snapshot.block_size();
+    let mut block = vec![0xee; size as usize];
+    snapshot.read(bad / size, &mut block).unwrap();
+    assert!(block.iter().all(|byte| *byte == 0));
     let restored = restored(&snapshot, &mut || ());
     assert_eq!(snapshot.end(), None);
-    let size = snapshot.block_size();
     drop(snapshot);
     fs.close().unwrap();
     let other = Fs::open(restored, quiet()).unwrap();
-    // No file has them.
-    let lost = other.lose_unreadable(&[bad / size, bad / size + 1]);
-    assert_eq!(lost.unwrap(), []);
     // The list of bad blocks is restored with the rest, and the next fsck can empty it.
     assert_eq!(other.statfs().unwrap().free, free);
     let mut data = vec![0; PIECE];
@@ -255,10 +255,9 @@ fn snapshot_with_listed_bad_blocks_restores_the_list() {
     assert!(report.is_clean(), "{report}");
 }
 
-/// A listed block may still be in a file. What of it can be read is saved, and a file that is
-/// restored says which bytes it has lost.
+/// The save names them; a repair of what is restored says which bytes of files are lost.
 #[test]
-fn snapshot_of_file_in_bad_block_restores_eio_and_no_zeros() {
+fn snapshot_of_file_in_listed_block_is_zeros_until_repair_marks_them_lost() {
     let sim = formatted(LEN as usize, &FormatOptions::default()).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
     let ino = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap().ino;
@@ -268,35 +267,68 @@ fn snapshot_of_file_in_bad_block_restores_eio_and_no_zeros() {
         .region_offset
         .unwrap();
     fs.close().unwrap();
-    // Two sectors of one block.
     sim.set_kernel_bad(Vec::from([at + 1024..at + 2048]));
     let fs = mount(&sim, quiet()).unwrap();
     let snapshot = fs.snapshot(LEN).unwrap();
-    assert_eq!(snapshot.block_size(), size);
-    let mut block = vec![0; size as usize];
+    let mut block = vec![0xee; size as usize];
     snapshot.read(at / size, &mut block).unwrap();
-    assert!(block[..1024].iter().chain(&block[2048..]).all(|b| *b == 1));
-    assert!(block[1024..2048].iter().any(|byte| *byte != 0));
-    let restored = restored(&snapshot, &mut || ());
+    assert!(block.iter().all(|byte| *byte == 0));
+    let region = restored(&snapshot, &mut || ());
     drop(snapshot);
     fs.close().unwrap();
-    let other = Fs::open(restored, quiet()).unwrap();
-    let lost = other.lose_unreadable(&[at / size, at / size + 1]).unwrap();
-    assert_eq!(lost, [(ino, 2 * size..3 * size)]);
-    assert_eq!(other.lose_unreadable(&[at / size]).unwrap(), []);
-    let mut data = vec![0; PIECE];
-    let failed = other.read(ino, 2 * size, &mut data).unwrap_err();
-    assert_eq!(failed.errno(), libc::EIO);
-    assert_eq!(other.read(ino, 0, &mut data).unwrap(), 2 * size as usize);
-    let rest = other.read(ino, 3 * size, &mut data).unwrap();
-    assert_eq!(rest, PIECE - 3 * size as usize);
-    assert!(data[..rest].iter().all(|byte| *byte == 1));
-    let (_, report) = check_fs(other, &CheckOptions::default()).unwrap();
-    let mut kinds = report.findings.iter().map(|f| f.issue.kind());
-    assert!(
-        kinds.all(|kind| kind == pramfs::Damage::ErrorsRecorded),
+
+    let report = repair(&region, &RepairOptions::new(Policy::Yes)).unwrap();
+    let fs = Fs::open(region, quiet()).unwrap();
+    assert_eq!(
+        fs.lost_ranges(ino).unwrap(),
+        [2 * size..3 * size],
         "{report}"
     );
+    let mut data = vec![0; PIECE];
+    let failed = fs.read(ino, 2 * size, &mut data).unwrap_err();
+    assert_eq!(failed.errno(), libc::EIO);
+    assert_eq!(fs.read(ino, 0, &mut data).unwrap(), 2 * size as usize);
+    let rest = fs.read(ino, 3 * size, &mut data).unwrap();
+    assert_eq!(rest, PIECE - 3 * size as usize);
+    assert!(data[..rest].iter().all(|byte| *byte == 1));
+}
+
+#[test]
+fn save_of_mount_with_listed_blocks_names_them_and_fails_after_it_is_written() {
+    if !mounted::available("saves of a mount") {
+        return;
+    }
+    let mount = Mounted::unmounted(&mounted::program(), LEN);
+    // In the last group, where nothing is.
+    let block = (LEN - (1 << 20)) / 4096;
+    let region = RegionOptions::new().open(mount.region()).unwrap();
+    region.mark_bad(block * 4096..(block + 2) * 4096);
+    repair(&region, &RepairOptions::new(Policy::Yes)).unwrap();
+    drop(region);
+    mount.mount("");
+    std::fs::write(mount.path().join("file-0-0"), vec![1; PIECE]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("saved");
+    let saved = save(&mount, &file).output().unwrap();
+    assert_eq!(saved.status.code(), Some(1), "{saved:?}");
+    let report: serde_json::Value = serde_json::from_slice(&saved.stdout).unwrap();
+    assert_eq!(report["zeroed"]["blocks"], 2);
+    assert_eq!(report["zeroed"]["runs"][0]["start"], block);
+    let said = String::from_utf8(saved.stderr).unwrap();
+    let owner = format!(
+        "pramfs owner {} {block}-{}`",
+        mount.path().display(),
+        block + 1
+    );
+    assert!(said.contains(&owner), "{said}");
+    let args = [
+        mount.path().into_os_string(),
+        format!("{block}-{}", block + 1).into(),
+    ];
+    let owner = tool("pramfs").arg("owner").args(args).output().unwrap();
+    assert!(owner.status.success(), "{owner:?}");
+    mount.unmount();
+    assert_restores(dir.path(), &file);
 }
 
 #[test]

@@ -21,49 +21,6 @@ use crate::types::{BlockRun, Bno, Ino, RegionOffset};
 /// First bytes of a block of the list: `bbl1`.
 pub const LIST_MAGIC: u32 = u32::from_le_bytes(*b"bbl1");
 
-/// Bytes of a sector: a medium fails by whole ones.
-pub const SECTOR: usize = 512;
-
-/// First word of a sector that stands for one that could not be read.
-const UNREADABLE: u64 = u64::from_le_bytes(*b"PRAMFSur");
-
-/// Returns what a save has in the place of a sector of a listed block that cannot be read. A region
-/// that is restored from it knows by this which bytes are lost. `seed` is that of the file system.
-pub fn unreadable_sector(seed: u64, block: Bno) -> [u8; SECTOR] {
-    let mut bytes = [0; SECTOR];
-    let words = [UNREADABLE, block.0, mix64(seed ^ block.0), u64::MAX];
-    for (to, word) in bytes.chunks_exact_mut(8).zip(words.into_iter().cycle()) {
-        to.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
-}
-
-/// Counts such sectors in the bytes of a block.
-pub fn unreadable_sectors(seed: u64, block: Bno, bytes: &[u8]) -> usize {
-    let is_there = |sector: &&[u8]| {
-        sector.starts_with(&UNREADABLE.to_le_bytes()) && *sector == unreadable_sector(seed, block)
-    };
-    bytes.chunks_exact(SECTOR).filter(is_there).count()
-}
-
-/// Reads a listed block sector by sector, by `read` of an offset in the block. Sectors that cannot
-/// be read become [`unreadable_sector`]s. Returns their number.
-pub fn read_readable(
-    seed: u64,
-    block: Bno,
-    into: &mut [u8],
-    mut read: impl FnMut(u64, &mut [u8]) -> bool,
-) -> u64 {
-    let mut missing = 0;
-    for (at, sector) in (0..).step_by(SECTOR).zip(into.chunks_exact_mut(SECTOR)) {
-        if !read(at, sector) {
-            sector.copy_from_slice(&unreadable_sector(seed, block));
-            missing += 1;
-        }
-    }
-    missing
-}
-
 layout! {
     /// Header of a block of the list of bad blocks.
     pub struct BadListHeader: 32 {

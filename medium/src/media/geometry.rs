@@ -107,15 +107,6 @@ pub const DEFAULT_BLOCK_LOG2: u32 = 12;
 /// Size of a lane's line, which holds its `retired` word, bytes.
 pub const LANE_LINE: u64 = 64;
 
-fn word(bytes: &[u8]) -> u64 {
-    (bytes.iter().rev()).fold(0u64, |sum, &byte| sum << 8 | u64::from(byte))
-}
-
-/// Returns the seed of a file system, from its uuid.
-pub fn seed_of(uuid: &[u8; 16]) -> u64 {
-    mix64(word(&uuid[..8]) ^ mix64(word(&uuid[8..])))
-}
-
 impl Geometry {
     /// Computes the geometry from a validated superblock.
     pub fn new(sb: &SuperStatic) -> Geometry {
@@ -124,12 +115,13 @@ impl Geometry {
             let end = at.saturating_add(len).div_ceil(block_size);
             (at >> sb.block_size_log2, end)
         };
+        let word = |b: &[u8]| b.iter().rev().fold(0u64, |a, &x| a << 8 | u64::from(x));
         Geometry {
             block_log2: sb.block_size_log2,
             block_size,
             blocks: Grows::new(sb.blocks),
             fan_log2: sb.block_size_log2 - 3,
-            seed: seed_of(&sb.uuid),
+            seed: mix64(word(&sb.uuid[..8]) ^ mix64(word(&sb.uuid[8..]))),
             hash_keys: (word(&sb.hash_seed[..8]), word(&sb.hash_seed[8..])),
             copy_offset: RegionOffset(sb.copy_offset),
             journal_offset: RegionOffset(sb.journal_offset),

@@ -95,6 +95,11 @@ impl<'a> RegionView<'a> {
         self.region.faults()
     }
 
+    /// See [`Region::is_faulted`].
+    pub fn is_faulted(self, offset: u64, len: u64) -> bool {
+        self.region.is_faulted(offset, len)
+    }
+
     /// Returns a descriptor that identifies the mapped file or device (`O_PATH`). No call
     /// reads, writes or locks through it. A process that may open the file can open it
     /// through this descriptor, as by its name. `None` for memory without a source.

@@ -9,12 +9,15 @@ use std::ops::Range;
 use std::path::Path;
 
 use pramfs_control::snapshot::SnapshotReader;
+use pramfs_medium::error::Error;
+use pramfs_medium::media::bad_blocks::read_list;
 use pramfs_medium::media::superblock::PAGE;
-use pramfs_medium::media::{SuperStatic, probe_superblock_pages};
+use pramfs_medium::media::{Geometry, SuperStatic, probe_superblock_pages};
+use pramfs_medium::types::RegionOffset;
 use zerocopy::FromBytes;
 
 use super::format::{Header, Kind};
-use super::writer::{Contents, Stop, outside, runs_of};
+use super::writer::{Contents, Stop, Zeroed, joined, outside, runs_of};
 use crate::{Failure, busy};
 
 /// Bytes that are read and released at once.
@@ -28,6 +31,9 @@ pub(crate) struct Live {
     groups: Vec<Option<Vec<u64>>>,
     /// Blocks in use.
     blocks: u64,
+    /// Blocks that were listed as bad at the moment, in ascending order. The server does not read
+    /// them, and answers with zeros.
+    listed: Vec<Range<u64>>,
 }
 
 /// Lets the kernel write back what it holds of a mount, which is not in the region yet. `path` is
@@ -90,6 +96,7 @@ impl Live {
             },
             groups: Vec::new(),
             blocks: 0,
+            listed: Vec::new(),
             reader,
         };
         let plan = live.reader.plan();
@@ -99,6 +106,15 @@ impl Live {
         if !is_ours {
             return Err(damaged("its server tells of another file system".into()));
         }
+        let read = &mut |at: RegionOffset, into: &mut [u8]| {
+            let read = live.reader.read(at.0 / size, into);
+            read.map_err(|e| Error::io(e.to_string()))
+        };
+        // A server that cannot read the list has no block of it, and answers with bytes.
+        let listed = read_list(&Geometry::new(&found), found.badblock_root, read);
+        let listed = listed.unwrap_or_default();
+        live.listed = joined(listed.iter().flat_map(|of| &of.extents));
+        let plan = live.reader.plan();
         let mut bytes = vec![0; size as usize];
         let mut groups = Vec::new();
         for at in &plan.bitmaps {
@@ -191,7 +207,13 @@ impl Contents for Live {
         .map_err(Stop::Io)
     }
 
-    fn read_blocks(&self, first: u64, into: &mut [u8]) -> io::Result<()> {
-        self.reader.read(first, into)
+    fn read_blocks(&self, first: u64, into: &mut [u8], zeroed: &mut Zeroed) -> io::Result<()> {
+        self.reader.read(first, into)?;
+        let end = first + into.len() as u64 / self.header.block_size();
+        let next = self.listed.partition_point(|run| run.end <= first);
+        for run in self.listed[next..].iter().take_while(|run| run.start < end) {
+            zeroed.add(run.start.max(first)..run.end.min(end));
+        }
+        Ok(())
     }
 }

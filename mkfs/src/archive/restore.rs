@@ -2,33 +2,24 @@
 //!
 //! Order: first the whole file is read and checked. Then the magics of both superblock pages
 //! in the region are cleared, all blocks stored, and the superblock pages stored last, each
-//! behind a fence. A restore that is interrupted leaves a region that does not mount. After that,
-//! bytes of files that the save could not read are marked as lost. If that is interrupted, the list
-//! of bad blocks still names their blocks, and `fsck.pramfs` marks them.
+//! behind a fence. A restore that is interrupted leaves a region that does not mount.
 //!
 //! Invariant: nothing in the file is trusted. A file that is damaged changes nothing.
 
-use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 
-use pramfs::MountOptions;
-use pramfs::inode::{Fs, Ino};
 use pramfs::pmem::Region;
-use pramfs_fsck::Owners;
-use pramfs_medium::media::bad_blocks::unreadable_sectors;
-use pramfs_medium::media::geometry::seed_of;
 use pramfs_medium::media::probe::check_features;
 use pramfs_medium::media::probe_superblock_pages;
 use pramfs_medium::media::superblock::{COPY_OFFSET, PAGE};
 use pramfs_medium::pmem::{PmemError, RegionAccess, Unfenced, WriteWindow};
-use pramfs_medium::types::Bno;
 use serde::{Deserialize, Serialize};
 
 use super::format::{
     CHUNK_HEADER, CHUNK_MAX, ChunkHeader, END, End, HEADER, Header, Kind, RUN, damaged, run_at,
 };
-use crate::{Failure, tree};
+use crate::Failure;
 
 /// A file that is being read.
 pub(crate) struct Reader<R> {
@@ -371,16 +362,8 @@ impl<R: Read + Seek> Check<'_, R> {
     }
 }
 
-/// What was restored.
-#[derive(Debug)]
-pub(crate) struct Restored {
-    pub blocks: u64,
-    /// Blocks with sectors that the save could not read, which files may have.
-    pub unreadable: Vec<u64>,
-}
-
 /// Stores a file that was checked into a region, which is large enough. `checked` is the reader of
-/// the first pass. [`lose_unreadable`] follows.
+/// the first pass.
 ///
 /// # Errors
 /// Those of reading and storing. The region does not mount then.
@@ -389,7 +372,7 @@ pub(crate) fn restore<A: Read, R: Read>(
     mut reader: Reader<R>,
     region: &Region,
     progress: &dyn Fn(u64),
-) -> Result<Restored, Failure> {
+) -> Result<u64, Failure> {
     let name = region.info().name;
     let medium = |e: PmemError| incomplete(&name, &e.to_string());
     reader.end = checked.end;
@@ -424,17 +407,7 @@ pub(crate) fn restore<A: Read, R: Read>(
     }
 
     let mut pages = Pages::new(&header);
-    let (size, seed) = (header.block_size(), seed_of(&header.uuid));
-    let mut unreadable = Vec::new();
     let blocks = reader.runs(&mut |run| {
-        let blocks = run.bytes.chunks_exact(size as usize);
-        unreadable.extend(
-            (run.offset / size..)
-                .zip(blocks)
-                .filter_map(|(block, bytes)| {
-                    (unreadable_sectors(seed, Bno(block), bytes) > 0).then_some(block)
-                }),
-        );
         let pending = pages.rest(&run, &w).map_err(medium)?;
         let _ = w.fence(pending);
         progress(run.bytes.len() as u64);
@@ -460,58 +433,7 @@ pub(crate) fn restore<A: Read, R: Read>(
     magics = magics.join(w.store(0, &first[..8]).map_err(medium)?);
     let _ = w.fence(magics);
     settled(region, &name)?;
-    Ok(Restored { blocks, unreadable })
-}
-
-/// A range of a file whose bytes the save could not read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Lost {
-    pub inode: u64,
-    /// Offset of the first byte in the file.
-    pub offset: u64,
-    pub bytes: u64,
-    /// The first of its names.
-    pub path: Option<String>,
-}
-
-/// Marks the bytes of files as lost that the save could not read, in a region that was restored.
-/// It is mounted for that, which recovers it.
-///
-/// # Errors
-/// Those of the mount and of the medium. Until `fsck.pramfs` has run, files have the marks of the
-/// save in the place of these bytes.
-pub(crate) fn lose_unreadable(region: Region, blocks: &[u64]) -> Result<Vec<Lost>, Failure> {
-    let name = region.info().name;
-    let failed = |e: pramfs::Error| {
-        Failure::new(
-            "incomplete",
-            format!(
-                "{name}: restored, but the bytes that the save could not read are not marked as lost: {e}; run fsck.pramfs before it is mounted"
-            ),
-        )
-    };
-    let options = MountOptions {
-        background: false,
-        ..MountOptions::default()
-    };
-    let fs = Fs::open(region, options).map_err(failed)?;
-    let found = fs.lose_unreadable(blocks).map_err(failed)?;
-    let wanted: HashSet<Ino> = found.iter().map(|(ino, _)| *ino).collect();
-    let (_region, paths) = fs
-        .close_with(|region| match wanted.is_empty() {
-            true => Ok(HashMap::new()),
-            false => Owners::with(region, |owners| owners.paths(&wanted)).and_then(|paths| paths),
-        })
-        .map_err(failed)?;
-    // The marks are durable. A name is for persons.
-    let paths = paths.unwrap_or_default();
-    let lost = found.into_iter().map(|(ino, range)| Lost {
-        inode: ino.0,
-        offset: range.start,
-        bytes: range.end - range.start,
-        path: (paths.get(&ino).and_then(|names| names.first())).map(|path| tree::name(path)),
-    });
-    Ok(lost.collect())
+    Ok(blocks)
 }
 
 /// Writes a medium of pages out, and asks whether stores were lost.

@@ -4,18 +4,19 @@
 //! before, so what is saved is the state after a recovery. The time depends on the bitmaps and
 //! on the blocks in use, not on the size of the region.
 
+use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 
 use pramfs::pmem::Region;
-use pramfs_medium::media::bad_blocks::{read_list, read_readable};
+use pramfs_medium::media::bad_blocks::read_list;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::{Geometry, probe_superblock};
-use pramfs_medium::pmem::RegionView;
-use pramfs_medium::types::{Bno, RegionOffset};
+use pramfs_medium::pmem::{PmemError, RegionView};
+use pramfs_medium::types::RegionOffset;
 
 use super::format::{Header, Kind};
-use super::writer::{Contents, Stop, outside, runs_of};
+use super::writer::{Contents, Stop, Zeroed, joined, outside, runs_of};
 use crate::Failure;
 use crate::image::Image;
 
@@ -27,6 +28,10 @@ pub(crate) struct Source<'a> {
     header: Header,
     /// Blocks in use.
     blocks: u64,
+    /// Blocks of the list of bad blocks, in ascending order.
+    listed: Vec<Range<u64>>,
+    /// Pages of listed blocks that have failed while they were read.
+    failed_listed: Cell<u64>,
 }
 
 impl<'a> Source<'a> {
@@ -46,8 +51,12 @@ impl<'a> Source<'a> {
         let fixed = found.fixed;
         let geo = Geometry::new(&fixed);
         let image = Image::new(region, geo.clone()).map_err(about)?;
+        let view = RegionView::from(region);
+        let read = &mut |at: RegionOffset, into: &mut [u8]| Ok(checked_read(view, at.0, into)?);
+        // A damaged list says nothing: then each block must be readable.
+        let listed = read_list(&geo, fixed.badblock_root, read).unwrap_or_default();
         let mut source = Source {
-            region: region.into(),
+            region: view,
             geo,
             image,
             header: Header {
@@ -60,6 +69,8 @@ impl<'a> Source<'a> {
                 kind: Kind::Save,
             },
             blocks: 0,
+            listed: joined(listed.iter().flat_map(|of| &of.extents)),
+            failed_listed: Cell::new(0),
         };
         let mut blocks = 0;
         source
@@ -76,6 +87,11 @@ impl<'a> Source<'a> {
             })?;
         source.blocks = blocks;
         Ok(source)
+    }
+
+    /// Number of pages that have failed, without those of listed blocks.
+    pub(crate) fn faults(&self) -> u64 {
+        self.region.faults() - self.failed_listed.get()
     }
 }
 
@@ -120,32 +136,42 @@ impl Contents for Source<'_> {
         }
     }
 
-    fn read_blocks(&self, first: u64, into: &mut [u8]) -> io::Result<()> {
-        let other = |e: &dyn std::fmt::Display| io::Error::other(e.to_string());
-        let Err(failed) = self.region.read(self.geo.bytes(first), into) else {
-            return Ok(());
-        };
-        let root = probe_superblock(self.region).map_err(|e| other(&e))?;
-        let root = root.fixed.badblock_root;
-        let read = &mut |at: RegionOffset, into: &mut [u8]| Ok(self.region.read(at.0, into)?);
-        let list = read_list(&self.geo, root, read).map_err(|_| other(&failed))?;
-        let is_listed = |block| {
-            let mut runs = list.iter().flat_map(|of| &of.extents);
-            runs.any(|run| run.contains(Bno(block)))
-        };
-        let blocks = into.chunks_mut(self.geo.block_size as usize);
-        for (block, into) in (first..).zip(blocks) {
-            let at = self.geo.bytes(block);
-            match self.region.read(at, into) {
-                Err(_) if is_listed(block) => {
-                    let read =
-                        |sector: u64, into: &mut [u8]| self.region.read(at + sector, into).is_ok();
-                    read_readable(self.geo.seed, Bno(block), into, read);
+    fn read_blocks(&self, first: u64, into: &mut [u8], zeroed: &mut Zeroed) -> io::Result<()> {
+        let size = self.geo.block_size;
+        let (mut at, mut rest) = (first, into);
+        while !rest.is_empty() {
+            let end = at + rest.len() as u64 / size;
+            let next = self.listed.partition_point(|run| run.end <= at);
+            let (is_listed, part) = match self.listed.get(next) {
+                Some(run) if run.start <= at => (true, at + 1),
+                Some(run) => (false, end.min(run.start)),
+                None => (false, end),
+            };
+            let (into, after) = rest.split_at_mut(((part - at) * size) as usize);
+            let before = self.region.faults();
+            match checked_read(self.region, self.geo.bytes(at), into) {
+                Err(_) if is_listed => {
+                    into.fill(0);
+                    zeroed.add(at..part);
                 }
-                read => read.map_err(|e| other(&e))?,
+                read => read.map_err(|e| io::Error::other(e.to_string()))?,
             }
+            if is_listed {
+                let failed = self.region.faults() - before;
+                self.failed_listed.set(self.failed_listed.get() + failed);
+            }
+            (at, rest) = (part, after);
         }
         Ok(())
+    }
+}
+
+/// Reads bytes, and touches nothing that is known to have failed.
+fn checked_read(region: RegionView<'_>, offset: u64, into: &mut [u8]) -> Result<(), PmemError> {
+    let len = into.len() as u64;
+    match region.is_faulted(offset, len) {
+        true => Err(PmemError::Faulted { offset, len }),
+        false => region.read(offset, into),
     }
 }
 

@@ -1,22 +1,19 @@
 //! A region is saved and restored whole, and a damaged file restores nothing.
 
 use std::io::{self, Cursor, Read};
-use std::ops::Range;
 use std::path::Path;
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{Region, RegionOptions};
 use pramfs::{FileSystem, MountOptions, inode::Fs, inode::Ino};
-use pramfs_medium::media::bad_blocks::unreadable_sector;
-use pramfs_medium::media::geometry::seed_of;
+use pramfs_fsck::{Policy, RepairOptions, repair};
 use pramfs_medium::media::probe_superblock;
 use pramfs_medium::pmem::RegionAccess;
-use pramfs_medium::types::Bno;
 
 use super::format::{CHUNK_HEADER, CHUNK_MAX, ChunkHeader, END, End, HEADER, Header, RUN};
-use super::restore::{Check, Order, Reader, lose_unreadable, restore};
+use super::restore::{Check, Order, Reader, restore};
 use super::save::Source;
-use super::writer::{Contents, Stop, write_save};
+use super::writer::{Contents, Zeroed, write_save};
 use crate::Failure;
 
 const LEN: u64 = 24 << 20;
@@ -94,7 +91,7 @@ fn checked(file: &[u8]) -> Result<(Reader<&[u8]>, u64), Failure> {
 
 fn restored(file: &[u8], region: &Region) -> Result<u64, Failure> {
     let (first, _) = checked(file)?;
-    restore(&first, Reader::new(file, "file")?, region, &|_| {}).map(|done| done.blocks)
+    restore(&first, Reader::new(file, "file")?, region, &|_| {})
 }
 
 fn assert_holds(fs: &FileSystem) {
@@ -384,58 +381,67 @@ fn empty_region_of_a_tebibyte_is_saved_at_once() {
     assert!(std::os::unix::fs::MetadataExt::blocks(&host) < 200 << 11);
 }
 
-/// A region with a sector that cannot be read.
-struct Failed<'a> {
-    source: Source<'a>,
-    block: u64,
-}
+#[test]
+fn save_with_failed_listed_blocks_names_them_and_touches_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = filled(dir.path(), 4096);
+    // No file has them.
+    let bad = LEN / 4096 - 256;
+    let bytes = bad * 4096..(bad + 2) * 4096;
+    let region = RegionOptions::new().open(&path).unwrap();
+    region.mark_bad(bytes.clone());
+    let report = repair(&region, &RepairOptions::new(Policy::Yes)).unwrap();
+    assert_eq!(report.findings.len(), 1, "{report}");
+    drop(region);
 
-impl Contents for Failed<'_> {
-    fn header(&self) -> &Header {
-        self.source.header()
-    }
-
-    fn blocks(&self) -> u64 {
-        self.source.blocks()
-    }
-
-    fn runs(&self, f: &mut dyn FnMut(Range<u64>) -> io::Result<()>) -> Result<(), Stop> {
-        self.source.runs(f)
-    }
-
-    fn read_blocks(&self, first: u64, into: &mut [u8]) -> io::Result<()> {
-        self.source.read_blocks(first, into)?;
-        let seed = seed_of(&self.header().uuid);
-        for (block, bytes) in (first..).zip(into.chunks_exact_mut(4096)) {
-            if block == self.block {
-                bytes[1024..1536].copy_from_slice(&unreadable_sector(seed, Bno(block)));
-            }
-        }
-        Ok(())
-    }
+    let fs = opened(&path);
+    let file = fs.lookup(Ino::ROOT, b"big").unwrap().ino;
+    let data = fs.file_extents(file, 0, 1).unwrap()[0].region_offset;
+    let save = |region: &Region| {
+        let source = Source::new(region, "region").unwrap_or_else(|e| panic!("{}", e.message));
+        let mut out = Vec::new();
+        let saved = write_save(&source, &mut out, 3, &|_| {});
+        assert_eq!((source.faults(), region.faults()), (0, 0));
+        saved.map(|saved| (saved, out))
+    };
+    let (_, tried) = fs
+        .close_with(|region| {
+            // Listed blocks that can be read are saved as they are.
+            let (saved, _) = save(region).unwrap();
+            assert_eq!(saved.zeroed, Zeroed::default());
+            region.mark_bad(bytes);
+            let (saved, out) = save(region).unwrap();
+            assert_eq!((saved.zeroed.blocks, saved.zeroed.unnamed()), (2, 0));
+            assert_eq!(saved.zeroed.arguments(), format!("{bad}-{}", bad + 1));
+            let other = RegionOptions::new().memfd("other", LEN).unwrap();
+            restored(&out, &other).unwrap();
+            let fs = mounted(other);
+            assert_holds(&fs);
+            // Nothing takes the place of a block that no list has.
+            region.mark_bad(data.unwrap()..data.unwrap() + 512);
+            save(region).map(|(saved, _)| saved)
+        })
+        .unwrap();
+    assert!(tried.unwrap_err().to_string().contains("medium failed"));
 }
 
 #[test]
-fn sector_that_was_not_read_is_counted_and_its_block_is_looked_for() {
-    let dir = tempfile::tempdir().unwrap();
-    let fs = opened(&filled(dir.path(), 4096));
-    let file = fs.lookup(Ino::ROOT, b"big").unwrap().ino;
-    let extents = fs.file_extents(file, 0, 1).unwrap();
-    let block = extents[0].region_offset.unwrap() / 4096;
-    let mut out = Vec::new();
-    let (_, done) = fs
-        .close_with(|region| {
-            let source = Source::new(region, "region")?;
-            let source = Failed { source, block };
-            Ok::<_, Failure>(write_save(&source, &mut out, 3, &|_| {}).unwrap())
-        })
-        .unwrap();
-    assert_eq!(done.unwrap().unreadable, 512);
-    let region = RegionOptions::new().memfd("failed", LEN).unwrap();
-    let (first, _) = checked(&out).unwrap();
-    let second = Reader::new(&out[..], "file").unwrap();
-    let done = restore(&first, second, &region, &|_| {}).unwrap();
-    assert_eq!(done.unreadable, [block]);
-    // The list of bad blocks decides: such bytes in another block are those of a file.
-    assert_eq!(lose_unreadable(region, &done.unreadable).unwrap(), []);
+fn zeroed_blocks_of_many_runs_are_counted_and_the_first_are_named() {
+    let mut zeroed = Zeroed::default();
+    for block in (10..1010).step_by(2) {
+        zeroed.add(block..block + 1);
+    }
+    zeroed.add(1009..1020);
+    assert_eq!((zeroed.blocks, zeroed.runs.len()), (511, 64));
+    assert_eq!(zeroed.unnamed(), 511 - 64);
+    assert!(zeroed.arguments().starts_with("10 12 14 "));
+
+    let mut zeroed = Zeroed::default();
+    zeroed.add(3..4);
+    zeroed.add(4..6);
+    zeroed.add(9..10);
+    assert_eq!(
+        (zeroed.arguments().as_str(), zeroed.unnamed()),
+        ("3-5 9", 0)
+    );
 }

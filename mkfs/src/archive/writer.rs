@@ -3,21 +3,74 @@
 use std::io::{self, Write};
 use std::ops::Range;
 
-use pramfs_medium::media::bad_blocks::{SECTOR, unreadable_sectors};
-use pramfs_medium::media::geometry::seed_of;
-use pramfs_medium::types::Bno;
+use pramfs_medium::types::BlockRun;
+use serde::Serialize;
 
 use super::format::{CHUNK_DATA, CHUNK_HEADER, ChunkHeader, End, Header};
 
+/// Runs of blocks that a report names.
+const NAMED: usize = 64;
+
+/// Blocks that are zeros in the file, because the medium has failed there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Zeroed {
+    /// Number of them.
+    pub blocks: u64,
+    /// The first runs of them.
+    pub runs: Vec<Range<u64>>,
+}
+
+impl Zeroed {
+    /// Adds blocks, at most once each.
+    pub(crate) fn add(&mut self, run: Range<u64>) {
+        self.blocks += run.end - run.start;
+        let is_whole = self.unnamed() == run.end - run.start;
+        let count = self.runs.len();
+        match self.runs.last_mut() {
+            Some(last) if is_whole && last.end == run.start => last.end = run.end,
+            _ if count < NAMED => self.runs.push(run),
+            _ => {}
+        }
+    }
+
+    /// Returns the runs as arguments of `pramfs owner`.
+    pub(crate) fn arguments(&self) -> String {
+        let runs = self.runs.iter().map(|run| match run.end - run.start {
+            1 => run.start.to_string(),
+            _ => format!("{}-{}", run.start, run.end - 1),
+        });
+        runs.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Number of blocks that no run has.
+    pub(crate) fn unnamed(&self) -> u64 {
+        let named: u64 = self.runs.iter().map(|run| run.end - run.start).sum();
+        self.blocks - named
+    }
+}
+
+/// Returns runs as ascending ranges that do not touch each other.
+pub(super) fn joined<'r>(runs: impl Iterator<Item = &'r BlockRun>) -> Vec<Range<u64>> {
+    let mut runs: Vec<_> = runs.map(|run| run.start.0..run.end().0).collect();
+    runs.sort_unstable_by_key(|run| run.start);
+    runs.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+    runs
+}
+
 /// What was saved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Saved {
     /// Blocks in use.
     pub blocks: u64,
     /// Bytes of the file.
     pub len: u64,
-    /// Bytes that could not be read, in listed bad blocks.
-    pub unreadable: u64,
+    pub zeroed: Zeroed,
 }
 
 /// What is to be saved.
@@ -35,12 +88,12 @@ pub(crate) trait Contents {
     /// Those of `f`; the bitmaps are damaged.
     fn runs(&self, f: &mut dyn FnMut(Range<u64>) -> io::Result<()>) -> Result<(), Stop>;
 
-    /// Reads blocks in use. Sectors that cannot be read, of blocks in the list of bad blocks, are
-    /// marked ([`unreadable_sector`](pramfs_medium::media::bad_blocks::unreadable_sector)).
+    /// Reads blocks in use. Those of the list of bad blocks that are not read become zeros, and are
+    /// added to `zeroed`: a file may still have them.
     ///
     /// # Errors
     /// They cannot be read.
-    fn read_blocks(&self, first: u64, into: &mut [u8]) -> io::Result<()>;
+    fn read_blocks(&self, first: u64, into: &mut [u8], zeroed: &mut Zeroed) -> io::Result<()>;
 }
 
 /// Why the blocks in use are not known, or not read.
@@ -71,13 +124,12 @@ pub(crate) fn write_save(
         block_size: header.block_size(),
         file,
         seed: header.seed(),
-        fs_seed: seed_of(&header.uuid),
         compressor: zstd::bulk::Compressor::new(level)?,
         runs: Vec::new(),
         data: Vec::with_capacity(CHUNK_DATA),
         chunks: 0,
         blocks: 0,
-        unreadable: 0,
+        zeroed: Zeroed::default(),
         progress,
     };
     source
@@ -159,15 +211,13 @@ struct Writer<'a, W> {
     block_size: u64,
     file: Output<W>,
     seed: u32,
-    /// Of the file system.
-    fs_seed: u64,
     compressor: zstd::bulk::Compressor<'static>,
     /// Of the next chunk.
     runs: Vec<(u64, u64)>,
     data: Vec<u8>,
     chunks: u64,
     blocks: u64,
-    unreadable: u64,
+    zeroed: Zeroed,
     progress: &'a dyn Fn(u64),
 }
 
@@ -179,12 +229,8 @@ impl<W: Write> Writer<'_, W> {
             let count = room.min(run.end - run.start);
             let at = self.data.len();
             self.data.resize(at + (count * size) as usize, 0);
-            self.source.read_blocks(run.start, &mut self.data[at..])?;
-            let blocks = (run.start..).zip(self.data[at..].chunks_exact(size as usize));
-            for (block, bytes) in blocks {
-                let sectors = unreadable_sectors(self.fs_seed, Bno(block), bytes);
-                self.unreadable += (sectors * SECTOR) as u64;
-            }
+            let into = &mut self.data[at..];
+            self.source.read_blocks(run.start, into, &mut self.zeroed)?;
             match self.runs.last_mut() {
                 Some((first, so_far)) if *first + *so_far == run.start => *so_far += count,
                 _ => self.runs.push((run.start, count)),
@@ -240,7 +286,7 @@ impl<W: Write> Writer<'_, W> {
         Ok(Saved {
             blocks: self.blocks,
             len,
-            unreadable: self.unreadable,
+            zeroed: self.zeroed,
         })
     }
 }

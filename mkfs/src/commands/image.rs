@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::Subcommand;
 use crate::archive::format::{Header, Kind};
 use crate::archive::partial::{Partial, exists};
-use crate::archive::writer::{Contents, Stop, write_save};
+use crate::archive::writer::{Contents, Stop, Zeroed, write_save};
 use crate::failure::shown;
 use crate::open::{self, Intent};
 use crate::{Failure, output};
@@ -154,7 +154,7 @@ impl Contents for Source<'_, '_> {
         self.metadata.runs().try_for_each(f).map_err(Stop::Io)
     }
 
-    fn read_blocks(&self, first: u64, into: &mut [u8]) -> io::Result<()> {
+    fn read_blocks(&self, first: u64, into: &mut [u8], _: &mut Zeroed) -> io::Result<()> {
         let read = self.metadata.read(first, into);
         read.map_err(|e| io::Error::other(e.to_string()))
     }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::Subcommand;
 use crate::archive::format::Kind;
-use crate::archive::restore::{Check, Lost, Reader, lose_unreadable, restore};
+use crate::archive::restore::{Check, Reader, restore};
 use crate::archive::resume::{Ended, check_from};
 use crate::failure::{printable, shown};
 use crate::mkfs::target::Target;
@@ -55,8 +55,6 @@ struct Report {
     bytes: u64,
     /// An image of metadata: its files have no data.
     metadata_only: bool,
-    /// Bytes of files that the save could not read.
-    lost: Vec<Lost>,
 }
 
 impl Subcommand for Restore {
@@ -72,7 +70,6 @@ impl Subcommand for Restore {
         let mut first = Reader::new(BufReader::new(&file), &name)?;
         let blocks = self.check(&file, len, &mut first)?;
         let header = first.header.clone();
-        let mut lost = Vec::new();
         if let Some(path) = &self.region {
             let (region, mut made) = self.target(path, header.region_len)?;
             (&file).rewind().map_err(cannot)?;
@@ -81,12 +78,8 @@ impl Subcommand for Restore {
             let second = Reader::new(BufReader::new(&file), &name)?;
             let done = restore(&first, second, &region, &|n| bar.inc(n));
             bar.finish_and_clear();
-            let done = done?;
-            debug_assert_eq!(done.blocks, blocks, "the file is the one that was checked");
+            done?;
             made.is_useful = true;
-            if !done.unreadable.is_empty() && header.kind == Kind::Save {
-                lost = lose_unreadable(region, &done.unreadable)?;
-            }
         }
         let label = header
             .label
@@ -103,16 +96,7 @@ impl Subcommand for Restore {
             blocks,
             bytes: blocks * header.block_size(),
             metadata_only: header.kind == Kind::Metadata,
-            lost,
         };
-        for of in &report.lost {
-            let file = of.path.clone();
-            let file = file.unwrap_or_else(|| format!("inode {}", of.inode));
-            eprintln!(
-                "pramfs: warning: {file}: {} bytes at offset {} could not be read when it was saved; they are lost, and reading them fails",
-                of.bytes, of.offset
-            );
-        }
         let note = match report.metadata_only {
             true => "; it is an image of metadata, and its files have no data",
             false => "",

@@ -19,8 +19,8 @@ use crate::archive::live::{Live, write_back};
 use crate::archive::partial::{Partial, exists};
 use crate::archive::restore::uuid_of;
 use crate::archive::save::Source;
-use crate::archive::writer::{Contents, Saved, write_save};
-use crate::failure::shown;
+use crate::archive::writer::{Contents, Saved, Zeroed, write_save};
+use crate::failure::{quoted, shown};
 use crate::open::{self, Intent};
 use crate::{Failure, output};
 
@@ -66,8 +66,8 @@ struct Report {
     live: bool,
     /// Files of a live mount that were mapped for writing, saved as found.
     mapped: Vec<String>,
-    /// Bytes of listed bad blocks that could not be read.
-    unreadable_bytes: u64,
+    /// Blocks that are zeros in the file, because the medium has failed there.
+    zeroed: Zeroed,
 }
 
 impl Subcommand for Save {
@@ -84,15 +84,47 @@ impl Subcommand for Save {
             Some((server, device)) => self.save_live(&server, device, &name)?,
             None => self.save_region(exists_now, &name)?,
         };
-        if report.unreadable_bytes > 0 {
-            eprintln!(
-                "pramfs: warning: {name}: {} bytes of blocks that are listed as bad could not be read; if a file has them, they are lost in what is restored",
-                report.unreadable_bytes
-            );
-        }
         if self.json {
-            return output::json(&report);
+            output::json(&report)?;
+        } else {
+            self.tell(&report, &name)?;
         }
+        let Some(failure) = zeroed(&self.region, &report) else {
+            return Ok(());
+        };
+        if self.json {
+            // The object has the blocks already.
+            eprintln!("pramfs save: {}", failure.message);
+            return Err(Failure::silent());
+        }
+        Err(failure)
+    }
+}
+
+/// Says which blocks are zeros in the file. It is there, and may be the best that there is.
+fn zeroed(region: &Path, report: &Report) -> Option<Failure> {
+    let found = &report.zeroed;
+    let unnamed = match found.unnamed() {
+        0 => String::new(),
+        more => format!("; {more} more are not named here"),
+    };
+    (found.blocks > 0).then(|| {
+        Failure::new(
+            "zeroed",
+            format!(
+                "{}: {} blocks of the list of bad blocks are zeros in {}; `pramfs owner {} {}` names the files that have them{unnamed}",
+                report.region,
+                found.blocks,
+                report.file,
+                quoted(region),
+                found.arguments(),
+            ),
+        )
+    })
+}
+
+impl Save {
+    fn tell(&self, report: &Report, name: &str) -> Result<(), Failure> {
         output::line(&format!(
             "{name}: {} of blocks in use saved to {}, {}",
             human(report.bytes),
@@ -183,7 +215,7 @@ impl Save {
                     return Err(is_region(&self.file));
                 }
                 self.check_replaced(source.header().uuid, name)?;
-                let saved = self.write(&source, name, || match region.faults() {
+                let saved = self.write(&source, name, || match source.faults() {
                     0 => Ok(()),
                     _ => Err(Failure::new(
                         "os",
@@ -261,7 +293,7 @@ impl Save {
             file_bytes: saved.len,
             live: false,
             mapped: Vec::new(),
-            unreadable_bytes: saved.unreadable,
+            zeroed: saved.zeroed,
         }
     }
 }

@@ -19,7 +19,6 @@ use std::sync::atomic::Ordering;
 
 use crate::fs::{Engine, Fs};
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::media::bad_blocks::read_readable;
 use pramfs_medium::media::lease::LeaseSlot;
 use pramfs_medium::pmem::{Aside, AsideEnd, AsidePlan, RegionAccess as _};
 use pramfs_medium::sync::{Mutex, MutexGuard, rank};
@@ -225,9 +224,7 @@ impl Snapshot {
     }
 
     /// Reads whole blocks as they were, from a block on. A released block is as it is now, and so
-    /// is one that was free. Sectors of listed bad blocks that cannot be read are marked
-    /// ([`unreadable_sector`](pramfs_medium::media::bad_blocks::unreadable_sector)), so that a
-    /// restored file has them as lost.
+    /// is one that was free. Blocks of the list of bad blocks are zeros.
     ///
     /// # Errors
     /// The snapshot has ended, see [`end`](Self::end); the medium failed; a part of a block.
@@ -250,16 +247,8 @@ impl Snapshot {
         }
         let region = &engine.vol.region;
         for (block, into) in (first..).zip(into.chunks_mut(size as usize)) {
-            // The medium may have failed in some of its sectors only, or work again.
-            if self.state.bad.iter().any(|run| run.contains(Bno(block)))
-                && region.is_faulted(block * size, size)
-            {
-                let at = block * size;
-                let read = |sector: u64, into: &mut [u8]| {
-                    let (at, len) = (at + sector, into.len() as u64);
-                    !region.is_faulted(at, len) && region.read(at, into).is_ok()
-                };
-                read_readable(geo.seed, Bno(block), into, read);
+            if self.state.bad.iter().any(|run| run.contains(Bno(block))) {
+                into.fill(0);
                 continue;
             }
             let from_region = self.state.aside.read(region, block, into)?;

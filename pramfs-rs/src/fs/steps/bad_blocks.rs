@@ -26,9 +26,9 @@ use crate::fs::inode::Inode;
 use crate::fs::inode::state::{InodeState, check_file};
 use crate::fs::policy::chattr;
 use crate::fs::{Engine, Need};
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::Result;
 use pramfs_medium::map;
-use pramfs_medium::media::bad_blocks::{is_possible, unreadable_sectors};
+use pramfs_medium::media::bad_blocks::is_possible;
 use pramfs_medium::media::features::BAD_BLOCKS;
 use pramfs_medium::media::inode::{FL_APPEND, FL_LOST};
 use pramfs_medium::pmem::{KernelBad, Region, RegionAccess as _};
@@ -258,85 +258,6 @@ impl Engine {
             block.0
         );
         Ok(true)
-    }
-
-    /// Takes listed bad blocks of regular files out of them whose sectors a save could not read, on
-    /// a file system that is restored from it. `blocks` may name others. Returns the ranges of files
-    /// that are lost by that. May be repeated.
-    ///
-    /// # Errors
-    /// Those of the medium; what is damaged is passed over.
-    pub fn lose_unreadable(&self, blocks: &[u64]) -> Result<Vec<(Ino, Range<u64>)>> {
-        let geo = &self.vol.geo;
-        let mut lost = Vec::new();
-        let mut bytes = vec![0; geo.block_size as usize];
-        let mut named = Vec::new();
-        for block in blocks.iter().copied().map(Bno) {
-            let at = geo.offset(block).0;
-            if self.vol.bad.contains(block)
-                && self.vol.region.read(at, &mut bytes).is_ok()
-                && unreadable_sectors(geo.seed, block, &bytes) > 0
-            {
-                named.push(block);
-            }
-        }
-        named.sort_unstable();
-        if named.is_empty() {
-            return Ok(lost);
-        }
-        let mut group = 0;
-        while let Some(words) = self.vol.inodes.check_group(self.vol.medium(), group)? {
-            for (i, word) in (0..).zip(words) {
-                for bit in (0..64).filter(|bit| word >> bit & 1 != 0) {
-                    let ino = Ino(group * geo.bits_per_group() + i * 64 + bit);
-                    if ino < Ino::FIRST_FREE {
-                        continue;
-                    }
-                    match self.op(Need::Write, || self.lose_of_file(ino, &named)) {
-                        Ok(ranges) => lost.extend(ranges.into_iter().map(|range| (ino, range))),
-                        Err(Error::Stale(_) | Error::Corrupt { .. }) => {}
-                        Err(e) => return Err(e),
-                    }
-                }
-            }
-            group += 1;
-        }
-        Ok(lost)
-    }
-
-    /// Takes those of sorted blocks out of a file that it has. Returns their ranges.
-    fn lose_of_file(&self, ino: Ino, blocks: &[Bno]) -> Result<Vec<Range<u64>>> {
-        let geo = &self.vol.geo;
-        let mut lost: Vec<Range<u64>> = Vec::new();
-        let inode = self.iget(ino)?;
-        let mut state = inode.state.write();
-        if check_file(ino, &state).is_err() || self.keeps_blocks(&state) {
-            return Ok(lost);
-        }
-        let (mut at, end) = (FileBlock(0), geo.file_block(geo.max_file_size()));
-        while at < end {
-            let extent = map::run(&self.vol, &state.map(), at, end - at)?;
-            let next = at + extent.count.max(1);
-            // Unwritten blocks read as zeros, whatever they hold.
-            let of_file = extent.block.filter(|_| !extent.unwritten);
-            let hit = of_file.and_then(|first| {
-                let hit = blocks.get(blocks.partition_point(|block| *block < first))?;
-                let by = hit.0 - first.0;
-                (by < extent.count).then_some(at + by)
-            });
-            let Some(index) = hit else {
-                at = next;
-                continue;
-            };
-            self.take_out_one(&inode, &mut state, index)?;
-            let range = geo.file_offset(index)..geo.file_offset(index + 1);
-            match lost.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => lost.push(range),
-            }
-            at = index + 1;
-        }
-        Ok(lost)
     }
 
     /// Returns how much of a read can be answered: up to the first block whose page has failed.
