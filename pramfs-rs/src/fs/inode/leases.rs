@@ -273,8 +273,11 @@ impl Leases {
     #[cold]
     pub(crate) fn show(&self, vol: &Volume, layout: bool, size: u64) -> Result<()> {
         // The holders of the others must not miss it because of one slot that fails.
-        let slots = self.slots().iter();
-        slots.fold(Ok(()), |done, slot| done.and(slot.show(vol, layout, size)))
+        let mut done = Ok(());
+        for slot in self.slots() {
+            done = done.and(slot.show(vol, layout, size));
+        }
+        done
     }
 }
 
