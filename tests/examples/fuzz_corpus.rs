@@ -214,6 +214,7 @@ fn messages() -> impl Iterator<Item = Seed> {
         block_size: 4096,
         view: 0x4040,
         stored: 0x4080,
+        coherence: Coherence::Kept,
         blocks: first.clone(),
     };
     let row = LeaseRow {

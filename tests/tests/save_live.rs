@@ -267,7 +267,8 @@ fn snapshot_of_file_in_listed_block_is_zeros_until_repair_marks_them_lost() {
         .region_offset
         .unwrap();
     fs.close().unwrap();
-    sim.set_kernel_bad(Vec::from([at + 1024..at + 2048]));
+    let sectors = at + 1024..at + 2048;
+    sim.set_kernel_bad(vec![sectors]);
     let fs = mount(&sim, quiet()).unwrap();
     let snapshot = fs.snapshot(LEN).unwrap();
     let mut block = vec![0xee; size as usize];
@@ -279,11 +280,8 @@ fn snapshot_of_file_in_listed_block_is_zeros_until_repair_marks_them_lost() {
 
     let report = repair(&region, &RepairOptions::new(Policy::Yes)).unwrap();
     let fs = Fs::open(region, quiet()).unwrap();
-    assert_eq!(
-        fs.lost_ranges(ino).unwrap(),
-        [2 * size..3 * size],
-        "{report}"
-    );
+    let lost = 2 * size..3 * size;
+    assert_eq!(fs.lost_ranges(ino).unwrap(), vec![lost], "{report}");
     let mut data = vec![0; PIECE];
     let failed = fs.read(ino, 2 * size, &mut data).unwrap_err();
     assert_eq!(failed.errno(), libc::EIO);

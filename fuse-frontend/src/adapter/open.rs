@@ -227,13 +227,10 @@ impl Adapter {
             Some(_) if mode.contains(OpenOutFlags::DIRECT_IO) => Counted::Direct,
             Some(opens) => count_cached(opens, fs, ino, is_for_stores(handle(flags, Counted::No))),
         };
-        match (counted, &self.opens) {
-            (Counted::Direct, Some(opens)) => {
-                mode.remove(OpenOutFlags::KEEP_CACHE);
-                mode |= OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES;
-                opens.open_direct(ino);
-            }
-            _ => {}
+        if let (Counted::Direct, Some(opens)) = (counted, &self.opens) {
+            mode.remove(OpenOutFlags::KEEP_CACHE);
+            mode |= OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES;
+            opens.open_direct(ino);
         }
         Opened {
             mode,

@@ -337,13 +337,16 @@ fn socket_of_server<'a>(
         .map(|(name, _)| name))
 }
 
+/// The name of the socket of a server, and the device number of its mount.
+type Server<'a> = (&'a String, (u32, u32));
+
 /// The servers that answer in time, by their sockets, and the devices of the mounts that they serve.
 /// All are asked at the same time: some may be ending, or have stopped.
 fn servers<'a>(
     directory: &Directory,
     names: &'a [String],
     time: Duration,
-) -> Result<Vec<(&'a String, (u32, u32))>, Failure> {
+) -> Result<Vec<Server<'a>>, Failure> {
     let served = |name: &str| {
         let server = Connection::open_within(directory, name, time);
         let server = server.ok().flatten()?;

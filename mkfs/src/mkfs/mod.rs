@@ -109,15 +109,15 @@ fn make(o: &Options) -> Result<(), Failure> {
         let mut report = Report::new(name.clone(), &made, Some(&region.info()));
         report.warnings.extend(other_writers(&region));
         report.warnings.extend(space_warning(&region));
-        if let Some(from) = &o.directory {
-            if let Err(failure) = fill::fill(region, &name, from, &made, &signal) {
-                remove();
-                if let Some(number) = signals::noted(&signal) {
-                    eprintln!("mkfs.pramfs: {}", failure.message);
-                    signals::end_by(number)?;
-                }
-                return Err(failure);
+        if let Some(from) = &o.directory
+            && let Err(failure) = fill::fill(region, &name, from, &made, &signal)
+        {
+            remove();
+            if let Some(number) = signals::noted(&signal) {
+                eprintln!("mkfs.pramfs: {}", failure.message);
+                signals::end_by(number)?;
             }
+            return Err(failure);
         }
         report
     };
