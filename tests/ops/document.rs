@@ -27,6 +27,7 @@ fn tests(root: &Path) -> BTreeSet<String> {
         "control",
         "client",
         "mkfs",
+        "preload",
         "tests",
     ] {
         sources(&root.join(dir), &mut files);
