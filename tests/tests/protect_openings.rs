@@ -317,6 +317,7 @@ fn leases(c: &Counted, dir: Ino) {
         fs.fill_ahead_zeroed(slot, id, 0..131_072)
     });
     c.write("note_stores", |fs| fs.note_stores(file));
+    c.write("recall_leases", |fs| fs.recall_leases(file));
     c.write("open_window", |fs| fs.open_window(slot, id, 1 << 20));
     c.write("close_file_window", |fs| fs.close_file_window(file));
     c.write("open_window", |fs| fs.open_window(slot, id, 1 << 20));

@@ -91,7 +91,14 @@ fn lost<T>(result: Result<T>, what: &str) -> Option<T> {
     match result {
         Ok(v) => Some(v),
         Err(e) => {
-            let fits = [libc::EIO, libc::EUCLEAN, libc::EROFS, libc::ESTALE];
+            // ENOSPC: appends have set all free blocks aside that are not there any more.
+            let fits = [
+                libc::EIO,
+                libc::EUCLEAN,
+                libc::EROFS,
+                libc::ESTALE,
+                libc::ENOSPC,
+            ];
             assert!(fits.contains(&e.errno()), "{what}: {e}");
             assert!(!e.to_string().is_empty());
             None
