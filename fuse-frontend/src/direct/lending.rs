@@ -1,4 +1,4 @@
-//! Reads that lend bytes of the medium to the kernel, and who waits for them.
+//! Reads that lend bytes of the medium to the kernel. A lease to write waits for them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Finds the servers of live mounts, for the subcommands that ask them.
 //!
 //! Invariant: no name below a mount point of root is looked up before its server has answered on its
-//! socket: one that has stopped would not answer, and who waits for it cannot even be killed. Mounts of
+//! socket. A server that has stopped would not answer, and not even a signal ends such a wait. Mounts of
 //! other users have no socket. The text of a path is compared with the mount table only if the look-up
 //! does not answer: a name below a mount point may lead to a region, or out of the mount.
 
